@@ -1,0 +1,39 @@
+# Two commands do all the set-up: `make demo` and `make test`. Each makes .venv if there is none.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One stamp per set of extras: a target installs only what it needs.
+STAMP = $(VENV)/.installed-
+
+.PHONY: demo test lint bench docs clean
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(STAMP)%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[$*]'
+	@touch $@
+
+demo: $(STAMP)demo
+	$(BIN)/python examples/digits.py --out out
+
+test: $(STAMP)test
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: $(STAMP)test $(STAMP)lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes statetransform
+
+bench: $(STAMP)bench
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) docs/_build out
