@@ -1,0 +1,104 @@
+"""The one place that looks below JAX's documented surface, each use with its reason.
+
+`jax.extend.core` exports the trace context (`get_opaque_trace_state`, `take_current_trace`,
+`set_current_trace`) from JAX 0.10 on; the rest of the package takes them from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.extend.core as jex
+import jax.extend.linear_util as lu
+
+Tracer = jax.core.Tracer
+eval_jaxpr = jax.core.eval_jaxpr
+trace_state = jex.get_opaque_trace_state
+take_current_trace = jex.take_current_trace
+set_current_trace = jex.set_current_trace
+
+#: The state of a thread in which no transform is active. The evaluation trace is one for all threads.
+TOP_LEVEL = trace_state()
+
+
+def is_top_level() -> bool:
+    """Whether no JAX transform is active in this thread."""
+    return trace_state() == TOP_LEVEL
+
+
+@lu.cache
+def _context_slot(anchor: Any) -> dict[Any, Any]:
+    return {}
+
+
+class ContextDict:
+    """A dict per configuration of JAX (x64, matmul precision, mesh, named axes, ...).
+
+    What a trace yields depends on JAX's whole trace context. Its key is not public, but the caches of
+    `jax.extend.linear_util` are keyed by it, so one of them hands out a dict for each context. It also
+    means that `jax.clear_caches()` empties these dicts.
+    """
+
+    __slots__ = ("_anchor",)
+
+    def __init__(self) -> None:
+        self._anchor = lu.wrap_init(lambda: None)
+
+    def current(self) -> dict[Any, Any]:
+        """The dict that belongs to the trace context of this moment."""
+        return _context_slot(self._anchor)
+
+    def clear(self) -> None:
+        """Forget everything, in every context."""
+        self._anchor = lu.wrap_init(lambda: None)
+
+
+def is_tracer_of(value: Any, trace: Any) -> bool:
+    """Whether `value` is a tracer that `trace` itself made.
+
+    Under a `vmap` trace that means "batched": an operation on unbatched values is left to the trace
+    around it. No public function says to which trace a tracer belongs (`jex.find_top_trace` ignores
+    its argument), so this reads the attribute.
+    """
+    return isinstance(value, Tracer) and value._trace is trace
+
+
+def typeof(value: Any) -> Any:
+    """The abstract value of an array, scalar or tracer; `jax.typeof` without its checks where possible."""
+    if isinstance(value, jax.Array):
+        return value.aval
+    return jax.typeof(value)
+
+
+def close_over_inputs(
+    closed: Any, is_input: Callable[[Any], bool], names: Sequence[str], n_outputs: int
+) -> tuple[Any, Sequence[Any]]:
+    """Turns operand-free equations into inputs of a jaxpr.
+
+    Args:
+      closed: what `jax.make_jaxpr` returned (a `ClosedJaxpr`; from JAX 0.11 on the same class as `Jaxpr`).
+      is_input: tells the equations whose outputs become inputs, behind those that are there.
+      names: what to call the new inputs.
+      n_outputs: how many outputs to keep; those behind them only kept the new inputs alive.
+
+    Returns:
+      The jaxpr, and the values of its constant variables.
+    """
+    jaxpr, consts = closed.jaxpr, closed.consts
+    taken = [eqn for eqn in jaxpr.eqns if is_input(eqn)]
+    # The debug info names each input and output, so it has to follow their number.
+    info = jaxpr.debug_info
+    if info.arg_names is not None:
+        info = info._replace(arg_names=(*info.arg_names, *names))
+    if isinstance(info.result_paths, tuple | list):
+        info = info._replace(result_paths=tuple(info.result_paths)[:n_outputs])
+    jaxpr = jaxpr.replace(
+        invars=[*jaxpr.invars, *[var for eqn in taken for var in eqn.outvars]],
+        outvars=list(jaxpr.outvars[:n_outputs]),
+        eqns=[eqn for eqn in jaxpr.eqns if not is_input(eqn)],
+        debug_info=info,
+    )
+    return jaxpr, consts

@@ -1,0 +1,121 @@
+"""The error hierarchy. Each class builds its own sentences: what happened, to which state, what to write instead."""
+
+from __future__ import annotations
+
+import os.path
+from typing import Any
+
+
+def show_site(site: tuple[str, int]) -> str:
+    """`("/a/heat.py", 12)` as `heat.py:12`."""
+    return f"{os.path.basename(site[0])}:{site[1]}"
+
+
+def describe(state: Any) -> str:
+    """How errors speak of a state: its kind, name and birthplace."""
+    name = f" {state._name!r}" if state._name is not None else ""
+    return f"{type(state).__name__}{name} (created at {show_site(state._created)})"
+
+
+class StateTransformError(Exception):
+    """Base of every error that this package raises about states under transforms."""
+
+
+class StateTraceError(StateTransformError, RuntimeError):
+    """A state was written, created or read where its value cannot follow.
+
+    Raised at the write itself when it stands inside a raw JAX transform (``jax.jit``, ``jax.grad``,
+    ``jax.lax.scan``, ...) that was given no chance to lift the state.
+    """
+
+    @classmethod
+    def raw_write(cls, state: Any) -> StateTraceError:
+        """A write under a raw JAX transform."""
+        return cls(
+            f"{describe(state)} is written inside a raw JAX transform, which cannot carry the new value out. "
+            "Nothing was changed.\n"
+            "Use the transform of the same name from `statetransform.transform` (`transform.jit`, "
+            "`transform.grad`, `transform.vmap`, `transform.scan`, ...) in place of the `jax` one, or "
+            "`transform.functionalize(f).apply(values, ...)` to pass the values explicitly."
+        )
+
+    @classmethod
+    def raw_creation(cls, state: Any) -> StateTraceError:
+        """A state made from a tracer of a raw JAX transform."""
+        return cls(
+            f"{describe(state)} is created from a traced value inside a raw JAX transform, which cannot carry "
+            "the value out.\n"
+            "Use the transform of the same name from `statetransform.transform`, or create the state "
+            "outside and write it inside."
+        )
+
+    @classmethod
+    def lost(cls, state: Any) -> StateTraceError:
+        """A state whose creating trace failed or ended without it."""
+        return cls(
+            f"{describe(state)} has no value: the call in which it was created raised an error, or ended before "
+            "the state was stored. Create it again."
+        )
+
+    @classmethod
+    def leaked_tracer(cls, state: Any) -> StateTraceError:
+        """A tracer of a finished trace is about to be stored."""
+        return cls(
+            f"{describe(state)} is given a tracer of a trace that has ended, or of a transform that does not "
+            "know the state. Nothing was changed.\n"
+            "Return the value from the transformed function, or write the state inside a function "
+            "that a transform of `statetransform.transform` traces."
+        )
+
+    @classmethod
+    def not_lifted(cls, state: Any) -> StateTraceError:
+        """A write to a state that ``states=`` leaves out."""
+        return cls(
+            f"{describe(state)} is written inside a function whose `states=` argument does not include it; "
+            "there its value is a constant of the call. Nothing was changed.\n"
+            "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
+        )
+
+
+class StateStructureError(StateTransformError, TypeError):
+    """A loop's carry or a branch changes the shape, dtype or structure of a state."""
+
+    @classmethod
+    def carry(cls, where: str, state: Any, before: str, after: str, site: str, cure: str) -> StateStructureError:
+        """The body of a loop changes the type of a state that rides in the carry."""
+        return cls(
+            f"{where}: the body changes the type of {describe(state)}.\n"
+            f"  on entry : {before}\n"
+            f"  after    : {after}   (written at {site})\n"
+            f"A loop's carry keeps its type. {cure}"
+        )
+
+    @classmethod
+    def branch(cls, where: str, state: Any, types: list[tuple[str, str]], cure: str) -> StateStructureError:
+        """The branches leave a state with different types."""
+        rows = "\n".join(f"  {label}: {text}" for label, text in types)
+        return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
+
+    @classmethod
+    def update(cls, state: Any, path: str, before: str, after: str) -> StateStructureError:
+        """``st.update`` was given a value of another structure."""
+        return cls(
+            f"update: the value for {path} does not fit {describe(state)}.\n"
+            f"  held  : {before}\n"
+            f"  given : {after}\n"
+            "Nothing was written. Assign `.value` directly to change a state's type."
+        )
+
+
+class StateAxisError(StateTransformError, ValueError):
+    """Under ``vmap``, a state that is shared between the lanes is given a value per lane."""
+
+    @classmethod
+    def unlisted(cls, state: Any, site: str) -> StateAxisError:
+        """A batched write to a state without an entry in ``state_axes``."""
+        return cls(
+            f"vmap: {describe(state)} is shared by all lanes, but the value written to it at {site} differs "
+            "between lanes. Nothing was changed.\n"
+            "List it with its axis, `state_axes={state: 0}`, and give it a value with a batch axis; "
+            "or write a value that all lanes share (a `jax.lax.pmean` over the axis, for example)."
+        )

@@ -1,0 +1,195 @@
+"""Walking object graphs: which states are reachable from an object, and by which path.
+
+Two users: `states`, which names each state by its path, and the guards of cached traces, which need to
+know how a function came to its states, so that a rebound name or attribute is seen on the next call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from .state import State
+
+#: One move in the graph: ("attr", name) or ("item", key).
+Step = tuple[str, Any]
+#: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
+Kind = Any
+
+_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"jax", "jaxlib", "numpy", "scipy"}
+_OPAQUE = (
+    str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType,
+    np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
+)  # fmt: skip
+_SEQUENCES = (list, tuple, deque)
+
+
+def states(tree: Any, *kinds: Kind) -> dict[str, State]:
+    """Finds every state in a module, container, dataclass or object graph.
+
+    Follows dicts, lists, tuples, sets, the attributes of objects, partial objects, bound methods and
+    the variables that functions close over. Cycles are allowed.
+
+    Args:
+      tree: where to look.
+      *kinds: subclasses of `State`, or predicates; only states of one of them are returned.
+
+    Returns:
+      The states by path (``"layers.0.w"``), each once, by its shortest path.
+
+    Example:
+      >>> import statetransform as st
+      >>> model = {"layers": [{"w": st.Param(1.0)}, {"w": st.Param(2.0)}], "count": st.State(0)}
+      >>> list(st.states(model, st.Param))
+      ['layers.0.w', 'layers.1.w']
+    """
+    is_wanted = selects(*kinds) if kinds else lambda state: True
+    found = {id(state): label for label, _, state in walk([tree]) if is_wanted(state)}
+    # `walk` goes by distance, which gives the shortest paths; people expect the order of definition.
+    ordered = {id(state): state for state in _in_order(tree) if id(state) in found}
+    return {".".join(found[key]): state for key, state in ordered.items()}
+
+
+def selects(*kinds: Kind) -> Callable[[State], bool]:
+    """One predicate out of kinds, predicates, states and containers of them.
+
+    Raises:
+      TypeError: for anything else.
+    """
+    types_: list[type] = []
+    predicates: list[Callable[[State], bool]] = []
+    members: set[State] = set()
+    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None):
+        if isinstance(kind, State):
+            members.add(kind)
+        elif isinstance(kind, type) and issubclass(kind, State):
+            types_.append(kind)
+        elif callable(kind) and not isinstance(kind, type):
+            predicates.append(kind)
+        else:
+            raise TypeError(
+                f"cannot select states by {kind!r}: give a State, a subclass of State, a predicate on states, "
+                "or a container of these, `st.states(model)` for example"
+            )
+    return lambda state: (
+        state in members or isinstance(state, tuple(types_)) or any(predicate(state) for predicate in predicates)
+    )
+
+
+def has_states(obj: Any) -> bool:
+    """Whether any state is reachable from an object."""
+    return next(walk([obj]), None) is not None
+
+
+def walk(
+    roots: Iterable[Any], *, through_globals: bool = False, limit: int | None = None
+) -> Iterator[tuple[tuple[str, ...], tuple[Step, ...], State]]:
+    """Yields each reachable state once, nearest first, with its label and the steps that lead to it.
+
+    Args:
+      roots: where to start; the first step of each path is ("item", index of the root).
+      through_globals: also follow the global names that functions use.
+      limit: give up behind so many objects.
+    """
+    queue = deque(((), (("item", i),), root) for i, root in enumerate(roots))
+    seen: dict[int, Any] = {}  # the values keep temporary objects alive, so that no address is used twice
+    while queue and (limit is None or len(seen) < limit):
+        label, steps, obj = queue.popleft()
+        if id(obj) in seen:
+            continue
+        seen[id(obj)] = obj
+        if isinstance(obj, State):
+            yield label, steps, obj
+        elif not isinstance(obj, _OPAQUE):
+            for name, more, child in _children(obj, through_globals):
+                if not isinstance(child, _OPAQUE):
+                    queue.append(((*label, name) if name else label, (*steps, *more), child))
+
+
+def _in_order(obj: Any) -> Iterator[State]:
+    """The reachable states depth first, in the order of definition."""
+    seen: dict[int, Any] = {}
+    pending = [obj]
+    while pending:
+        obj = pending.pop()
+        if id(obj) in seen:
+            continue
+        seen[id(obj)] = obj
+        if isinstance(obj, State):
+            yield obj
+        elif not isinstance(obj, _OPAQUE):
+            pending.extend(reversed([child for _, _, child in _children(obj, False)]))
+
+
+def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
+    """The objects directly below one, each with its label and the steps to it."""
+    if isinstance(obj, dict):
+        for key, child in list(obj.items()):
+            yield str(key), (("item", key),), child
+    elif isinstance(obj, _SEQUENCES):
+        for i, child in enumerate(obj):
+            yield str(i), (("item", i),), child
+    elif isinstance(obj, set | frozenset):
+        for i, child in enumerate(obj):  # no step leads to a member; guards hold such states loosely
+            yield str(i), (("item", i),), child
+    elif isinstance(obj, types.FunctionType):
+        yield from _function_children(obj, through_globals)
+    elif isinstance(obj, types.MethodType):
+        yield "", (("attr", "__self__"),), obj.__self__
+        yield "", (("attr", "__func__"),), obj.__func__
+    elif isinstance(obj, functools.partial):
+        yield "", (("attr", "func"),), obj.func
+        yield "args", (("attr", "args"),), obj.args
+        yield "keywords", (("attr", "keywords"),), obj.keywords
+    elif type(obj).__module__.partition(".")[0] not in _LIBRARIES or dataclasses.is_dataclass(obj):
+        for name, child in _attributes(obj):
+            yield name, (("attr", name),), child
+
+
+def _function_children(
+    fun: types.FunctionType, through_globals: bool
+) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
+    for i, (name, cell) in enumerate(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)):
+        try:
+            child = cell.cell_contents
+        except ValueError:  # the variable is not bound yet
+            continue
+        yield name, (("attr", "__closure__"), ("item", i), ("attr", "cell_contents")), child
+    for i, child in enumerate(fun.__defaults__ or ()):
+        yield str(i), (("attr", "__defaults__"), ("item", i)), child
+    for name, child in (fun.__kwdefaults__ or {}).items():
+        yield name, (("attr", "__kwdefaults__"), ("item", name)), child
+    if through_globals:
+        for name in _global_names(fun.__code__):
+            child = fun.__globals__.get(name)
+            if isinstance(child, types.FunctionType) and (child.__module__ or "").partition(".")[0] in _LIBRARIES:
+                continue
+            yield name, (("attr", "__globals__"), ("item", name)), child
+
+
+@functools.lru_cache(maxsize=4096)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names that a function and the functions within it may look up in their module."""
+    names = dict.fromkeys(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            names.update(dict.fromkeys(_global_names(const)))
+    return tuple(names)
+
+
+def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
+    """The instance attributes of an object, from its `__dict__` and its slots."""
+    yield from list(getattr(obj, "__dict__", {}).items())
+    for cls in type(obj).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(obj, name):
+                yield name, getattr(obj, name)

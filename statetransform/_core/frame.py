@@ -1,0 +1,192 @@
+"""The stack of frames: traced values never enter a `State`.
+
+A `State` holds only its committed value. Each active transform pushes a *frame*; reading a state asks
+the innermost frame, which asks its parent for what it does not know; writing stays in the innermost
+frame. When the transform is done, what its frame wrote goes to the frame around it or, at the bottom,
+into the states, all at once. A frame that is dropped by an exception takes everything with it.
+
+The stack is thread-local because JAX's own trace context is: a context variable would show the values
+of a trace to a thread that was started with a copy of the context and in which that trace is not
+active. Asynchronous tasks cannot meet: nothing awaits between the push and the pop of a frame.
+"""
+
+from __future__ import annotations
+
+import os.path
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from .compat import is_top_level, trace_state
+from .errors import StateTraceError
+
+if TYPE_CHECKING:
+    from .state import State
+
+MISSING = object()
+UNSET = object()  # the committed value of a state that was created in a frame which is still open
+_ARRAY_TYPES = (jax.Array, float, int, complex)
+# Lines of these folders are never where the user wrote or created a state.
+_NOT_USERS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
+    "<frozen",
+)
+
+
+class _Stack(threading.local):
+    frame: Frame | None = None
+
+
+stack = _Stack()
+
+
+def user_site() -> tuple[str, int]:
+    """File and line of the innermost Python frame that belongs neither to this package nor to JAX."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def own_containers(value: Any) -> Any:
+    """`value` with containers of its own, so that changing them in place changes nobody else's."""
+    if isinstance(value, _ARRAY_TYPES):
+        return value
+    return jax.tree.map(lambda leaf: leaf, value)
+
+
+class Frame:
+    """What one active transform knows of the states: the values it was given, has read and written."""
+
+    def __init__(self) -> None:
+        self.parent: Frame | None = None
+        self.values: dict[State, Any] = {}
+        self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
+        self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
+        self._containers: dict[State, tuple[list[Any], Any]] = {}
+        self._here: Any = None
+
+    def __enter__(self) -> Frame:
+        self.parent = stack.frame
+        stack.frame = self
+        self.runs_here()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        stack.frame = self.parent
+        self._here = None
+
+    def runs_here(self) -> None:
+        """Says that the function runs in the present JAX trace: writes from any other are refused."""
+        self._here = trace_state()
+
+    def read(self, state: State) -> Any:
+        """The one rule of reading: what this frame knows, or else what the frame around it says."""
+        value = self.values.get(state, MISSING)
+        if value is MISSING:
+            value = self.born.get(state, MISSING)
+        if value is MISSING:
+            value = self.seed(state, own_containers(self.enter(state)))
+        return value
+
+    def peek(self, state: State) -> Any:
+        """Like `read`, but lifts nothing."""
+        value = self.values.get(state, MISSING)
+        if value is MISSING:
+            value = self.born.get(state, MISSING)
+        if value is MISSING:
+            value = state._value if self.parent is None else self.parent.peek(state)
+        return value
+
+    def enter(self, state: State) -> Any:
+        """How the value of a state that this frame does not know comes in."""
+        return read_outside(self, state)
+
+    def seed(self, state: State, value: Any) -> Any:
+        """Makes `value` the state's value on entry."""
+        self.values[state] = value
+        if not isinstance(value, _ARRAY_TYPES):
+            self._containers[state] = jax.tree.flatten(value)
+        return value
+
+    def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
+        """The one rule of writing: into the innermost frame, from the trace in which it runs."""
+        if trace_state() != self._here:
+            raise StateTraceError.raw_write(state)
+        if state in self.born:
+            self.born[state] = value
+            return
+        self.values[state] = value
+        self.sites[state] = site or user_site()
+
+    def create(self, state: State, value: Any) -> None:
+        """A state that was made here; it is held weakly, to see whether it outlives the function."""
+        self.born[state] = value
+
+    def written(self) -> dict[State, Any]:
+        """The states whose values changed, with their new values, in the order of the first write.
+
+        A container that was read and then changed in place counts as written: outside of a transform
+        that would have changed the state, too.
+        """
+        for state, (leaves, tree) in self._containers.items():
+            if state not in self.sites:
+                now, tree_now = jax.tree.flatten(self.values[state])
+                if tree_now != tree or any(a is not b for a, b in zip(now, leaves, strict=True)):
+                    self.sites[state] = user_site()
+        return {state: self.values[state] for state in self.sites}
+
+    def survivors(self) -> dict[State, Any]:
+        """The states made here that are still reachable, with their values."""
+        return dict(self.born)
+
+
+def read(state: State) -> Any:
+    """A state's value as the running function sees it."""
+    frame = stack.frame
+    if frame is not None:
+        return frame.read(state)
+    value = state._value
+    if value is UNSET:
+        raise StateTraceError.lost(state)
+    return value
+
+
+def read_outside(frame: Frame, state: State) -> Any:
+    """A state's value as the function around `frame` sees it."""
+    if frame.parent is not None:
+        return frame.parent.read(state)
+    if state._value is UNSET:
+        raise StateTraceError.lost(state)
+    return state._value
+
+
+def leave(
+    written: Iterable[tuple[State, Any]],
+    born: Iterable[tuple[State, Any]] = (),
+    sites: dict[State, tuple[str, int]] | None = None,
+) -> None:
+    """Hands what a finished transform wrote and made to the frame around it, or commits it.
+
+    Called after the JAX call has returned, so that nothing ever has to be restored.
+    """
+    frame = stack.frame
+    written, born = list(written), list(born)
+    if frame is None:
+        if written and not is_top_level():
+            raise StateTraceError.raw_write(written[0][0])
+        for state, value in (*written, *born):
+            state._value = value
+        return
+    for state, value in born:
+        frame.create(state, value)
+    for state, value in written:
+        frame.write(state, value, sites.get(state) if sites else None)

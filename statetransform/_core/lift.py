@@ -1,0 +1,131 @@
+"""Enter, call, leave: the three verbs from which every transform is made.
+
+Transforms that JAX does not stage (`grad`, `vjp`, `jvp`, `linearize`, `vmap`) run the function directly:
+a `Lift` pushes a frame, seeds it with the differentiated or batched values, runs the body, and returns
+what was written as an auxiliary output. Transforms that stage use the records of `stage`; `Staged` and
+`call_staged` are their two faces: a decorator, and a call with a function argument.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, reveal
+from .find import selects
+from .frame import Frame
+from .outcome import Layout, Results, pack
+from .stage import TraceCache
+from .state import State
+from .wrapper import Transformed
+
+
+class Lift:
+    """One direct run of a function with some states' values given from outside.
+
+    Args:
+      fun: the function.
+      make_frame: the frame to run it in.
+    """
+
+    def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
+        self._fun = fun
+        self._make_frame = make_frame
+        self.layout: Layout | None = None
+
+    def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
+        """The pure function: runs in the JAX transform, with `values` as the values on entry."""
+        with self._make_frame() as frame:
+            for state, value in values.items():
+                frame.seed(state, value)
+            args, kwargs = reveal((args, kwargs))
+            results, self.layout = pack(frame, self._fun(*args, **kwargs))
+        return results
+
+    def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
+        """After the JAX transform has returned: hands the writes on and returns the output."""
+        assert self.layout is not None
+        return self.layout.finish(out, written, born)
+
+
+def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
+    """The method of an instance, or the function itself."""
+    return fun if obj is NO_SELF else types.MethodType(fun, obj)
+
+
+class Direct(Transformed):
+    """A function under a transform that runs it directly.
+
+    Subclasses define `_run(fun, args, kwargs)`; objects among the arguments are hidden there.
+    """
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = hide((args, kwargs))
+        return self._run(bind(self.__wrapped__, obj), args, kwargs)
+
+    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} does not say how it runs")
+
+
+class Staged(Transformed):
+    """A function under a JAX transform that maps functions to functions and stages them.
+
+    Args:
+      around: the JAX transform, applied within the one trace.
+      static_argnums, static_argnames: as in :func:`jax.jit`.
+      states: which states are lifted; None for all.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        *,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]],
+        is_method: bool = False,
+        static_argnums: Any = (),
+        static_argnames: Any = (),
+        states: Any = None,
+    ) -> None:
+        super().__init__(
+            fun,
+            is_method=is_method,
+            around=around,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            states=states,
+        )
+        self._around = around
+        self._static = StaticArguments(fun, static_argnums, static_argnames)
+        self._is_lifted = None if states is None else selects(states)
+        self._cache = TraceCache()
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._static:
+            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
+        if obj is not NO_SELF:
+            args = (obj, *args)
+        args, kwargs = hide((args, kwargs))
+        return self._cache.call(self.__wrapped__, args, kwargs, self._around, self._is_lifted)
+
+
+_caches = WeakIdDict()
+
+
+def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[..., Any], tuple[Any, ...]]:
+    """The cache for a function that a transform is called with, and how to call the function.
+
+    A bound method is made anew at each look-up, so the cache belongs to the function and the instance
+    becomes an argument.
+    """
+    leading: tuple[Any, ...] = ()
+    if isinstance(fun, types.MethodType):
+        leading = (fun.__self__,)
+        fun = fun.__func__
+    caches = _caches.get(fun)
+    if caches is None:
+        caches = {}
+        _caches.set(fun, caches)
+    if kind not in caches:
+        caches[kind] = TraceCache()
+    return caches[kind], fun, hide(leading)

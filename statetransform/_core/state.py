@@ -1,0 +1,296 @@
+"""`State`, the mutable cell, and the kinds that ship with the package."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .compat import Tracer, is_top_level, typeof
+from .errors import StateTraceError, describe
+from .frame import UNSET, read, stack, user_site
+from .values import Token
+
+_SCALARS = (bool, int, float, complex)
+_LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
+
+
+class State:
+    """One mutable cell that holds a pytree of arrays.
+
+    Reading and writing `value` is all that a stateful program needs; the transforms of
+    `statetransform.transform` turn the states that a function reads and writes into arguments and
+    results of the JAX transform. A `State` is compared and hashed by identity, is no pytree node,
+    and never holds a tracer: inside a transform the traced value lives with the trace.
+
+    Args:
+      value: a pytree of arrays, numpy arrays or Python scalars; with ``static=True`` any hashable
+        Python value.
+      name: what error messages and tables call the state.
+      static: the value is never traced. It is part of every cache key, so Python control flow on it
+        is correct, and changing it re-traces.
+      **metadata: anything else to remember about the state, see `metadata`.
+
+    Raises:
+      TypeError: the value has a leaf that is no array, or is static and not hashable.
+      StateTraceError: on a write inside a raw JAX transform, see `StateTraceError`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from statetransform import State, transform
+      >>> u = State(jnp.zeros(3), name="u")
+      >>> @transform.jit
+      ... def step(dt):
+      ...     u.value = u.value + dt
+      >>> step(0.5)
+      >>> u
+      State(float32[3], name='u')
+      >>> u[0]
+      Array(0.5, dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
+
+    def __init__(self, value: Any, *, name: str | None = None, static: bool = False, **metadata: Any) -> None:
+        self._name = name
+        self._static = static
+        self._metadata = metadata
+        self._token = Token(self)
+        self._created = user_site()
+        self._value = UNSET
+        self._check(value)
+        frame = stack.frame
+        if frame is not None:
+            frame.create(self, value)
+        elif not static and not is_top_level() and _has_tracer(value):
+            raise StateTraceError.raw_creation(self)
+        else:
+            self._value = value
+
+    @property
+    def value(self) -> Any:
+        """The whole value. Inside a transform: the value that the running function sees."""
+        return read(self)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._check(value)
+        frame = stack.frame
+        if frame is not None:
+            frame.write(self, value)
+        elif not is_top_level():
+            raise StateTraceError.raw_write(self)
+        elif not self._static and _has_tracer(value):
+            raise StateTraceError.leaked_tracer(self)
+        else:
+            self._value = value
+
+    @property
+    def name(self) -> str | None:
+        """What error messages and tables call the state."""
+        return self._name
+
+    @property
+    def static(self) -> bool:
+        """Whether the value is a Python value that is never traced."""
+        return self._static
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The further keyword arguments that the state was created with, read-only."""
+        return MappingProxyType(self._metadata)
+
+    def __getitem__(self, index: Any) -> Any:
+        value = read(self)
+        return value if index is Ellipsis else value[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        held = read(self)
+        if isinstance(held, jax.Array | np.ndarray):
+            self.value = jnp.asarray(held).at[index].set(value)
+        elif index is Ellipsis:
+            self.value = value
+        else:
+            raise TypeError(
+                f"{describe(self)} holds a {type(held).__name__}, and only an array can be written by index. "
+                "Assign the whole value: `state.value = ...`."
+            )
+
+    def __repr__(self) -> str:
+        value = self._value if stack.frame is None else stack.frame.peek(self)
+        parts = [repr(value) if self._static else _show(value)]
+        if self._name is not None:
+            parts.append(f"name={self._name!r}")
+        if self._static:
+            parts.append("static=True")
+        parts += [f"{key}={_brief(item)}" for key, item in self._metadata.items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __copy__(self) -> State:
+        return self._replicate(self.__getstate__())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        new = memo[id(self)] = self._replicate(self.__getstate__(), copy.deepcopy, memo)
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__getstate__()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "value": read(self),
+            "name": self._name,
+            "static": self._static,
+            "metadata": self._metadata,
+            "attributes": getattr(self, "__dict__", {}),
+        }
+
+    def _replicate(self, parts: dict[str, Any], copier: Any = copy.copy, *args: Any) -> State:
+        value = parts["value"]
+        if not self._static:  # arrays are immutable, and a tracer cannot be copied
+            value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+        rest = {key: copier(parts[key], *args) for key in ("metadata", "attributes")}
+        return _rebuild(type(self), {**parts, **rest, "value": value})
+
+    def _blank(self) -> State:
+        """A state like this one, without its value."""
+        blank = object.__new__(type(self))
+        for slot in ("_name", "_static", "_metadata", "_created"):
+            setattr(blank, slot, getattr(self, slot))
+        blank._token = Token(blank)
+        blank._value = UNSET
+        for key, item in getattr(self, "__dict__", {}).items():
+            setattr(blank, key, item)
+        return blank
+
+    def _check(self, value: Any) -> None:
+        if self._static:
+            try:
+                hash(value)
+            except TypeError as error:
+                raise TypeError(
+                    f"{describe(self)} is static, but its value of type {type(value).__name__} is not hashable. "
+                    "A static value is part of cache keys: use a tuple, a frozenset or a frozen dataclass."
+                ) from error
+        elif not isinstance(value, _LEAVES):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+                if not isinstance(leaf, _LEAVES) and not hasattr(leaf, "dtype"):
+                    raise TypeError(
+                        f"{describe(self)} is given a value of type {type(leaf).__name__}"
+                        f"{' at ' + jax.tree_util.keystr(path) if path else ''}, which is no array. "
+                        "A state holds arrays and Python scalars, in any pytree; "
+                        "use `State(value, static=True)` for other hashable values"
+                        + (", and `.value` for the value of another state." if isinstance(leaf, State) else ".")
+                    )
+
+
+class Param(State):
+    """A state that is trained: a kind to select by, as in ``st.states(model, Param)``."""
+
+    __slots__ = ()
+
+
+class RandomState(State):
+    """A state that holds a random key and hands out fresh ones.
+
+    Args:
+      seed_or_key: an integer seed, a typed key (``jax.random.key``) or a raw ``uint32`` key
+        (``jax.random.PRNGKey``).
+      name: what error messages and tables call the state.
+
+    References:
+      https://docs.jax.dev/en/latest/jax.random.html
+
+    Example:
+      >>> from statetransform import RandomState
+      >>> rng = RandomState(0)
+      >>> a, b = rng.split(), rng.split()
+      >>> bool(a == b)
+      False
+      >>> rng.split(4).shape
+      (4,)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, seed_or_key: Any, *, name: str | None = None, **metadata: Any) -> None:
+        if not hasattr(seed_or_key, "dtype") or (np.ndim(seed_or_key) == 0 and not _is_typed_key(seed_or_key)):
+            seed_or_key = jax.random.key(seed_or_key)
+        super().__init__(seed_or_key, name=name, **metadata)
+
+    @property
+    def key(self) -> jax.Array:
+        """The current key. Using it and then splitting uses the same randomness twice."""
+        return self.value
+
+    @overload
+    def split(self, num: None = None) -> jax.Array: ...
+    @overload
+    def split(self, num: int | tuple[int, ...]) -> jax.Array: ...
+    def split(self, num: int | tuple[int, ...] | None = None) -> jax.Array:
+        """Advances the state and returns fresh keys.
+
+        Args:
+          num: how many keys: None for a single key, or a number or shape as in :func:`jax.random.split`.
+
+        Returns:
+          A key, or an array of keys with the leading shape ``num``.
+        """
+        if num is None:
+            self.value, fresh = jax.random.split(self.value)
+            return fresh
+        # `fresh` is split off first, so the keys drawn do not depend on how the rest is used.
+        self.value, fresh = jax.random.split(self.value)
+        return jax.random.split(fresh, num)
+
+
+def _is_typed_key(value: Any) -> bool:
+    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _has_tracer(value: Any) -> bool:
+    if isinstance(value, Tracer):
+        return True
+    if isinstance(value, _LEAVES):
+        return False
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+
+
+def _show(value: Any) -> str:
+    """Shapes and dtypes in the structure of the value; never the numbers of an array."""
+    if value is UNSET:
+        return "<no value>"
+    if isinstance(value, _SCALARS):
+        return repr(value)
+    if isinstance(value, _LEAVES):
+        return str(typeof(value).str_short())
+    shown = jax.tree.map(lambda leaf: _Verbatim(_show(leaf) if isinstance(leaf, _LEAVES) else repr(leaf)), value)
+    return repr(shown)
+
+
+def _brief(item: Any) -> str:
+    return _show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)
+
+
+class _Verbatim:
+    """Prints as the given text inside the `repr` of a container."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _rebuild(kind: type[State], parts: dict[str, Any]) -> State:
+    """A state with the given parts, made without calling the `__init__` of a subclass."""
+    state = object.__new__(kind)
+    State.__init__(state, parts["value"], name=parts["name"], static=parts["static"], **parts["metadata"])
+    for key, item in parts["attributes"].items():
+        setattr(state, key, item)
+    return state

@@ -1,0 +1,97 @@
+"""Values of states apart from the states: the mapping that travels through JAX, and its keys.
+
+Invariant: nothing here keeps a `State` alive. JAX's caches hold tree definitions for ever, so a tree
+definition may hold tokens, which know their state weakly, but never the state itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import jax
+
+if TYPE_CHECKING:
+    from .state import State
+
+T = TypeVar("T")
+_serials = itertools.count()
+
+
+class Token(Generic[T]):
+    """Stands for one object in tree definitions and cache keys, without keeping it alive."""
+
+    __slots__ = ("__weakref__", "_ref", "serial")
+
+    def __init__(self, obj: T) -> None:
+        self._ref = weakref.ref(obj)
+        self.serial = next(_serials)  # an order that does not depend on addresses
+
+    def get(self) -> T | None:
+        """The object, or None when it is gone."""
+        return self._ref()
+
+    def __repr__(self) -> str:
+        return f"<{self.get()!r}>"
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Values(Mapping["State", Any]):
+    """The values of some states: a mapping from `State` to value that is also a pytree.
+
+    Its tree structure is the set of its states and the structure of each value, so it can be an
+    argument and a result of any JAX transform. The states are held weakly.
+
+    Args:
+      values: a mapping from `State` to value.
+
+    Example:
+      >>> import jax, statetransform as st
+      >>> u = st.State(1.0, name="u")
+      >>> values = st.Values({u: 2.0})
+      >>> jax.tree.map(lambda x: x * 10, values)[u]
+      20.0
+    """
+
+    __slots__ = ("_items",)
+    _items: dict[Token[State], Any]
+
+    def __init__(self, values: Mapping[State, Any] | None = None) -> None:
+        pairs = [(state._token, value) for state, value in (values or {}).items()]
+        self._items = dict(sorted(pairs, key=lambda pair: pair[0].serial))
+
+    def __getitem__(self, state: State) -> Any:
+        token = getattr(state, "_token", None)
+        if token is None or token not in self._items:
+            raise KeyError(state)
+        return self._items[token]
+
+    def __iter__(self) -> Iterator[State]:
+        for token in self._items:
+            state = token.get()
+            if state is not None:
+                yield state
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"Values({dict(self.items())!r})"
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Token[State], ...]]:
+        """Children are the values, in the order in which the states were made."""
+        keyed = [(jax.tree_util.DictKey(token.get()), value) for token, value in self._items.items()]
+        return keyed, tuple(self._items)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Token[State], ...]]:
+        """The same without keys."""
+        return tuple(self._items.values()), tuple(self._items)
+
+    @classmethod
+    def tree_unflatten(cls, aux: tuple[Token[State], ...], children: Any) -> Values:
+        """Rebuilds a mapping; `children` may be anything that JAX puts in the place of values."""
+        values = object.__new__(cls)
+        values._items = dict(zip(aux, children, strict=True))
+        return values

@@ -1,0 +1,124 @@
+"""Transformed functions: decorators that work bare, with arguments, as a call, and on methods."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .arguments import NO_SELF
+
+_PARTS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
+
+
+class Transformed:
+    """A function under a transform.
+
+    Subclasses define `_call(obj, args, kwargs)`, where `obj` is the instance of a method or `NO_SELF`.
+    Argument indices never count it.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
+        functools.update_wrapper(self, fun, assigned=_PARTS, updated=())
+        self.__wrapped__ = fun
+        self._is_method = is_method
+        self._takes_cls = _first_parameter(fun) == "cls"
+        self._options = options
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} does not say how it is called")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (self._is_method or self._takes_cls) and args and self._binds(args[0]):
+            return self._call(args[0], args[1:], kwargs)
+        return self._call(NO_SELF, args, kwargs)
+
+    def _binds(self, first: Any) -> bool:
+        """Whether the first argument is the instance, as in `Heat.step(heat, dt)`."""
+        return self._is_method or (self._takes_cls and isinstance(first, type))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._is_method = True
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        return self if obj is None else Bound(self, obj)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} of {self.__wrapped__!r}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        fun = copy.deepcopy(self.__wrapped__, memo)
+        return type(self)(fun, is_method=self._is_method, **self._options)
+
+    def __reduce__(self) -> Any:
+        return self.__qualname__  # like a function: found again by its name
+
+
+class Bound:
+    """A transformed method together with its instance, like `types.MethodType`."""
+
+    __slots__ = ("__func__", "__self__", "__weakref__")
+
+    def __init__(self, func: Transformed, obj: Any) -> None:
+        self.__func__ = func
+        self.__self__ = obj
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__._call(self.__self__, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":
+            return types.MethodType(self.__func__.__wrapped__, self.__self__)
+        attribute = getattr(self.__func__, name)
+        # `_with_instance` marks what takes the instance first: `lower`, `trace`.
+        if hasattr(attribute, "_with_instance"):
+            return functools.partial(attribute._with_instance, self.__func__, self.__self__)
+        return attribute
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(types.MethodType(self.__func__.__wrapped__, self.__self__))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__func__), id(self.__self__)))
+
+    def __repr__(self) -> str:
+        return f"<bound {self.__func__!r} of {self.__self__!r}>"
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self.__self__, self.__func__.__name__))
+
+
+def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
+    """The three spellings of a decorator, on plain, static and class methods.
+
+    Args:
+      kind: the class of the transformed function.
+      fun: the function, or None when the decorator was called with options only.
+      **options: what the class takes besides.
+    """
+    if fun is None:
+        return functools.partial(decorate, kind, **options)
+    if isinstance(fun, staticmethod):
+        return staticmethod(kind(fun.__func__, is_method=False, **options))
+    if isinstance(fun, classmethod):
+        return classmethod(kind(fun.__func__, is_method=True, **options))
+    if not callable(fun):
+        raise TypeError(
+            f"expected a function, got {fun!r} of type {type(fun).__name__}. "
+            "Options are given by keyword: `@transform.checkpoint(static_argnums=1)`."
+        )
+    return kind(fun, is_method=False, **options)
+
+
+def _first_parameter(fun: Callable[..., Any]) -> str | None:
+    code = getattr(fun, "__code__", None)
+    return code.co_varnames[0] if code is not None and code.co_argcount else None

@@ -1,0 +1,1 @@
+from ._checkpoint import checkpoint, remat
