@@ -124,6 +124,11 @@ def token_of(obj: Any) -> Any:
     return token
 
 
+def hide_self(obj: Any) -> Any:
+    """The instance of a method as an argument: as a pytree if it is one, else by reference."""
+    return Ref(obj) if jax.tree_util.all_leaves([obj]) else hide(obj)
+
+
 def hide(tree: Any) -> Any:
     """A pytree with each state, and each object that holds states, replaced by a `Ref`."""
     leaves, treedef = jax.tree.flatten(tree)
@@ -172,7 +177,7 @@ class StaticArguments:
         self._argnums = _integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
-        self._parameters = _positional_parameters(fun)
+        self._parameters = positional_parameters(fun)
 
     def __bool__(self) -> bool:
         return bool(self._argnums or self._argnames)
@@ -245,7 +250,7 @@ def _integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(int(i) for i in argnums)
 
 
-def _positional_parameters(fun: Callable[..., Any]) -> tuple[str, ...] | None:
+def positional_parameters(fun: Callable[..., Any]) -> tuple[str, ...] | None:
     """Names of the positional parameters; None when the signature does not tell (`*args`)."""
     try:
         parameters = inspect.signature(fun).parameters.values()

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, reveal
+from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, hide_self, reveal
 from .find import selects
 from .frame import Frame
 from .outcome import Layout, Results, pack
@@ -103,9 +103,9 @@ class Staged(Transformed):
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        if obj is not NO_SELF:
-            args = (obj, *args)
         args, kwargs = hide((args, kwargs))
+        if obj is not NO_SELF:
+            args = (hide_self(obj), *args)
         return self._cache.call(self.__wrapped__, args, kwargs, self._around, self._is_lifted)
 
 
@@ -120,7 +120,7 @@ def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[.
     """
     leading: tuple[Any, ...] = ()
     if isinstance(fun, types.MethodType):
-        leading = (fun.__self__,)
+        leading = (hide_self(fun.__self__),)
         fun = fun.__func__
     caches = _caches.get(fun)
     if caches is None:
@@ -128,4 +128,4 @@ def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[.
         _caches.set(fun, caches)
     if kind not in caches:
         caches[kind] = TraceCache()
-    return caches[kind], fun, hide(leading)
+    return caches[kind], fun, leading

@@ -1,1 +1,2 @@
 from ._checkpoint import checkpoint, remat
+from ._jit import Jitted

@@ -1,0 +1,322 @@
+"""`jit`: compiled calls over states, with a dispatch path that adds little to JAX's own.
+
+On the hot path no signature is computed and no pytree walked in Python. A call follows the guard to the
+states, hands their values to a function made by `jax.jit`, and stores what comes back. JAX's own dispatch
+finds the compiled program; only for a new signature does it call back to trace, and then we learn which
+states the function uses. The output structure says which of them were written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import jax
+
+from .._core.arguments import NO_SELF, Static, StaticArguments, hide, hide_self, refs_in, token_of
+from .._core.compat import is_top_level, typeof
+from .._core.errors import StateTraceError
+from .._core.frame import Frame, read, stack
+from .._core.guard import Guard
+from .._core.outcome import Layout
+from .._core.stage import Record, states_of, trace
+from .._core.wrapper import Transformed
+
+_layout_numbers = itertools.count()
+
+
+class Restage(Exception):
+    """Leaves a trace of `jax.jit` whose inputs lack a state that the function uses."""
+
+    def __init__(self, record: Record, signature: Any) -> None:
+        super().__init__("the states used are not the states passed")
+        self.record = record
+        self.signature = signature
+
+
+class Entry:
+    """One `jax.jit` function, and the states whose values it takes before the arguments.
+
+    Args:
+      owner: whose function it is.
+      roots: the function, and the objects among its arguments.
+      restage: the trace to start from; None for a first entry, which passes no states.
+      n_args: how many positional arguments follow.
+    """
+
+    def __init__(self, owner: Jitted, roots: Sequence[Any], restage: Restage | None, n_args: int) -> None:
+        record = restage.record if restage is not None else None
+        self.pending = restage
+        self.guard = Guard(roots, states_of(record) if record is not None else ())
+        reads = record.read_tokens if record is not None else ()
+        written = set(record.layout.written) if record is not None and owner.donates else set()
+        self.tokens = {
+            "donated": [token for token in reads if token in written],
+            "passed": [token for token in reads if token not in written],
+            "static": [token for token, _ in record.statics] if record is not None else [],
+        }
+        self.pick = {group: self.picker(tokens) for group, tokens in self.tokens.items()}
+        self.pick_passed = self.pick["passed"]
+        self.layouts: dict[int, tuple[Layout, Callable[[Any], Any]]] = {}
+        self._owner = weakref.ref(owner)
+        self._instance: Any = None
+        name = getattr(owner.__wrapped__, "__name__", type(owner.__wrapped__).__name__)
+        self.jitted = jax.jit(self._pure(name), **owner.jax_options(n_args))
+
+    def _pure(self, name: str) -> Callable[..., Any]:
+        def pure(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self.trace(donated, passed, args, kwargs)
+
+        pure.__name__ = pure.__qualname__ = name
+        return pure
+
+    def picker(self, tokens: Sequence[Any]) -> Callable[[list[Any]], Sequence[Any]]:
+        """Selects the states of some tokens out of all that the guard found."""
+        position = {token: i for i, token in enumerate(self.guard.tokens)}
+        positions = [position[token] for token in tokens]
+        if positions == list(range(len(position))):
+            return lambda states: states
+        if len(positions) > 1:
+            return itemgetter(*positions)
+        return lambda states: [states[i] for i in positions]
+
+    def inputs(self, states: list[Any], instance: Any) -> tuple[Any, Any]:
+        """The two leading arguments. Mostly there are only values to pass, as on the hot path."""
+        donated, passed, static = (
+            [read(state) for state in self.pick[group](states)] for group in ("donated", "passed", "static")
+        )
+        if self.is_simple and not _has_leaves(instance):
+            self._instance = instance
+            return (), passed
+        return donated, (passed, Static(tuple(static)), instance)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether there are neither donated nor static states."""
+        return not self.tokens["donated"] and not self.tokens["static"]
+
+    def trace(self, donated: Any, passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called by JAX for a signature that it has not seen: one trace, re-bound into JAX's own."""
+        owner = self._owner()
+        assert owner is not None
+        static, instance = (), self._instance
+        if isinstance(passed, tuple):
+            passed, static, instance = passed[0], passed[1].value, passed[2]
+        if instance is not None:
+            args = (instance, *args)
+        with Frame() as frame:
+            for group, values in (("donated", donated), ("passed", passed), ("static", static)):
+                for token, value in zip(self.tokens[group], values, strict=True):
+                    frame.seed(token.get(), value)
+            leaves, record, values = self._record(owner, args, kwargs)
+            out, written, born = record.bind(leaves, values)
+        number = next(_layout_numbers)
+        self.layouts[number] = record.layout, self.picker(record.layout.written)
+        return out, {number: written}, born
+
+    def _record(self, owner: Jitted, args: Any, kwargs: Any) -> tuple[list[Any], Record, list[Any]]:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        signature = (treedef, tuple([typeof(leaf) for leaf in leaves]))
+        pending, self.pending = self.pending, None
+        if pending is not None and pending.signature == signature:
+            values = pending.record.values()
+            if values is not None:
+                return leaves, pending.record, values
+        record = trace(owner.__wrapped__, args, kwargs)
+        values = record.values()
+        if values is None or not self.fits(record, owner.donates):
+            raise Restage(record, signature)
+        return leaves, record, values
+
+    def fits(self, record: Record, donates: bool) -> bool:
+        """Whether this entry passes what a trace needs, and donates nothing that it does not give back."""
+        donated, passed, static = (set(self.tokens[group]) for group in ("donated", "passed", "static"))
+        reads, written = set(record.read_tokens), set(record.layout.written)
+        return (
+            reads <= donated | passed
+            and {token for token, _ in record.statics} <= static
+            and written <= set(self.guard.tokens)
+            and (not donates or donated == reads & written)
+        )
+
+    def finish(self, states: list[Any], results: Any) -> Any:
+        """Stores what came back from the compiled function, and returns its output."""
+        out, written, born = results
+        ((number, values),) = written.items()
+        layout, pick = self.layouts[number]
+        if not layout.is_plain or stack.frame is not None:
+            return layout.finish(out, values, born)
+        if values:
+            targets = pick(states)
+            if not is_top_level():
+                raise StateTraceError.raw_write(targets[0])
+            for state, value in zip(targets, values, strict=True):
+                state._value = value
+        return out
+
+
+class Jitted(Transformed):
+    """A function under `jit`.
+
+    Attributes:
+      donates: whether the buffers of written states are given to the compiled program.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        *,
+        is_method: bool = False,
+        static_argnums: Any = None,
+        static_argnames: Any = None,
+        donate_states: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            fun,
+            is_method=is_method,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_states=donate_states,
+            **options,
+        )
+        self._static = StaticArguments(fun, static_argnums, static_argnames)
+        self.donates = donate_states
+        self._jax_options = options
+        self.clear_cache()
+
+    def clear_cache(self) -> None:
+        """Forgets every trace and compiled program."""
+        self._families: dict[Any, Family] = {}
+        self._fast: dict[int, Entry] = {}
+
+    def jax_options(self, n_args: int) -> dict[str, Any]:
+        """The options for the underlying `jax.jit`, whose function has two leading arguments more."""
+        return self._jax_options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_method or self._takes_cls:
+            return super().__call__(*args, **kwargs)
+        return self._call(NO_SELF, args, kwargs)
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry = self._fast.get(id(obj))
+        if entry is not None and stack.frame is None:
+            fun = self.__wrapped__
+            states = entry.guard.resolve((fun,) if obj is NO_SELF else (fun, obj))
+            if states is not None:
+                try:
+                    values = [state._value for state in entry.pick_passed(states)]
+                    results = entry.jitted((), values, *args, **kwargs)
+                except Restage:
+                    pass
+                except TypeError:
+                    arguments = (args, kwargs)
+                    if hide(arguments) is arguments:
+                        raise
+                else:
+                    return entry.finish(states, results)
+        if self._static:
+            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
+        entry, states, results = self.run("__call__", obj, args, kwargs)
+        return entry.finish(states, results)
+
+    def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Entry, list[Any], Any]:
+        """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
+
+        Returns:
+          The entry, its states, and what the method returned.
+        """
+        args, kwargs = hide((args, kwargs))
+        instance = None if obj is NO_SELF else hide_self(obj)
+        leaves, treedef = jax.tree.flatten((instance, args, kwargs))
+        objects = refs_in(treedef)
+        roots = (self.__wrapped__, *objects)
+        key = tuple([token_of(obj) for obj in objects])
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = Family()
+            for obj_ in objects:
+                _when_gone(obj_, self, key)
+        hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
+        restage: Restage | None = None
+        for _ in range(4):
+            entry, states = family.choose(self, roots, hint, restage, len(args))
+            try:
+                result = getattr(entry.jitted, method)(*entry.inputs(states, instance), *args, **kwargs)
+            except Restage as error:
+                restage = error
+                continue
+            self._settle(family, key, entry, obj, objects)
+            return entry, states, result
+        raise AssertionError("the states that the function uses change from trace to trace") from restage
+
+    def _settle(self, family: Family, key: Any, entry: Entry, obj: Any, objects: list[Any]) -> None:
+        """After a call: what the next one can use without thinking."""
+        if any(not layout.is_reusable for layout, _ in entry.layouts.values()):
+            self._families.pop(key, None)
+            self._fast.pop(id(obj), None)
+        elif (
+            len(family.entries) == 1
+            and entry.is_simple
+            and not self._static
+            and (objects == [] if obj is NO_SELF else len(objects) == 1 and objects[0] is obj)
+        ):
+            self._fast[id(obj)] = entry
+        else:
+            self._fast.pop(id(obj), None)
+
+
+class Family:
+    """The entries for one function and the same objects: one, unless signatures use different states."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._hints: dict[Any, Entry] = {}
+
+    def choose(
+        self, owner: Jitted, roots: Sequence[Any], hint: Any, restage: Restage | None, n_args: int
+    ) -> tuple[Entry, list[Any]]:
+        """The entry to try, and its states. `hint` only makes a good guess likely; a wrong one re-traces."""
+        self.entries = [entry for entry in self.entries if entry.guard.is_alive]
+        found = [(entry, entry.guard.resolve(roots)) for entry in self.entries]
+        usable = [(entry, states) for entry, states in found if states is not None]
+        if restage is not None:
+            usable = [pair for pair in usable if pair[0].fits(restage.record, owner.donates)]
+            for entry, _ in usable:
+                entry.pending = restage
+        if not usable:
+            entry = Entry(owner, roots, restage, n_args)
+            if restage is not None:  # the entry without states has served its purpose
+                self.entries = [old for old in self.entries if old.layouts]
+            self.entries.append(entry)
+            usable = [(entry, entry.guard.resolve(roots) or [])]
+        preferred = self._hints.get(hint)
+        for entry, states in usable:
+            if entry is preferred and restage is None:
+                return entry, states
+        if restage is not None:
+            self._hints[hint] = usable[0][0]
+        return usable[0]
+
+
+def _has_leaves(tree: Any) -> bool:
+    return bool(jax.tree.leaves(tree))
+
+
+def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
+    """Lets go of what was compiled for an object when the object dies."""
+    owner_ref, address = weakref.ref(owner), id(obj)
+
+    def forget() -> None:
+        if (owner := owner_ref()) is not None:
+            owner._families.pop(key, None)
+            owner._fast.pop(address, None)
+
+    try:
+        weakref.finalize(obj, forget).atexit = False
+    except TypeError:
+        pass  # cannot be referenced weakly: the token in the key keeps it alive
