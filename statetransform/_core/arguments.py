@@ -80,6 +80,10 @@ class _StrongToken:
         return self._obj
 
 
+#: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
+identity = object.__hash__
+
+
 class WeakIdDict:
     """A dict keyed by the identity of objects, which it does not keep alive."""
 
@@ -90,12 +94,12 @@ class WeakIdDict:
 
     def get(self, obj: Any) -> Any:
         """The value for the object, or None."""
-        entry = self._entries.get(id(obj))
+        entry = self._entries.get(identity(obj))
         return None if entry is None else entry[1]
 
     def set(self, obj: Any, value: Any) -> None:
         """Remembers the value until the object dies."""
-        key, entries = id(obj), self._entries
+        key, entries = identity(obj), self._entries
         try:
             anchor: Any = weakref.ref(obj, lambda _: entries.pop(key, None))
         except TypeError:

@@ -29,6 +29,17 @@ def is_top_level() -> bool:
     return trace_state() == TOP_LEVEL
 
 
+#: What compiled functions return outside of any trace.
+ConcreteArray = type(jax.numpy.zeros(()))
+
+
+def has_tracer(value: Any) -> bool:
+    """Whether a pytree has a tracer among its leaves."""
+    if type(value) is ConcreteArray:
+        return False
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+
+
 @lu.cache
 def _context_slot(anchor: Any) -> dict[Any, Any]:
     return {}

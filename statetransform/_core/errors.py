@@ -77,6 +77,24 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
 
+    @classmethod
+    def born_inside(cls, where: str, state: Any) -> StateTraceError:
+        """A loop's body or a branch made a state that outlives it."""
+        return cls(
+            f"{where}: {describe(state)} is created inside a function that may run any number of times, or not at "
+            "all, and outlives it. Nothing was changed.\n"
+            f"Create the state before the {where} and write it inside, or return its value."
+        )
+
+    @classmethod
+    def written_in_predicate(cls, state: Any) -> StateTraceError:
+        """The condition of a `while_loop` writes."""
+        return cls(
+            f"while_loop: the condition writes {describe(state)}. A condition may only read states; "
+            "write the state in the body."
+        )
+
+
 class StateStructureError(StateTransformError, TypeError):
     """A loop's carry or a branch changes the shape, dtype or structure of a state."""
 
@@ -88,6 +106,14 @@ class StateStructureError(StateTransformError, TypeError):
             f"  on entry : {before}\n"
             f"  after    : {after}   (written at {site})\n"
             f"A loop's carry keeps its type. {cure}"
+        )
+
+    @classmethod
+    def static_write(cls, where: str, state: Any) -> StateStructureError:
+        """A static state is written where its value would have to depend on a traced one."""
+        return cls(
+            f"{where}: {describe(state)} is static and is written inside, but how often (or whether) that happens is "
+            f"only known when the program runs. Write it before or after the {where}."
         )
 
     @classmethod
@@ -118,4 +144,14 @@ class StateAxisError(StateTransformError, ValueError):
             "between lanes. Nothing was changed.\n"
             "List it with its axis, `state_axes={state: 0}`, and give it a value with a batch axis; "
             "or write a value that all lanes share (a `jax.lax.pmean` over the axis, for example)."
+        )
+
+    @classmethod
+    def unreachable_rng(cls, state: Any) -> StateAxisError:
+        """A random state that could not be split over the lanes in advance."""
+        return cls(
+            f"vmap: {describe(state)} is to draw different numbers in each lane, but it was not found from the "
+            "function or its arguments, so it could not be split before the call.\n"
+            "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
+            "`state_axes={rng: 0}` expects one key per lane."
         )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .compat import is_top_level, trace_state
+from .compat import has_tracer, is_top_level, trace_state
 from .errors import StateTraceError
 
 if TYPE_CHECKING:
@@ -169,6 +169,13 @@ def read_outside(frame: Frame, state: State) -> Any:
     return state._value
 
 
+def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
+    """Refuses values that belong to a raw JAX transform around; any other may be stored."""
+    for state, value in written:
+        if not state._static and has_tracer(value):
+            raise StateTraceError.raw_write(state)
+
+
 def leave(
     written: Iterable[tuple[State, Any]],
     born: Iterable[tuple[State, Any]] = (),
@@ -181,8 +188,8 @@ def leave(
     frame = stack.frame
     written, born = list(written), list(born)
     if frame is None:
-        if written and not is_top_level():
-            raise StateTraceError.raw_write(written[0][0])
+        if not is_top_level():
+            refuse_tracers(written)
         for state, value in (*written, *born):
             state._value = value
         return

@@ -2,18 +2,21 @@
 
 A compiled function is called without running its Python code, so nobody looks up `self.u` or the global
 `model` any more. A guard remembers by which path each state was reached, and follows the paths again on
-each call, a few C calls for a whole model. A rebound name or attribute gives other states: re-trace.
+each call. A rebound name or attribute, or a container that has grown, gives other states: re-trace.
+
+This is on the hot path, so a guard writes the walk down as one Python function, as `dataclasses` does for
+`__init__`: attribute look-ups in straight-line code cost a few nanoseconds each, composed getters of
+`operator` about twice that.
 """
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter, itemgetter
 from typing import Any
 
 from .find import Step, walk
 from .state import State
-from .values import Token
 
 _WALK_LIMIT = 100_000  # objects; states farther away are not guarded against rebinding
 
@@ -21,33 +24,34 @@ _WALK_LIMIT = 100_000  # objects; states farther away are not guarded against re
 class Guard:
     """Finds given states again from given roots.
 
+    Args:
+      roots: where the paths start: a function, and the objects among its arguments.
+      states: the states to find.
+      owns_function: the first root lives as long as the guard, so parts of it may be kept.
+
     Attributes:
       tokens: of the states, in the order in which `resolve` returns them.
+      find: `find(roots)` gives what stands where the states stood, in that order; None or any exception
+        when the paths have gone.
     """
 
-    __slots__ = ("_groups", "_lengths", "_loose", "tokens")
+    __slots__ = ("find", "tokens")
 
-    def __init__(self, roots: Sequence[Any], states: Iterable[State]) -> None:
+    def __init__(self, roots: Sequence[Any], states: Iterable[State], owns_function: bool = False) -> None:
         wanted = {id(state): state for state in states}
-        groups: dict[tuple[tuple[Step, ...], str], list[tuple[Any, State]]] = {}
+        paths: dict[tuple[Step, ...], State] = {}
         lengths: dict[tuple[Step, ...], int] = {}
         if wanted:
             for _, steps, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
                 if id(state) in wanted and _reaches(roots, steps, state, lengths):
-                    *prefix, (kind, key) = steps
-                    groups.setdefault((tuple(prefix), kind), []).append((key, state))
-                    del wanted[id(state)]
+                    paths[steps] = wanted.pop(id(state))
                     if not wanted:
                         break
-        self._groups = [
-            (_chain(prefix), _getter(kind, [key for key, _ in members]), len(members) == 1)
-            for (prefix, kind), members in groups.items()
-        ]
-        # A container that has grown may hold states that the function would use as well.
-        self._lengths = [(_chain(path), length) for path, length in lengths.items()]
-        # States that no path leads to (made inside the function, kept in some registry) cannot be rebound.
-        self._loose = [state._token for state in wanted.values()]
-        self.tokens = [state._token for members in groups.values() for _, state in members] + self._loose
+        # States that no path leads to (made inside the function, kept in a registry) cannot be rebound.
+        loose = list(wanted.values())
+        writer = _Writer(roots[0] if owns_function else None, lengths)
+        self.find, found = writer.write(paths, [state._token for state in loose])
+        self.tokens = [state._token for state in (*found, *loose)]
 
     @property
     def is_alive(self) -> bool:
@@ -56,63 +60,102 @@ class Guard:
 
     def resolve(self, roots: Sequence[Any]) -> list[State] | None:
         """The states, in the order of `tokens`; None when the paths lead elsewhere now."""
-        found: list[Any] = []
         try:
-            for chain, getter, is_single in self._groups:
-                obj: Any = roots
-                for get in chain:
-                    obj = get(obj)
-                if is_single:
-                    found.append(getter(obj))
-                else:
-                    found.extend(getter(obj))
-            for chain, length in self._lengths:
-                obj = roots
-                for get in chain:
-                    obj = get(obj)
-                if len(obj) != length:
-                    return None
-            if self._loose:
-                found.extend([token.get() for token in self._loose])
+            found = self.find(roots)
             return found if [state._token for state in found] == self.tokens else None
-        except Exception:  # any failure of user code on the path says the same: it leads elsewhere
+        except Exception:  # whatever fails on the path, in user code too, says the same: it leads elsewhere
             return None
 
 
-def _chain(steps: Sequence[Step]) -> list[Callable[[Any], Any]]:
-    """Getters for a path; neighbouring attributes become one call."""
-    getters: list[Callable[[Any], Any]] = []
-    names: list[str] = []
-    for kind, key in steps:
-        if kind == "attr":
-            names.append(key)
-            continue
-        if names:
-            getters.append(attrgetter(".".join(names)))
-            names = []
-        getters.append(itemgetter(key))
-    if names:
-        getters.append(attrgetter(".".join(names)))
-    return getters
+class _Writer:
+    """Writes the source of a function that follows paths, and compiles it."""
 
+    def __init__(self, function: Any, lengths: dict[tuple[Step, ...], int]) -> None:
+        self._function = function
+        self._lengths = lengths
+        self._names: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self._items: list[str] = []
+        self._found: list[State] = []
 
-def _getter(kind: str, keys: list[Any]) -> Callable[[Any], Any]:
-    return attrgetter(*keys) if kind == "attr" else itemgetter(*keys)
+    def write(
+        self, paths: dict[tuple[Step, ...], State], loose: list[Any]
+    ) -> tuple[Callable[[Sequence[Any]], Any], list[State]]:
+        """The function, and the states in the order in which it returns them."""
+        tree: dict[Step, Any] = {}
+        for steps, state in paths.items():
+            node = tree
+            for step in steps[:-1]:
+                node = node.setdefault(step, {})
+            node[steps[-1]] = state
+        self._emit(tree, "roots", ())
+        self._items += [f"{self._constant(token)}.get()" for token in loose]
+        body = "\n ".join([*self._lines, f"return [{', '.join(self._items)}]"])
+        exec(compile(f"def find(roots):\n {body}\n", "<guard>", "exec"), self._names)
+        return self._names.pop("find"), self._found
+
+    def _emit(self, node: Any, expression: str, path: tuple[Step, ...]) -> None:
+        """Appends what evaluates one node of the tree of paths: a state, or a container of nodes."""
+        if isinstance(node, State):
+            self._items.append(expression)
+            self._found.append(node)
+            return
+        name = expression
+        if path:
+            name = self._fixed(path) or f"v{len(self._lines)}"
+            if name.startswith("v"):
+                self._lines.append(f"{name} = {expression}")
+        length = self._lengths.get(path)
+        if length is not None:
+            self._lines.append(f"if len({name}) != {length}: return None")
+        if length is not None and list(node) == [("item", i) for i in range(length)] and (
+            all(isinstance(child, State) for child in node.values())
+        ):
+            self._items.append(f"*{name}")
+            self._found.extend(node.values())
+            return
+        for step, child in node.items():
+            kind, key = step
+            plain = isinstance(key, str) and key.isidentifier()
+            if kind == "attr":
+                access = f".{key}" if plain else f".__getattribute__({self._constant(key)})"
+            else:
+                access = f"[{key}]" if type(key) is int else f"[{self._constant(key)}]"
+            self._emit(child, name + access, (*path, step))
+
+    def _fixed(self, path: tuple[Step, ...]) -> str | None:
+        """A function's globals and cells are the same for its whole life: no need to look them up."""
+        fun = self._function if path[0] == ("item", 0) else None
+        if not isinstance(fun, types.FunctionType):
+            return None
+        if path[1:] == (("attr", "__globals__"),):
+            return self._constant(fun.__globals__)
+        if path[1:2] == (("attr", "__closure__"),) and len(path) == 3 and fun.__closure__ is not None:
+            return self._constant(fun.__closure__[path[2][1]])
+        return None
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = value
+        return name
 
 
 def _reaches(
     roots: Sequence[Any], steps: Sequence[Step], state: State, lengths: dict[tuple[Step, ...], int]
 ) -> bool:
-    """Whether following the steps really gives the state; classes may compute their attributes."""
+    """Whether following the steps really gives the state; classes may compute their attributes.
+
+    Notes the lengths of the containers on the way, but not of a function's globals.
+    """
     obj: Any = roots
     passed: dict[tuple[Step, ...], int] = {}
     try:
-        for i, step in enumerate(steps):
-            if isinstance(obj, list | dict) and obj is not roots and steps[i - 1] != ("attr", "__globals__"):
+        for i, (kind, key) in enumerate(steps):
+            if i and isinstance(obj, list | dict) and steps[i - 1] != ("attr", "__globals__"):
                 passed[tuple(steps[:i])] = len(obj)
-            (get,) = _chain([step])
-            obj = get(obj)
+            obj = getattr(obj, key) if kind == "attr" else obj[key]
     except Exception:
         return False
-    lengths.update(passed)
+    if obj is state:
+        lengths.update(passed)
     return obj is state

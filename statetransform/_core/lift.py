@@ -12,12 +12,15 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, hide_self, reveal
+import jax
+
+from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, hide_self, refs_in, reveal
 from .find import selects
-from .frame import Frame
+from .frame import Frame, read
 from .outcome import Layout, Results, pack
 from .stage import TraceCache
 from .state import State
+from .values import Values
 from .wrapper import Transformed
 
 
@@ -47,6 +50,17 @@ class Lift:
         """After the JAX transform has returned: hands the writes on and returns the output."""
         assert self.layout is not None
         return self.layout.finish(out, written, born)
+
+
+    def reveal(
+        self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]
+    ) -> tuple[Any, Values]:
+        """The output and all values after the call, for who carries the values himself."""
+        layout = self.layout
+        assert layout is not None
+        with Frame() as frame:  # takes what is left, so that nothing reaches the states
+            out = layout.finish(out, written, born)
+            return out, Values({**values, **frame.written(), **frame.survivors()})
 
 
 def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
@@ -98,7 +112,7 @@ class Staged(Transformed):
         self._around = around
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
-        self._cache = TraceCache()
+        self._cache = TraceCache(owns_function=True)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._static:
@@ -107,6 +121,71 @@ class Staged(Transformed):
         if obj is not NO_SELF:
             args = (hide_self(obj), *args)
         return self._cache.call(self.__wrapped__, args, kwargs, self._around, self._is_lifted)
+
+
+class Differentiated:
+    """What a function is differentiated with respect to: states, arguments or both.
+
+    All of it is gathered into one pytree, so that no index has to be shifted.
+
+    Args:
+      states: a `State` or a pytree of them, or None.
+      argnums: positions, or None.
+      args: the arguments, with objects hidden.
+      where: the transform's name, for messages.
+
+    Attributes:
+      primal: the pytree to differentiate with respect to.
+    """
+
+    def __init__(self, where: str, states: Any, argnums: Any, args: tuple[Any, ...]) -> None:
+        if states is None and argnums is None:
+            argnums = 0
+        self._has_states, self._has_arguments = states is not None, argnums is not None
+        self._states, self._treedef = jax.tree.flatten(states)
+        for state in self._states:
+            if not isinstance(state, State):
+                raise TypeError(
+                    f"{where}: `states=` must be a State or a pytree of States, but has a leaf of type "
+                    f"{type(state).__name__}. For the states of a model write `states=st.states(model, st.Param)`."
+                )
+        if len(set(self._states)) != len(self._states):
+            raise ValueError(f"{where}: a state stands twice in `states=`; list each state once")
+        self._args = args
+        self._single = isinstance(argnums, int)
+        self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
+        values = self._treedef.unflatten([read(state) for state in self._states])
+        chosen = tuple(args[i] for i in self._positions)
+        chosen = chosen[0] if self._single else chosen
+        self.primal = (values, chosen) if self._has_states and self._has_arguments else (
+            values if self._has_states else chosen
+        )
+
+    def split(self, primal: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
+        """The states' values and the whole argument list, for other values of `primal`."""
+        values, chosen = None, ()
+        if self._has_states and self._has_arguments:
+            values, chosen = primal
+        elif self._has_states:
+            values = primal
+        else:
+            chosen = primal
+        args = list(self._args)
+        for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
+            args[i] = arg
+        return dict(zip(self._states, self._treedef.flatten_up_to(values), strict=True)), tuple(args)
+
+
+def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
+    if not -len(args) <= index < len(args):
+        raise ValueError(f"{where}: argnums={index}, but the function was called with {len(args)} positional argument(s)")
+    arg = args[index]
+    if not jax.tree.leaves(arg) and refs_in(jax.tree.structure(arg)):
+        raise TypeError(
+            f"{where}: argument {index} is passed by reference (it is a state, or holds states), and nothing can be "
+            "differentiated with respect to it. Name the states instead: `states=st.states(model, st.Param)`."
+        )
+    return index % len(args)
 
 
 _caches = WeakIdDict()
@@ -127,5 +206,5 @@ def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[.
         caches = {}
         _caches.set(fun, caches)
     if kind not in caches:
-        caches[kind] = TraceCache()
+        caches[kind] = TraceCache(owns_function=False)
     return caches[kind], fun, leading

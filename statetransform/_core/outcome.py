@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from .arguments import Ref, hide
+from .compat import typeof
 from .frame import Frame, leave
 from .state import State
 
@@ -59,6 +60,10 @@ class Layout:
         self._blanks = [state._blank() for state in born]
         self._kept: Any = None
 
+    def first_born(self) -> State | None:
+        """One of the states that the trace made, if any."""
+        return next(iter(self._first or self._blanks), None)
+
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output; once for each call."""
         births, self._first = self._first, None
@@ -87,6 +92,12 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Layout]:
     layout._kept = objects
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(nodes), written, list(survivors.values())), layout
+
+
+def abstract(value: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and weak type of an array, scalar or abstract value, as an argument to trace with."""
+    aval = value if hasattr(value, "weak_type") else typeof(value)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def _is_node(node: Any) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -113,9 +113,24 @@ class Record:
         )
 
     @property
-    def out_avals(self) -> list[Any]:
-        """The abstract values of the results' leaves."""
-        return [var.aval for var in self.jaxpr.outvars]
+    def out_avals(self) -> Any:
+        """The abstract values of the results, in their structure."""
+        return self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
+
+    @property
+    def reads(self) -> list[State]:
+        """The states read, in the order of their inputs."""
+        return [state for token in self.read_tokens if (state := token.get()) is not None]
+
+    @property
+    def written(self) -> list[State]:
+        """The states written, in the order of their values."""
+        return [state for token in self.layout.written if (state := token.get()) is not None]
+
+    def call(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
+        """Runs the jaxpr with the values of the states by state, of at least those read."""
+        inputs = jax.tree.leaves([values[state] for state in self.reads])
+        return self.bind(jax.tree.leaves((args, kwargs)), inputs)
 
     def values(self) -> list[Any] | None:
         """The current leaves of the states read, or None when the trace does not fit their types."""
@@ -207,11 +222,16 @@ def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 class TraceCache:
-    """The records of one function, by what the trace depended on."""
+    """The records of one function, by what the trace depended on.
 
-    __slots__ = ("_records",)
+    Args:
+      owns_function: whether the function lives as long as the cache anyway.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_owns_function", "_records")
+
+    def __init__(self, owns_function: bool) -> None:
+        self._owns_function = owns_function
         self._records = ContextDict()
 
     def call(
@@ -253,7 +273,8 @@ class TraceCache:
 
     def _remember(self, slot: dict[Any, Any], key: Any, fun: Callable[..., Any], record: Record) -> None:
         objects = refs_in(key[0])
-        entry = (record, Guard((fun, *objects), states_of(record)), [token_of(obj) for obj in objects])
+        guard = Guard((fun, *objects), states_of(record), self._owns_function)
+        entry = (record, guard, [token_of(obj) for obj in objects])
         slot[key] = [entry, *[entry for entry in slot.get(key, ()) if entry[1].is_alive]]
         for obj in objects:  # records about an object that is gone are of no use to anybody
             with contextlib.suppress(TypeError):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .compat import Tracer, is_top_level, typeof
+from .compat import has_tracer, is_top_level, typeof
 from .errors import StateTraceError, describe
 from .frame import UNSET, read, stack, user_site
 from .values import Token
@@ -67,7 +67,7 @@ class State:
         frame = stack.frame
         if frame is not None:
             frame.create(self, value)
-        elif not static and not is_top_level() and _has_tracer(value):
+        elif not static and not is_top_level() and has_tracer(value):
             raise StateTraceError.raw_creation(self)
         else:
             self._value = value
@@ -85,7 +85,7 @@ class State:
             frame.write(self, value)
         elif not is_top_level():
             raise StateTraceError.raw_write(self)
-        elif not self._static and _has_tracer(value):
+        elif not self._static and has_tracer(value):
             raise StateTraceError.leaked_tracer(self)
         else:
             self._value = value
@@ -251,14 +251,6 @@ class RandomState(State):
 
 def _is_typed_key(value: Any) -> bool:
     return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def _has_tracer(value: Any) -> bool:
-    if isinstance(value, Tracer):
-        return True
-    if isinstance(value, _LEAVES):
-        return False
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 def _show(value: Any) -> str:

@@ -29,6 +29,10 @@ class Transformed:
         self._is_method = is_method
         self._takes_cls = _first_parameter(fun) == "cls"
         self._options = options
+        self._caller = self._call_bound
+
+    def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._call(obj, args, kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it is called")
@@ -46,7 +50,7 @@ class Transformed:
         self._is_method = True
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
-        return self if obj is None else Bound(self, obj)
+        return self if obj is None else Bound(self._caller, obj)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} of {self.__wrapped__!r}>"
@@ -59,30 +63,41 @@ class Transformed:
         return self.__qualname__  # like a function: found again by its name
 
 
-class Bound:
-    """A transformed method together with its instance, like `types.MethodType`."""
+class Bound(functools.partial):  # type: ignore[type-arg]
+    """A transformed method together with its instance, like `types.MethodType`.
 
-    __slots__ = ("__func__", "__self__", "__weakref__")
+    A partial object is made and called by the interpreter itself, which a method call on the hot path
+    notices.
+    """
 
-    def __init__(self, func: Transformed, obj: Any) -> None:
-        self.__func__ = func
-        self.__self__ = obj
+    __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__._call(self.__self__, args, kwargs)
+    @property
+    def __self__(self) -> Any:
+        return self.args[0]
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":
-            return types.MethodType(self.__func__.__wrapped__, self.__self__)
-        attribute = getattr(self.__func__, name)
-        # `_with_instance` marks what takes the instance first: `lower`, `trace`.
-        if hasattr(attribute, "_with_instance"):
-            return functools.partial(attribute._with_instance, self.__func__, self.__self__)
-        return attribute
+    @property
+    def __func__(self) -> Transformed:
+        return self.func.__self__  # type: ignore[attr-defined]
+
+    @property
+    def __wrapped__(self) -> Any:
+        return types.MethodType(self.__func__.__wrapped__, self.__self__)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(types.MethodType(self.__func__.__wrapped__, self.__self__))
+        return inspect.signature(self.__wrapped__)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _PARTS:
+            return getattr(super().__getattribute__("__func__"), name)
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.__func__, name)
+        if isinstance(attribute, types.MethodType) and hasattr(attribute, "takes_instance"):
+            return functools.partial(attribute, instance=self.__self__)
+        return attribute
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
@@ -95,6 +110,9 @@ class Bound:
 
     def __reduce__(self) -> Any:
         return (getattr, (self.__self__, self.__func__.__name__))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return Bound(self.func, copy.deepcopy(self.__self__, memo))
 
 
 def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:

@@ -16,16 +16,25 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import NO_SELF, Static, StaticArguments, hide, hide_self, refs_in, token_of
-from .._core.compat import is_top_level, typeof
-from .._core.errors import StateTraceError
-from .._core.frame import Frame, read, stack
+from .._core.arguments import (
+    NO_SELF,
+    Static,
+    StaticArguments,
+    hide,
+    hide_self,
+    identity,
+    refs_in,
+    token_of,
+)
+from .._core.compat import ConcreteArray, is_top_level, typeof
+from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
 from .._core.stage import Record, states_of, trace
 from .._core.wrapper import Transformed
 
 _layout_numbers = itertools.count()
+FastPath = tuple[Any, ...]
 
 
 class Restage(Exception):
@@ -50,7 +59,7 @@ class Entry:
     def __init__(self, owner: Jitted, roots: Sequence[Any], restage: Restage | None, n_args: int) -> None:
         record = restage.record if restage is not None else None
         self.pending = restage
-        self.guard = Guard(roots, states_of(record) if record is not None else ())
+        self.guard = Guard(roots, states_of(record) if record is not None else (), owns_function=True)
         reads = record.read_tokens if record is not None else ()
         written = set(record.layout.written) if record is not None and owner.donates else set()
         self.tokens = {
@@ -59,16 +68,24 @@ class Entry:
             "static": [token for token, _ in record.statics] if record is not None else [],
         }
         self.pick = {group: self.picker(tokens) for group, tokens in self.tokens.items()}
-        self.pick_passed = self.pick["passed"]
+        self.first: Callable[[Any], Any] | None = None  # picks the states of the first plain layout
+        self.first_written: tuple[Any, ...] | None = None
         self.layouts: dict[int, tuple[Layout, Callable[[Any], Any]]] = {}
         self._owner = weakref.ref(owner)
+        self._donates = owner.donates
         self._instance: Any = None
         name = getattr(owner.__wrapped__, "__name__", type(owner.__wrapped__).__name__)
         self.jitted = jax.jit(self._pure(name), **owner.jax_options(n_args))
 
     def _pure(self, name: str) -> Callable[..., Any]:
-        def pure(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self.trace((), passed, args, kwargs)
+
+        def pure_donating(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
             return self.trace(donated, passed, args, kwargs)
+
+        if self._donates:
+            pure = pure_donating
 
         pure.__name__ = pure.__qualname__ = name
         return pure
@@ -83,20 +100,21 @@ class Entry:
             return itemgetter(*positions)
         return lambda states: [states[i] for i in positions]
 
-    def inputs(self, states: list[Any], instance: Any) -> tuple[Any, Any]:
-        """The two leading arguments. Mostly there are only values to pass, as on the hot path."""
+    def inputs(self, states: list[Any], instance: Any) -> tuple[Any, ...]:
+        """The leading arguments. Mostly there are only values to pass, as on the hot path."""
         donated, passed, static = (
             [read(state) for state in self.pick[group](states)] for group in ("donated", "passed", "static")
         )
         if self.is_simple and not _has_leaves(instance):
             self._instance = instance
-            return (), passed
-        return donated, (passed, Static(tuple(static)), instance)
+            return (passed,)
+        leading = (passed, Static(tuple(static)), instance)
+        return (donated, leading) if self._donates else (leading,)
 
     @property
     def is_simple(self) -> bool:
-        """Whether there are neither donated nor static states."""
-        return not self.tokens["donated"] and not self.tokens["static"]
+        """Whether no state is donated or static."""
+        return not self._donates and not self.tokens["static"]
 
     def trace(self, donated: Any, passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for a signature that it has not seen: one trace, re-bound into JAX's own."""
@@ -113,9 +131,13 @@ class Entry:
                     frame.seed(token.get(), value)
             leaves, record, values = self._record(owner, args, kwargs)
             out, written, born = record.bind(leaves, values)
+        pick = self.picker(record.layout.written)
+        if record.layout.is_plain and self.first_written in (None, record.layout.written):
+            self.first, self.first_written = pick, record.layout.written
+            return out, written
         number = next(_layout_numbers)
-        self.layouts[number] = record.layout, self.picker(record.layout.written)
-        return out, {number: written}, born
+        self.layouts[number] = record.layout, pick
+        return out, {number: (written, born)}
 
     def _record(self, owner: Jitted, args: Any, kwargs: Any) -> tuple[list[Any], Record, list[Any]]:
         leaves, treedef = jax.tree.flatten((args, kwargs))
@@ -143,19 +165,34 @@ class Entry:
         )
 
     def finish(self, states: list[Any], results: Any) -> Any:
-        """Stores what came back from the compiled function, and returns its output."""
-        out, written, born = results
-        ((number, values),) = written.items()
-        layout, pick = self.layouts[number]
-        if not layout.is_plain or stack.frame is not None:
-            return layout.finish(out, values, born)
-        if values:
-            targets = pick(states)
-            if not is_top_level():
-                raise StateTraceError.raw_write(targets[0])
-            for state, value in zip(targets, values, strict=True):
-                state._value = value
+        """Stores what came back from the compiled function, and returns its output.
+
+        The first plain layout needs no number: its values come back as a mere list.
+        """
+        out, written = results
+        if type(written) is dict:
+            ((number, (written, born)),) = written.items()
+            layout, pick = self.layouts[number]
+            if not layout.is_plain:
+                return layout.finish(out, written, born)
+        else:
+            pick = self.first
+        if written:
+            assert pick is not None
+            leave(zip(pick(states), written, strict=True))
         return out
+
+
+def fast_path(entry: Entry, expected: list[Any]) -> FastPath:
+    """What a call needs of a function without static arguments and donated states, and no more.
+
+    The states are held, to compare them with those found without a detour. So this goes when the instance
+    dies, and is of no use once other states are found.
+    """
+    n_passed = len(entry.tokens["passed"])
+    pick = None if n_passed == len(expected) else entry.pick["passed"]
+    targets = entry.first(expected) if entry.first is not None else ()
+    return entry, entry.guard.find, expected, pick, entry.jitted, targets
 
 
 class Jitted(Transformed):
@@ -191,34 +228,60 @@ class Jitted(Transformed):
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
         self._families: dict[Any, Family] = {}
-        self._fast: dict[int, Entry] = {}
+        self._fast: dict[int, FastPath] = {}
+        self._plain: FastPath | None = None  # the one without an instance
 
     def jax_options(self, n_args: int) -> dict[str, Any]:
-        """The options for the underlying `jax.jit`, whose function has two leading arguments more."""
+        """The options for the underlying `jax.jit`, whose function has leading arguments more."""
         return self._jax_options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_method or self._takes_cls:
-            return super().__call__(*args, **kwargs)
-        return self._call(NO_SELF, args, kwargs)
+        if self._plain is not None and stack.frame is None:
+            return self._call_fast(self._plain, NO_SELF, args, kwargs)
+        return super().__call__(*args, **kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry = self._fast.get(id(obj))
-        if entry is not None and stack.frame is None:
-            fun = self.__wrapped__
-            states = entry.guard.resolve((fun,) if obj is NO_SELF else (fun, obj))
-            if states is not None:
-                try:
-                    values = [state._value for state in entry.pick_passed(states)]
-                    results = entry.jitted((), values, *args, **kwargs)
-                except Restage:
-                    pass
-                except TypeError:
-                    arguments = (args, kwargs)
-                    if hide(arguments) is arguments:
-                        raise
-                else:
-                    return entry.finish(states, results)
+        fast = self._fast.get(identity(obj))
+        if fast is not None and stack.frame is None:
+            return self._call_fast(fast, obj, args, kwargs)
+        return self.call_slowly(obj, args, kwargs)
+
+    def _call_fast(self, fast: FastPath, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry, find, expected, pick, jitted, targets = fast
+        try:
+            states = find((None, obj))
+            if states != expected:
+                return self.call_slowly(obj, args, kwargs)
+            if pick is not None:
+                states = pick(states)
+            values = [state._value for state in states]
+            # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
+            if len(args) == 1 and not kwargs:
+                out, written = results = jitted(values, args[0])
+            else:
+                out, written = results = jitted(values, *args, **kwargs)
+        except Exception as error:
+            # Not the user's error: the walk to the states failed, or a state came as an argument.
+            arguments = (args, kwargs)
+            if isinstance(error, Restage) or entry.guard.resolve((None, obj)) is None or hide(arguments) is not arguments:
+                return self.call_slowly(obj, args, kwargs)
+            raise
+        if type(written) is not list or not targets:
+            return entry.finish(expected, results)
+        # One look at the trace context costs as much as looking at eight values.
+        for value in written if len(written) <= 8 else ():
+            if type(value) is not ConcreteArray:
+                refuse_tracers(zip(targets, written, strict=True))
+                break
+        else:
+            if len(written) > 8 and not is_top_level():
+                refuse_tracers(zip(targets, written, strict=True))
+        for state, value in zip(targets, written):  # noqa: B905 - as long by construction
+            state._value = value
+        return out
+
+    def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that looks at its arguments first."""
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         entry, states, results = self.run("__call__", obj, args, kwargs)
@@ -239,8 +302,8 @@ class Jitted(Transformed):
         family = self._families.get(key)
         if family is None:
             family = self._families[key] = Family()
-            for obj_ in objects:
-                _when_gone(obj_, self, key)
+            for member in objects:
+                _when_gone(member, self, key)
         hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
         restage: Restage | None = None
         for _ in range(4):
@@ -250,24 +313,26 @@ class Jitted(Transformed):
             except Restage as error:
                 restage = error
                 continue
-            self._settle(family, key, entry, obj, objects)
+            self._settle(family, key, entry, states, obj, objects)
             return entry, states, result
         raise AssertionError("the states that the function uses change from trace to trace") from restage
 
-    def _settle(self, family: Family, key: Any, entry: Entry, obj: Any, objects: list[Any]) -> None:
+    def _settle(
+        self, family: Family, key: Any, entry: Entry, states: list[Any], obj: Any, objects: list[Any]
+    ) -> None:
         """After a call: what the next one can use without thinking."""
+        fast = None
+        is_alone = objects == [] if obj is NO_SELF else len(objects) == 1 and objects[0] is obj
         if any(not layout.is_reusable for layout, _ in entry.layouts.values()):
             self._families.pop(key, None)
-            self._fast.pop(id(obj), None)
-        elif (
-            len(family.entries) == 1
-            and entry.is_simple
-            and not self._static
-            and (objects == [] if obj is NO_SELF else len(objects) == 1 and objects[0] is obj)
-        ):
-            self._fast[id(obj)] = entry
+        elif is_alone and len(family.entries) == 1 and entry.is_simple and not self._static:
+            fast = fast_path(entry, states)
+        if obj is NO_SELF:
+            self._plain = fast
+        elif fast is not None:
+            self._fast[identity(obj)] = fast
         else:
-            self._fast.pop(id(obj), None)
+            self._fast.pop(identity(obj), None)
 
 
 class Family:
@@ -291,7 +356,7 @@ class Family:
         if not usable:
             entry = Entry(owner, roots, restage, n_args)
             if restage is not None:  # the entry without states has served its purpose
-                self.entries = [old for old in self.entries if old.layouts]
+                self.entries = [old for old in self.entries if old.first or old.layouts]
             self.entries.append(entry)
             usable = [(entry, entry.guard.resolve(roots) or [])]
         preferred = self._hints.get(hint)
@@ -309,7 +374,7 @@ def _has_leaves(tree: Any) -> bool:
 
 def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
     """Lets go of what was compiled for an object when the object dies."""
-    owner_ref, address = weakref.ref(owner), id(obj)
+    owner_ref, address = weakref.ref(owner), identity(obj)
 
     def forget() -> None:
         if (owner := owner_ref()) is not None:

@@ -1,0 +1,65 @@
+"""Branches: states written by any branch are outputs of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .._core.arguments import hide, reveal
+from .._core.compat import typeof
+from .._core.errors import StateStructureError, show_site
+from .._core.frame import leave, read
+from .._core.state import State
+from ._bodies import Staged, show_types
+
+
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+    select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
+    return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
+    return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
+
+
+def _branch(
+    where: str, named: list[tuple[str, Callable[..., Any]]], operands: tuple[Any, ...], select: Callable[..., Any]
+) -> Any:
+    operands = hide(operands)
+    staged = [Staged(where, fun, operands, {}) for _, fun in named]
+    written = list(dict.fromkeys(state for branch in staged for state in branch.record.written))
+    used = dict.fromkeys([*written, *[state for branch in staged for state in branch.record.reads]])
+    values = {state: read(state) for state in used}
+    for state in written:
+        _check_types(where, state, values[state], list(zip([name for name, _ in named], staged, strict=True)))
+
+    def pure(branch: Staged) -> Callable[..., Any]:
+        def call(*operands: Any) -> tuple[Any, list[Any]]:
+            out, changed = branch.call(operands, values)
+            return out, [changed.get(state, values[state]) for state in written]
+
+        return call
+
+    out, results = select([pure(branch) for branch in staged], operands)
+    sites = {state: branch.record.layout.sites[state._token] for branch in staged for state in branch.record.written}
+    leave(zip(written, results, strict=True), (), sites)
+    return reveal(out)
+
+
+def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, Staged]]) -> None:
+    """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
+    rows: list[tuple[str, str]] = []
+    kinds: set[Any] = set()
+    for name, branch in branches:
+        value = branch.written_avals.get(state, entry)
+        leaves, treedef = jax.tree.flatten(value)
+        avals = [leaf if hasattr(leaf, "weak_type") else typeof(leaf) for leaf in leaves]
+        kinds.add((treedef, tuple((aval.shape, aval.dtype) for aval in avals)))
+        site = branch.record.layout.sites.get(state._token)
+        rows.append((name, f"{show_types(value)}   ({'written at ' + show_site(site) if site else 'not written'})"))
+    if len(kinds) > 1:
+        cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
+        raise StateStructureError.branch(where, state, rows, cure)

@@ -1,0 +1,69 @@
+"""The way out: pure functions of states' values, and state-aware versions of other transforms."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .._core.arguments import NO_SELF, StaticArguments, hide
+from .._core.frame import read
+from .._core.lift import Lift, Staged
+from .._core.outcome import pack
+from .._core.stage import Record, TraceCache
+from .._core.state import State
+from .._core.values import Values
+from .._core.wrapper import decorate
+
+
+class Functionalized:
+    """A stateful function as a pure one; see `functionalize`."""
+
+    def __init__(self, fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> None:
+        functools.update_wrapper(self, fun, updated=())
+        self.__wrapped__ = fun
+        self._static = StaticArguments(fun, static_argnums, static_argnames)
+        self._cache = TraceCache(owns_function=True)
+
+    def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._static:
+            args, kwargs = self._static.hide(args, kwargs, has_self=False)
+        return hide((args, kwargs))
+
+    def trace(self, *args: Any, **kwargs: Any) -> Record:
+        """Traces the function for the types of these arguments; nothing is written."""
+        args, kwargs = self._hide(args, kwargs)
+        return self._cache.find(self.__wrapped__, args, kwargs)[1]
+
+    def values(self, *args: Any, **kwargs: Any) -> Values:
+        """The current values of all states that a call with these arguments reads or writes."""
+        record = self.trace(*args, **kwargs)
+        return Values({state: read(state) for state in (*record.reads, *record.written)})
+
+    def apply(self, values: Mapping[State, Any], *args: Any, **kwargs: Any) -> tuple[Any, Values]:
+        """The pure call: no state is read that `values` holds, and none is written.
+
+        Args:
+          values: values on entry. States that are missing are constants with their present value.
+          *args, **kwargs: the function's arguments.
+
+        Returns:
+          The output, and the values afterwards of all states in `values` and of those written.
+        """
+        args, kwargs = self._hide(args, kwargs)
+        lift = Lift(self.__wrapped__)
+        out, written, born = lift.call(values, args, kwargs)
+        return lift.reveal(values, out, written, born)
+
+
+def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> Functionalized:
+    return Functionalized(fun, static_argnums, static_argnames)
+
+
+def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(jax_transform, updated=())
+    def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        around = lambda body: jax_transform(body, *args, **kwargs)
+        return decorate(Staged, fun, around=around)
+
+    return transform

@@ -1,0 +1,159 @@
+"""`vmap`: states with a batch axis, states that all lanes share, and random lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._core.arguments import refs_in
+from .._core.compat import is_tracer_of, take_current_trace
+from .._core.errors import StateAxisError, show_site
+from .._core.find import selects, walk
+from .._core.frame import Frame, read
+from .._core.lift import Direct, Lift
+from .._core.state import RandomState, State
+
+_WALK_LIMIT = 100_000  # objects to look through for random states and for the kinds in `state_axes`
+
+
+class LaneFrame(Frame):
+    """A frame whose function runs in all lanes at once."""
+
+    def __init__(self, axes: dict[State, int | None], advanced: dict[State, Any], splits: bool) -> None:
+        super().__init__()
+        self._splits = splits
+        self._axes = axes
+        self._advanced = advanced
+        self._used: set[State] = set()
+        with take_current_trace() as trace:
+            self._trace: Any = trace
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._trace = None
+
+    def read(self, state: State) -> Any:
+        if state in self._advanced:
+            self._used.add(state)
+        return super().read(state)
+
+    def enter(self, state: State) -> Any:
+        if self._splits and isinstance(state, RandomState) and state not in self._axes:
+            raise StateAxisError.unreachable_rng(state)
+        return super().enter(state)
+
+    def written(self) -> dict[State, Any]:
+        """What was written; a shared state must have one value for all lanes.
+
+        A random state that was split over the lanes has advanced once, however the lanes went on.
+        """
+        written = super().written()
+        for state, value in self._advanced.items():
+            if state in self._used or state in self.sites:
+                self.sites.setdefault(state, state._created)
+                written[state] = value
+        for state, value in written.items():
+            shared = self._axes.get(state) is None and state not in self._advanced and not state.static
+            if shared and any(is_tracer_of(leaf, self._trace) for leaf in jax.tree.leaves(value)):
+                raise StateAxisError.unlisted(state, show_site(self.sites[state]))
+        return written
+
+
+class Vectorized(Direct):
+    """A function under `vmap`."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        *,
+        is_method: bool = False,
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        state_axes: Any = None,
+        split_rngs: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            fun,
+            is_method=is_method,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            state_axes=state_axes,
+            split_rngs=split_rngs,
+            **options,
+        )
+        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+        self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
+        self._state_axes = [(selects(kind), kind, axis) for kind, axis in dict(state_axes or {}).items()]
+
+    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        axes, random = self._find(fun, args)
+        lanes, advanced = self._split(random, args, kwargs, axes)
+        mapped = {state: axis for state, axis in axes.items() if axis is not None}
+        states = [*mapped, *lanes]
+        values = [*[read(state) for state in mapped], *lanes.values()]
+        value_axes = [*mapped.values(), *[0] * len(lanes)]
+        groups = sorted(set(mapped.values()))
+        lift = Lift(fun, lambda: LaneFrame(axes, advanced, self._split_rngs))
+
+        def pure(values: Any, args: Any, kwargs: Any) -> Any:
+            out, written, born = lift.call(dict(zip(states, values, strict=True)), args, kwargs)
+            assert lift.layout is not None
+            by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*groups, None)}
+            for i, (token, value) in enumerate(zip(lift.layout.written, written, strict=True)):
+                by_axis[axes.get(token.get())][i] = value
+            return out, list(by_axis.values()), born
+
+        out_axes = (self._out_axes, [*groups, None], 0)
+        vectorized = jax.vmap(pure, in_axes=(value_axes, self._in_axes, 0), out_axes=out_axes, **self._jax_options)
+        out, by_axis, born = vectorized(values, args, kwargs)
+        written = {i: value for group in by_axis for i, value in group.items()}
+        return lift.leave(out, [written[i] for i in range(len(written))], born)
+
+    def _find(self, fun: Callable[..., Any], args: Any) -> tuple[dict[State, int | None], list[RandomState]]:
+        """The states that `state_axes` speaks of, and the random states to be split."""
+        axes: dict[State, int | None] = {}
+        random: list[RandomState] = []
+        for _, kind, axis in self._state_axes:
+            if isinstance(kind, State):
+                axes[kind] = axis
+        kinds = [(is_kind, axis) for is_kind, kind, axis in self._state_axes if not isinstance(kind, State)]
+        if kinds or self._split_rngs:
+            roots = [fun, *refs_in(jax.tree.structure(args))]
+            for _, _, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
+                for is_kind, axis in kinds:
+                    if state not in axes and is_kind(state):
+                        axes[state] = axis
+                if isinstance(state, RandomState) and state not in axes and self._split_rngs:
+                    random.append(state)
+        return axes, random
+
+    def _split(
+        self, random: list[RandomState], args: Any, kwargs: Any, axes: dict[State, int | None]
+    ) -> tuple[dict[State, Any], dict[State, Any]]:
+        """A key for each lane, and the key that each random state goes on with."""
+        lanes: dict[State, Any] = {}
+        advanced: dict[State, Any] = {}
+        for state in random:
+            size = self._jax_options.get("axis_size") or _axis_size(args, self._in_axes, kwargs, axes)
+            advanced[state], fresh = jax.random.split(read(state))
+            lanes[state] = jax.random.split(fresh, size)
+        return lanes, advanced
+
+
+def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int:
+    """The number of lanes, from whatever is mapped first; `jax.vmap` itself checks the rest."""
+    broadcast = jax.tree.broadcast(in_axes, args, is_leaf=lambda axis: axis is None)
+    pairs = zip(
+        jax.tree.leaves(broadcast, is_leaf=lambda axis: axis is None), jax.tree.leaves(args), strict=True
+    )
+    sizes = [jax.numpy.shape(leaf)[axis] for axis, leaf in pairs if axis is not None]
+    sizes += [jax.numpy.shape(leaf)[0] for leaf in jax.tree.leaves(kwargs)]
+    for state, axis in axes.items():
+        if axis is not None:
+            sizes += [jax.numpy.shape(leaf)[axis] for leaf in jax.tree.leaves(read(state))]
+    if not sizes:
+        raise ValueError("vmap: nothing is mapped, so `axis_size` must be given")
+    return sizes[0]
