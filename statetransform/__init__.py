@@ -1,4 +1,25 @@
+"""JAX's transforms, made aware of mutable state."""
+
 from . import transform
-from ._core.state import State, Param, RandomState
-from ._core.values import Values
+from ._core.bulk import update, values
+from ._core.errors import StateAxisError, StateStructureError, StateTraceError, StateTransformError
 from ._core.find import states
+from ._core.state import Param, RandomState, State
+from ._core.values import Values
+from ._version import __version__
+
+__all__ = [
+    "Param",
+    "RandomState",
+    "State",
+    "StateAxisError",
+    "StateStructureError",
+    "StateTraceError",
+    "StateTransformError",
+    "Values",
+    "__version__",
+    "states",
+    "transform",
+    "update",
+    "values",
+]

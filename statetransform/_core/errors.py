@@ -123,6 +123,16 @@ class StateStructureError(StateTransformError, TypeError):
         return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
 
     @classmethod
+    def rule(cls, where: str, states: Any, tokens: Any) -> StateStructureError:
+        """A derivative rule writes other states than the function."""
+        names = lambda members: ", ".join(describe(state) for state in members) or "no state"
+        return cls(
+            f"{where}: the function writes {names(states)}, but its rule writes "
+            f"{names([token.get() for token in tokens])}. The rule runs in place of the function, so it has to "
+            "write the same states: call the function's own helper in both."
+        )
+
+    @classmethod
     def update(cls, state: Any, path: str, before: str, after: str) -> StateStructureError:
         """``st.update`` was given a value of another structure."""
         return cls(

@@ -1,6 +1,44 @@
-from ._autodiff import jvp, linearize, vjp
+"""State-aware versions of JAX's transforms, under JAX's names."""
+
+from ._autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
-from ._functional import functionalize, lift
-from ._jit import Jitted
-from ._loops import for_loop, fori_loop, scan, while_loop
+from ._custom import custom_jvp, custom_vjp
+from ._functional import Functionalized, functionalize, lift
+from ._jit import jit
+from ._loops import associative_scan, for_loop, fori_loop, map, scan, while_loop
+from ._thin import checkify, eval_shape, make_jaxpr, named_call, shard_map
+from ._vmap import vmap
+
+__all__ = [
+    "Functionalized",
+    "associative_scan",
+    "checkify",
+    "checkpoint",
+    "cond",
+    "custom_jvp",
+    "custom_vjp",
+    "eval_shape",
+    "for_loop",
+    "fori_loop",
+    "functionalize",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jit",
+    "jvp",
+    "lift",
+    "linearize",
+    "make_jaxpr",
+    "map",
+    "named_call",
+    "remat",
+    "scan",
+    "shard_map",
+    "switch",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "while_loop",
+]

@@ -15,6 +15,7 @@ import jax
 from .._core.arguments import hide
 from .._core.lift import Differentiated, Direct, Lift
 from .._core.outcome import Results
+from .._core.wrapper import decorate
 
 
 class Derivative(Direct):
@@ -22,8 +23,7 @@ class Derivative(Direct):
 
     Args:
       where: the transform's name.
-      derive: the JAX transform; with `has_aux=True` it gives a function to `(result, aux)`.
-      arrange: puts the output together from what `derive` returned and the function's own `aux`.
+      derive: the JAX transform.
     """
 
     def __init__(
@@ -32,7 +32,6 @@ class Derivative(Direct):
         *,
         where: str,
         derive: Callable[..., Any],
-        arrange: Callable[[Any, Any, bool], tuple[Any, Any]],
         argnums: Any,
         states: Any,
         has_aux: bool,
@@ -44,13 +43,12 @@ class Derivative(Direct):
             is_method=is_method,
             where=where,
             derive=derive,
-            arrange=arrange,
             argnums=argnums,
             states=states,
             has_aux=has_aux,
             **options,
         )
-        self._where, self._derive, self._arrange = where, derive, arrange
+        self._where, self._derive = where, derive
         self._argnums, self._states, self._has_aux, self._jax_options = argnums, states, has_aux, options
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -61,9 +59,29 @@ class Derivative(Direct):
             values, args = wrt.split(primal)
             return _with_aux(lift.call(values, args, kwargs), self._has_aux, self._where)
 
-        result = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
-        result, (aux, written, born) = self._arrange(*result)
-        return lift.leave(_add_aux(result, aux, self._has_aux, self._where), written, born)
+        derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
+        result, (aux, written, born) = self._take_aux(derived)
+        return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
+
+    def _take_aux(self, derived: Any) -> tuple[Any, Any]:
+        """What the JAX transform gives, apart from the auxiliary data in it."""
+        return derived
+
+    def _put_aux(self, result: Any, aux: Any) -> Any:
+        """The result with the function's own auxiliary data where JAX puts it."""
+        return result, aux
+
+
+class ValueAndGrad(Derivative):
+    """A function under `value_and_grad`, where the auxiliary data stand beside the value."""
+
+    def _take_aux(self, derived: Any) -> tuple[Any, Any]:
+        (value, aux), gradient = derived
+        return (value, gradient), aux
+
+    def _put_aux(self, result: Any, aux: Any) -> Any:
+        value, gradient = result
+        return (value, aux), gradient
 
 
 def _with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
@@ -76,13 +94,66 @@ def _with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
     return out[0], (out[1], written, born)
 
 
-def _add_aux(result: Any, aux: Any, has_aux: bool, where: str) -> Any:
-    if not has_aux:
-        return result
-    if where == "value_and_grad":  # JAX puts the auxiliary data beside the value
-        value, gradient = result
-        return (value, aux), gradient
-    return result, aux
+def grad(
+    fun: Any = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Any:
+    return _derivative("grad", jax.grad, fun, argnums, states, has_aux, holomorphic=holomorphic, allow_int=allow_int)
+
+
+def value_and_grad(
+    fun: Any = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Any:
+    return decorate(
+        ValueAndGrad,
+        fun,
+        where="value_and_grad",
+        derive=jax.value_and_grad,
+        argnums=argnums,
+        states=states,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+    )
+
+
+def jacfwd(fun: Any = None, argnums: Any = None, has_aux: bool = False, holomorphic: bool = False, *, states: Any = None) -> Any:
+    return _derivative("jacfwd", jax.jacfwd, fun, argnums, states, has_aux, holomorphic=holomorphic)
+
+
+def jacrev(
+    fun: Any = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    states: Any = None,
+) -> Any:
+    return _derivative("jacrev", jax.jacrev, fun, argnums, states, has_aux, holomorphic=holomorphic, allow_int=allow_int)
+
+
+def hessian(fun: Any = None, argnums: Any = None, has_aux: bool = False, holomorphic: bool = False, *, states: Any = None) -> Any:
+    return _derivative("hessian", jax.hessian, fun, argnums, states, has_aux, holomorphic=holomorphic)
+
+
+def _derivative(where: str, derive: Any, fun: Any, argnums: Any, states: Any, has_aux: bool, **options: Any) -> Any:
+    return decorate(
+        Derivative, fun, where=where, derive=derive, argnums=argnums, states=states, has_aux=has_aux, **options
+    )
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None) -> Any:

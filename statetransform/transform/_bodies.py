@@ -14,7 +14,7 @@ from .._core.frame import Frame, leave, read
 from .._core.lift import cache_of
 from .._core.outcome import abstract
 from .._core.stage import Record
-from .._core.state import State
+from .._core.state import State, show_types
 
 
 class Staged:
@@ -149,17 +149,3 @@ def _check_type(where: str, state: State, before: Any, after: Any, record: Recor
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
     raise StateStructureError.carry(where, state, show_types(before), show_types(after), site, cure)
-
-
-def show_types(value: Any) -> str:
-    """Types in the structure of a value: `{'a': float32[3]}`."""
-    aval_of = lambda leaf: leaf if hasattr(leaf, "weak_type") else typeof(leaf)
-    shown = jax.tree.map(lambda leaf: _Plain(aval_of(leaf).str_short()), value)
-    return repr(shown)
-
-
-class _Plain(str):
-    """A string that prints without quotes inside a container."""
-
-    def __repr__(self) -> str:
-        return str(self)

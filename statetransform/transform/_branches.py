@@ -11,8 +11,8 @@ from .._core.arguments import hide, reveal
 from .._core.compat import typeof
 from .._core.errors import StateStructureError, show_site
 from .._core.frame import leave, read
-from .._core.state import State
-from ._bodies import Staged, show_types
+from .._core.state import State, show_types
+from ._bodies import Staged
 
 
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:

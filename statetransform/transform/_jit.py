@@ -31,7 +31,7 @@ from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
 from .._core.stage import Record, states_of, trace
-from .._core.wrapper import Transformed
+from .._core.wrapper import Transformed, decorate
 
 _layout_numbers = itertools.count()
 FastPath = tuple[Any, ...]
@@ -266,6 +266,8 @@ class Jitted(Transformed):
             if isinstance(error, Restage) or entry.guard.resolve((None, obj)) is None or hide(arguments) is not arguments:
                 return self.call_slowly(obj, args, kwargs)
             raise
+        if type(written) is list and not written:
+            return out
         if type(written) is not list or not targets:
             return entry.finish(expected, results)
         # One look at the trace context costs as much as looking at eight values.
@@ -385,3 +387,7 @@ def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
         weakref.finalize(obj, forget).atexit = False
     except TypeError:
         pass  # cannot be referenced weakly: the token in the key keeps it alive
+
+
+def jit(fun: Any = None, /, **options: Any) -> Any:
+    return decorate(Jitted, fun, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import jax.extend.core as jex
 from .._core.arguments import hide, reveal
 from .._core.compat import typeof
 from .._core.errors import StateTraceError
+from .._core.lift import Lift
 from ._bodies import Body, Staged
+from ._vmap import vmap
 
 
 def scan(
@@ -26,28 +29,19 @@ def scan(
     checkpoint: Any = None,
     progress: Any = None,
 ) -> tuple[Any, Any]:
-    init, xs = hide((init, xs))
-    n = _length(xs, length)
-    slices = jax.tree.map(lambda x: _first_slice(x, n), xs)
-    body = Body("scan", f, init, lambda carry: (carry, slices), lambda out: _pair(out)[0])
-
-    def step(carry: Any, x: Any) -> tuple[Any, Any]:
-        carry, out = body.step(carry, lambda user_carry: (user_carry, x))
-        return carry, out[1]
-
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
-    if checkpoint is None:
-        (carry, values), ys = jax.lax.scan(step, body.init, xs, _split_transpose=_split_transpose, **options)
-    else:
-        (carry, values), ys = _checkpointed(step, body.init, xs, checkpoint, **options)
-    body.leave(values)
-    return reveal((carry, ys))
-
-
-def _checkpointed(step: Any, init: Any, xs: Any, checkpoint: Any, **options: Any) -> Any:
-    from .._binomial import checkpointed_scan
-
-    return checkpointed_scan(step, init, xs, checkpoint=checkpoint, **options)
+    return _scan(
+        "scan",
+        f,
+        init,
+        xs,
+        checkpoint,
+        make_args=lambda carry, x: (carry, x),
+        split=_pair,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        _split_transpose=_split_transpose,
+    )
 
 
 def for_loop(
@@ -59,19 +53,44 @@ def for_loop(
     checkpoint: Any = None,
     progress: Any = None,
 ) -> Any:
-    call = _ForLoopBody(f)
-    _, ys = scan(call, None, xs, length, reverse, unroll, checkpoint=checkpoint, progress=progress)
+    _, ys = _scan(
+        "for_loop",
+        f,
+        None,
+        xs,
+        checkpoint,
+        make_args=lambda carry, x: x,
+        split=lambda out: (None, out),
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+    )
     return ys
 
 
-class _ForLoopBody:
-    """`f` as the body of a scan without a carry. Equal for equal `f`, so that traces are found again."""
+def _scan(
+    where: str,
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    checkpoint: Any,
+    *,
+    make_args: Callable[[Any, Any], tuple[Any, ...]],
+    split: Callable[[Any], tuple[Any, Any]],
+    **options: Any,
+) -> tuple[Any, Any]:
+    """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
+    init, xs = hide((init, xs))
+    slices = jax.tree.map(_first_slice, xs)
+    body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0])
 
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self.f = f
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        carry, out = body.step(carry, lambda user_carry: make_args(user_carry, x))
+        return carry, split(out)[1]
 
-    def __call__(self, carry: None, xs: tuple[Any, ...]) -> tuple[None, Any]:
-        return carry, self.f(*xs)
+    (carry, values), ys = scan_with(checkpoint)(step, body.init, xs, **options)
+    body.leave(values)
+    return reveal((carry, ys))
 
 
 def fori_loop(
@@ -119,19 +138,44 @@ def while_loop(
     return reveal(carry)
 
 
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    if batch_size is None:
+        return for_loop(f, xs)
+    n = {jax.numpy.shape(x)[0] for x in jax.tree.leaves(xs)}.pop()
+    n_batches, rest = divmod(n, batch_size)
+    head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
+    ys = for_loop(vmap(f), head)
+    ys = jax.tree.map(lambda y: y.reshape(n - rest, *y.shape[2:]), ys)
+    if not rest:
+        return ys
+    tail = vmap(f)(jax.tree.map(lambda x: x[n - rest :], xs))
+    return jax.tree.map(lambda *parts: jax.numpy.concatenate(parts), ys, tail)
+
+
+def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    # JAX calls `fn` directly, a number of times that depends on the length only; the frame makes the
+    # writes of those calls one.
+    scan = functools.partial(jax.lax.associative_scan, fn, reverse=reverse, axis=axis)
+    lifted = Lift(scan)
+    return lifted.leave(*lifted.call({}, (elems,), {}))
+
+
+def scan_with(checkpoint: Any) -> Callable[..., Any]:
+    """The pure scan that keeps what `checkpoint` says."""
+    if checkpoint is None:
+        return jax.lax.scan
+    from .._binomial import checkpointed_scan
+
+    return functools.partial(checkpointed_scan, checkpoint=checkpoint)
+
+
 def _pair(out: Any) -> tuple[Any, Any]:
     if not isinstance(out, tuple) or len(out) != 2:
         raise TypeError(f"scan: the body must return a pair (carry, y), but it returned {out!r}")
     return out
 
 
-def _length(xs: Any, length: int | None) -> int:
-    """The number of steps; `jax.lax.scan` itself checks that all of `xs` agree."""
-    sizes = [jax.numpy.shape(x)[0] for x in jax.tree.leaves(xs) if jax.numpy.ndim(x)]
-    return sizes[0] if sizes else (length or 0)
-
-
-def _first_slice(x: Any, n: int) -> Any:
+def _first_slice(x: Any) -> Any:
     """The abstract value of one step's input."""
     aval = typeof(x)
     if not aval.shape:

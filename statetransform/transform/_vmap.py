@@ -14,6 +14,7 @@ from .._core.find import selects, walk
 from .._core.frame import Frame, read
 from .._core.lift import Direct, Lift
 from .._core.state import RandomState, State
+from .._core.wrapper import decorate
 
 _WALK_LIMIT = 100_000  # objects to look through for random states and for the kinds in `state_axes`
 
@@ -141,6 +142,32 @@ class Vectorized(Direct):
             advanced[state], fresh = jax.random.split(read(state))
             lanes[state] = jax.random.split(fresh, size)
         return lanes, advanced
+
+
+def vmap(
+    fun: Any = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    *,
+    state_axes: Any = None,
+    split_rngs: bool = True,
+    **options: Any,
+) -> Any:
+    return decorate(
+        Vectorized,
+        fun,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        axis_name=axis_name,
+        axis_size=axis_size,
+        spmd_axis_name=spmd_axis_name,
+        state_axes=state_axes,
+        split_rngs=split_rngs,
+        **options,
+    )
 
 
 def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int:

@@ -1,0 +1,80 @@
+"""Reading and writing many states at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .compat import typeof
+from .errors import StateStructureError
+from .frame import read
+from .state import State, show_types
+
+
+def values(states: Any) -> Any:
+    """The values of a pytree of states, in the same structure.
+
+    Args:
+      states: a `State` or a pytree of them, as `states` returns.
+
+    Returns:
+      The pytree with each state replaced by its value.
+
+    Example:
+      >>> import statetransform as st
+      >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
+      {'a': 1.0, 'b': 2.0}
+    """
+    return jax.tree.map(lambda state: read(_state(state)), states)
+
+
+def update(states: Any, values: Any) -> None:
+    """Writes a pytree of states at once.
+
+    Every structure, shape and dtype is checked first; nothing is written when one is wrong.
+
+    Args:
+      states: a `State` or a pytree of them.
+      values: a pytree in the same structure with a value in the place of each state.
+
+    Raises:
+      StateStructureError: a value has another structure, shape or dtype than the one that is held.
+
+    Example:
+      >>> import statetransform as st
+      >>> a = st.State(1.0)
+      >>> st.update({"a": a}, {"a": 5.0})
+      >>> a.value
+      5.0
+    """
+    paths, treedef = jax.tree_util.tree_flatten_with_path(states)
+    try:
+        new = treedef.flatten_up_to(values)
+    except ValueError as error:
+        raise StateStructureError(
+            f"update: the values have another structure than the states, nothing was written: {error}"
+        ) from error
+    for (path, state), value in zip(paths, new, strict=True):
+        held = read(_state(state))
+        if not state.static and _type_of(held) != _type_of(value):
+            where = jax.tree_util.keystr(path) or "the state"
+            raise StateStructureError.update(state, where, show_types(held), show_types(value))
+    for (_, state), value in zip(paths, new, strict=True):
+        state._check(value)
+    for (_, state), value in zip(paths, new, strict=True):
+        state.value = value
+
+
+def _state(leaf: Any) -> State:
+    if not isinstance(leaf, State):
+        raise TypeError(
+            f"expected a pytree of States, but found a leaf of type {type(leaf).__name__}. "
+            "For the states of a model write `st.states(model)`."
+        )
+    return leaf
+
+
+def _type_of(value: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, [(typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves]

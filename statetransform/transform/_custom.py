@@ -1,0 +1,137 @@
+"""`custom_vjp` and `custom_jvp`: derivative rules for functions that use states.
+
+JAX wants everything that such a function depends on as an argument, so the states that it reads are
+arguments, with cotangents that are zero: a rule says how gradients flow through the arguments only. What
+the function writes is a second output, which the rules do not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._core.arguments import NO_SELF, hide, reveal
+from .._core.compat import typeof
+from .._core.errors import StateStructureError
+from .._core.lift import Lift
+from .._core.stage import Record, TraceCache
+from .._core.wrapper import Transformed
+
+
+class CustomRule(Transformed):
+    """A function with a derivative rule of its own."""
+
+    def __init__(
+        self, fun: Callable[..., Any], *, is_method: bool = False, nondiff_argnums: Any = (), **options: Any
+    ) -> None:
+        super().__init__(fun, is_method=is_method, nondiff_argnums=nondiff_argnums, **options)
+        self._nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs:
+            raise TypeError(f"{self.__qualname__}: a function with a custom rule takes positional arguments only")
+        fixed = {i % len(args): args[i] for i in self._nondiff}
+        free = [i for i in range(len(args)) if i not in fixed]
+
+        def whole(primals: Any) -> tuple[Any, ...]:
+            given = iter(reveal(tuple(primals)))
+            rest = [fixed[i] if i in fixed else next(given) for i in range(len(args))]
+            return tuple(rest) if obj is NO_SELF else (obj, *rest)
+
+        fun = lambda *primals: self.__wrapped__(*whole(primals))
+        primals = hide(tuple(args[i] for i in free))
+        leaves, record, values = TraceCache(owns_function=False).find(fun, primals, {})
+        results = self._apply(record, values, primals, whole, tuple(fixed.values()))
+        return record.layout.finish(*results)
+
+    def _apply(
+        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+    ) -> Any:
+        raise TypeError(f"{type(self).__name__} does not say how it is applied")
+
+    def _run_rule(self, record: Record, rule: Callable[..., Any], values: list[Any]) -> tuple[Any, Any]:
+        """Runs a rule with the states' values: its output, and what it wrote, as the function does."""
+        states = dict(zip(record.reads, jax.tree.unflatten(record.read_tree, values), strict=True))
+        lift = Lift(rule)
+        out, written, born = lift.call(states, (), {})
+        assert lift.layout is not None
+        if lift.layout.written != record.layout.written:
+            raise StateStructureError.rule(self.__qualname__, record.written, lift.layout.written)
+        return out, (written, born)
+
+
+class CustomVjp(CustomRule):
+    """A function with `defvjp`."""
+
+    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], **options: Any) -> None:
+        """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
+        self._rules, self._rule_options = (fwd, bwd), options
+
+    def _apply(
+        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+    ) -> Any:
+        if self._rules is None:
+            raise AttributeError(f"{self.__qualname__}: no rule was set; call `{self.__name__}.defvjp(fwd, bwd)` first")
+        fwd, bwd = self._rules
+        pure = jax.custom_vjp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+
+        def forward(values: list[Any], *primals: Any) -> Any:
+            (out, residuals), effects = self._run_rule(record, lambda: fwd(*whole(primals)), values)
+            return (out, *effects), (residuals, values)
+
+        def backward(residuals: Any, cotangents: Any) -> Any:
+            residuals, values = residuals
+            return [_zero(value) for value in values], *bwd(*fixed, residuals, cotangents[0])
+
+        pure.defvjp(forward, backward, **self._rule_options)
+        return pure(values, *primals)
+
+
+class CustomJvp(CustomRule):
+    """A function with `defjvp`."""
+
+    _rule: Callable[..., Any] | None = None
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Sets the rule, as :meth:`jax.custom_jvp.defjvp` does."""
+        self._rule, self._symbolic_zeros = jvp, symbolic_zeros
+        return jvp
+
+    def _apply(
+        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+    ) -> Any:
+        if self._rule is None:
+            raise AttributeError(f"{self.__qualname__}: no rule was set; decorate one with `@{self.__name__}.defjvp`")
+        rule = self._rule
+        pure = jax.custom_jvp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+
+        def jvp(primals: Any, tangents: Any) -> Any:
+            values, *primals = primals
+            call = lambda: rule(*fixed, reveal(tuple(primals)), reveal(tuple(tangents[1:])))
+            (out, out_tangent), (written, born) = self._run_rule(record, call, values)
+            zeros = jax.tree.map(_zero, (written, born))
+            return (out, written, born), (out_tangent, *zeros)
+
+        pure.defjvp(jvp, symbolic_zeros=self._symbolic_zeros)
+        return pure(values, *primals)
+
+
+def _zero(value: Any) -> Any:
+    """A zero tangent, of type float0 for what has no tangent."""
+    aval = typeof(value)
+    if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact):
+        return jax.numpy.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, jax.dtypes.float0)
+
+
+def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = ()) -> CustomVjp:
+    return CustomVjp(fun, nondiff_argnums=nondiff_argnums)
+
+
+def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = ()) -> CustomJvp:
+    return CustomJvp(fun, nondiff_argnums=nondiff_argnums)
