@@ -96,7 +96,7 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Layout]:
 
 def abstract(value: Any) -> jax.ShapeDtypeStruct:
     """Shape, dtype and weak type of an array, scalar or abstract value, as an argument to trace with."""
-    aval = value if hasattr(value, "weak_type") else typeof(value)
+    aval = typeof(value)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 

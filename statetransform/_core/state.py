@@ -267,8 +267,7 @@ def _show(value: Any) -> str:
 
 def show_types(value: Any) -> str:
     """Types in the structure of a value or of abstract values: `{'a': float32[3]}`."""
-    aval_of = lambda leaf: leaf if hasattr(leaf, "weak_type") else typeof(leaf)
-    return repr(jax.tree.map(lambda leaf: _Verbatim(aval_of(leaf).str_short()), value))
+    return repr(jax.tree.map(lambda leaf: _Verbatim(typeof(leaf).str_short()), value))
 
 
 def _brief(item: Any) -> str:

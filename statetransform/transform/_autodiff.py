@@ -200,7 +200,7 @@ def _first_primal(
     lift = Lift(fun)
 
     def pure(leading: Any, *primals: Any) -> Any:
-        values, _ = wrt.split((leading, ()))
+        values = {} if states is None else wrt.split((leading, ()))[0]
         return _with_aux(lift.call(values, primals, {}), has_aux, where)
 
-    return lift, pure, wrt.primal[0], primals
+    return lift, pure, None if states is None else wrt.primal[0], primals

@@ -56,8 +56,7 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
     for name, branch in branches:
         value = branch.written_avals.get(state, entry)
         leaves, treedef = jax.tree.flatten(value)
-        avals = [leaf if hasattr(leaf, "weak_type") else typeof(leaf) for leaf in leaves]
-        kinds.add((treedef, tuple((aval.shape, aval.dtype) for aval in avals)))
+        kinds.add((treedef, tuple((typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves)))
         site = branch.record.layout.sites.get(state._token)
         rows.append((name, f"{show_types(value)}   ({'written at ' + show_site(site) if site else 'not written'})"))
     if len(kinds) > 1:
