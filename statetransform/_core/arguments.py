@@ -178,7 +178,7 @@ class StaticArguments:
         argnums: int | Sequence[int] | None,
         argnames: str | Iterable[str] | None,
     ) -> None:
-        self._argnums = _integers(argnums)
+        self._argnums = integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
         self._parameters = positional_parameters(fun)
@@ -243,7 +243,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex | str | bytes | type | None)
 
 
-def _integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
+def integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
     if argnums is None:
         return ()
     if isinstance(argnums, int) and not isinstance(argnums, bool):

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 from .arguments import Ref, hide
-from .compat import typeof
 from .frame import Frame, leave
 from .state import State
 
@@ -92,12 +91,6 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Layout]:
     layout._kept = objects
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(nodes), written, list(survivors.values())), layout
-
-
-def abstract(value: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and weak type of an array, scalar or abstract value, as an argument to trace with."""
-    aval = typeof(value)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def _is_node(node: Any) -> bool:

@@ -12,7 +12,6 @@ from .._core.compat import typeof
 from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
 from .._core.lift import cache_of
-from .._core.outcome import abstract
 from .._core.stage import Record
 from .._core.state import State, show_types
 
@@ -32,7 +31,7 @@ class Staged:
         with Frame() as frame:
             for state, value in values.items():
                 frame.seed(state, value)
-            abstract_args = jax.tree.map(abstract, hide(args))
+            abstract_args = jax.tree.map(typeof, hide(args))
             _, self.record, _ = cache.find(fun, (*self._leading, *abstract_args), {})
         layout = self.record.layout
         if (state := layout.first_born()) is not None:

@@ -10,10 +10,64 @@ import jax
 
 from .._core.lift import Staged
 from .._core.wrapper import decorate
+from ._classes import with_methods
 
 
-def checkpoint(fun=None, *, prevent_cse=True, policy=None, static_argnums=(), static_argnames=(), concrete=False, states=None, methods=None):
-    around = functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
-    return decorate(Staged, fun, around=around, static_argnums=static_argnums, static_argnames=static_argnames, states=states)
+def checkpoint(
+    fun: Any = None,
+    *,
+    prevent_cse: Any = True,
+    policy: Any = None,
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    concrete: bool = False,
+    states: Any = None,
+    methods: Any = None,
+) -> Any:
+    if concrete:
+        raise NotImplementedError(
+            "checkpoint: `concrete=True` is gone, as in JAX: the body is always traced. List arguments on which "
+            "Python decides in `static_argnums` or `static_argnames`, and compute what depends on constants only "
+            "under `jax.ensure_compile_time_eval()`."
+        )
+    if policy is not None and not callable(policy):
+        raise TypeError(
+            f"checkpoint: `policy` must be a function such as `jax.checkpoint_policies.dots_saveable`, "
+            f"not {policy!r} of type {type(policy).__name__}"
+        )
+    options = {
+        "prevent_cse": prevent_cse,
+        "policy": policy,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "states": states,
+    }
+    if isinstance(fun, type):
+        names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
+        transform = functools.partial(checkpoint, **options)
+        return with_methods("checkpoint", fun, names, transform, functools.partial(checkpoint, methods=names, **options))
+    if fun is None and methods is not None:
+        return functools.partial(checkpoint, methods=methods, **options)
+    if methods is not None:
+        raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
+    del options["policy"], options["prevent_cse"]
+    return decorate(Staged, fun, around=_Around(policy, prevent_cse), **options)
+
 
 remat = checkpoint
+
+
+class _Around:
+    """`jax.checkpoint` around the body of the one trace. Made anew for each: JAX caches by function."""
+
+    def __init__(self, policy: Callable[..., Any] | None, prevent_cse: Any) -> None:
+        self._policy, self._prevent_cse = policy, prevent_cse
+
+    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            prevent_cse = self._prevent_cse
+            if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
+                prevent_cse = (True, *prevent_cse)  # a method's instance comes first
+            return jax.checkpoint(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
+
+        return call

@@ -23,6 +23,8 @@ from .._core.arguments import (
     hide,
     hide_self,
     identity,
+    integers,
+    positional_parameters,
     refs_in,
     token_of,
 )
@@ -53,10 +55,10 @@ class Entry:
       owner: whose function it is.
       roots: the function, and the objects among its arguments.
       restage: the trace to start from; None for a first entry, which passes no states.
-      n_args: how many positional arguments follow.
+      args: the positional arguments that follow.
     """
 
-    def __init__(self, owner: Jitted, roots: Sequence[Any], restage: Restage | None, n_args: int) -> None:
+    def __init__(self, owner: Jitted, roots: Sequence[Any], restage: Restage | None, args: tuple[Any, ...]) -> None:
         record = restage.record if restage is not None else None
         self.pending = restage
         self.guard = Guard(roots, states_of(record) if record is not None else (), owns_function=True)
@@ -75,7 +77,7 @@ class Entry:
         self._donates = owner.donates
         self._instance: Any = None
         name = getattr(owner.__wrapped__, "__name__", type(owner.__wrapped__).__name__)
-        self.jitted = jax.jit(self._pure(name), **owner.jax_options(n_args))
+        self.jitted = jax.jit(self._pure(name), **owner.jax_options(args))
 
     def _pure(self, name: str) -> Callable[..., Any]:
         def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -231,9 +233,30 @@ class Jitted(Transformed):
         self._fast: dict[int, FastPath] = {}
         self._plain: FastPath | None = None  # the one without an instance
 
-    def jax_options(self, n_args: int) -> dict[str, Any]:
-        """The options for the underlying `jax.jit`, whose function has leading arguments more."""
-        return self._jax_options
+    def jax_options(self, args: tuple[Any, ...]) -> dict[str, Any]:
+        """The options for the underlying `jax.jit`, whose function has leading arguments and a second output."""
+        options = dict(self._jax_options)
+        leading = 2 if self.donates else 1
+        parameters = positional_parameters(self.__wrapped__) or ()
+        names = options.get("donate_argnames") or ()
+        donated = [parameters.index(name) for name in ((names,) if isinstance(names, str) else names) if name in parameters]
+        donated += integers(options.get("donate_argnums"))
+        options["donate_argnums"] = (
+            *((0,) if self.donates else ()),
+            *[i + leading if i >= 0 else i for i in donated],
+        )
+        if "in_shardings" in options:
+            given = options["in_shardings"]
+            if isinstance(given, tuple | list):  # does not count static arguments
+                rest = iter(given)
+                given = [None if isinstance(arg, Static) else next(rest, None) for arg in args]
+            else:
+                given = [given] * len(args)
+            # None: the states keep the shardings that they have.
+            options["in_shardings"] = (*(None,) * leading, *given)
+        if "out_shardings" in options:
+            options["out_shardings"] = (options["out_shardings"], None)
+        return options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plain is not None and stack.frame is None:
@@ -289,6 +312,24 @@ class Jitted(Transformed):
         entry, states, results = self.run("__call__", obj, args, kwargs)
         return entry.finish(states, results)
 
+    def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
+        """Traces for these arguments and the states' present types; as the method of :func:`jax.jit`."""
+        return self._ahead_of_time("trace", instance, args, kwargs)
+
+    def lower(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
+        """Traces and lowers; as the method of :func:`jax.jit`."""
+        return self._ahead_of_time("lower", instance, args, kwargs)
+
+    def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
+        if obj is NO_SELF and (self._is_method or self._takes_cls) and args and self._binds(args[0]):
+            obj, args = args[0], args[1:]
+        if self._static:
+            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
+        entry, states, stage = self.run(method, obj, args, kwargs)
+        fixed = [arg if isinstance(arg, Static) else None for arg in args]
+        instance = None if obj is NO_SELF else hide_self(obj)
+        return AheadOfTime(stage, entry, states, instance, fixed)
+
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Entry, list[Any], Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
@@ -309,7 +350,7 @@ class Jitted(Transformed):
         hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
         restage: Restage | None = None
         for _ in range(4):
-            entry, states = family.choose(self, roots, hint, restage, len(args))
+            entry, states = family.choose(self, roots, hint, restage, args)
             try:
                 result = getattr(entry.jitted, method)(*entry.inputs(states, instance), *args, **kwargs)
             except Restage as error:
@@ -337,6 +378,44 @@ class Jitted(Transformed):
             self._fast.pop(identity(obj), None)
 
 
+class AheadOfTime:
+    """A traced, lowered or compiled function over states: JAX's object, with states taken care of.
+
+    Has the attributes of :class:`jax.stages.Traced`, :class:`jax.stages.Lowered` or
+    :class:`jax.stages.Compiled`. A compiled one is called with the arguments that are not static, reads
+    the states' present values and writes the new ones.
+    """
+
+    def __init__(self, stage: Any, entry: Entry, states: list[Any], instance: Any, fixed: list[Any]) -> None:
+        self._stage, self._entry, self._states, self._instance, self._fixed = stage, entry, states, instance, fixed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self._stage).__name__} over {len(self._states)} states>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As :meth:`jax.stages.Traced.lower`."""
+        return self._next(self._stage.lower(*args, **kwargs))
+
+    def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As :meth:`jax.stages.Lowered.compile`."""
+        return self._next(self._stage.compile(*args, **kwargs))
+
+    def _next(self, stage: Any) -> AheadOfTime:
+        return AheadOfTime(stage, self._entry, self._states, self._instance, self._fixed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        rest = iter(args)
+        whole = [arg if arg is not None else next(rest) for arg in self._fixed]
+        arguments, kwargs = hide(((*whole, *rest), kwargs))
+        inputs = self._entry.inputs(self._states, self._instance)
+        return self._entry.finish(self._states, self._stage(*inputs, *arguments, **kwargs))
+
+
 class Family:
     """The entries for one function and the same objects: one, unless signatures use different states."""
 
@@ -356,7 +435,7 @@ class Family:
             for entry, _ in usable:
                 entry.pending = restage
         if not usable:
-            entry = Entry(owner, roots, restage, n_args)
+            entry = Entry(owner, roots, restage, args)
             if restage is not None:  # the entry without states has served its purpose
                 self.entries = [old for old in self.entries if old.first or old.layouts]
             self.entries.append(entry)
@@ -387,6 +466,9 @@ def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
         weakref.finalize(obj, forget).atexit = False
     except TypeError:
         pass  # cannot be referenced weakly: the token in the key keeps it alive
+
+
+Jitted.trace.takes_instance = Jitted.lower.takes_instance = True  # type: ignore[attr-defined]
 
 
 def jit(fun: Any = None, /, **options: Any) -> Any:

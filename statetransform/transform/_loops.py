@@ -104,7 +104,7 @@ def fori_loop(
     progress: Any = None,
 ) -> Any:
     init_val = hide(init_val)
-    index = jax.ShapeDtypeStruct((), jax.dtypes.result_type(lower, upper), weak_type=True)
+    index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
     step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
     carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
@@ -180,5 +180,4 @@ def _first_slice(x: Any) -> Any:
     aval = typeof(x)
     if not aval.shape:
         raise ValueError("scan: each leaf of `xs` needs a leading axis to step along, but one is a scalar")
-    aval = jex.mapped_aval(aval.shape[0], 0, aval)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return jex.mapped_aval(aval.shape[0], 0, aval)

@@ -12,7 +12,7 @@ from jax.experimental import checkify as jax_checkify
 from .._core.arguments import StaticArguments, hide, reveal
 from .._core.frame import Frame, leave, read
 from .._core.lift import Staged, cache_of
-from .._core.outcome import abstract
+from .._core.compat import typeof
 from .._core.stage import Record
 from .._core.values import Values
 from .._core.wrapper import decorate
@@ -53,7 +53,7 @@ def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     record = _trace("eval_shape", fun, args, kwargs)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
-        out = record.layout.finish(*jax.tree.map(abstract, record.out_avals))
+        out = record.layout.finish(*jax.tree.map(_shape, record.out_avals))
         born = frame.survivors()
     leave((), born.items())
     return out
@@ -67,7 +67,7 @@ def make_jaxpr(
     @functools.wraps(fun)
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)
-        args, kwargs = jax.tree.map(abstract, hide((args, kwargs)))
+        args, kwargs = jax.tree.map(typeof, hide((args, kwargs)))
         records: list[Record] = []
         find = lambda *args, **kwargs: records.append(_trace("make_jaxpr", fun, args, kwargs))
         jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)
@@ -82,7 +82,7 @@ def make_jaxpr(
         jaxpr = jax.make_jaxpr(pure, axis_env=axis_env)(values, *args, **kwargs)
         if not return_shape:
             return jaxpr
-        return jaxpr, reveal(jax.tree.map(abstract, record.out_avals[0]))
+        return jaxpr, reveal(jax.tree.map(_shape, record.out_avals[0]))
 
     return traced
 
@@ -91,3 +91,7 @@ def _trace(where: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     cache, fun, leading = cache_of(fun, where)
     args, kwargs = hide((args, kwargs))
     return cache.find(fun, (*leading, *args), kwargs)[1]
+
+
+def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
