@@ -424,7 +424,7 @@ class Family:
         self._hints: dict[Any, Entry] = {}
 
     def choose(
-        self, owner: Jitted, roots: Sequence[Any], hint: Any, restage: Restage | None, n_args: int
+        self, owner: Jitted, roots: Sequence[Any], hint: Any, restage: Restage | None, args: Any
     ) -> tuple[Entry, list[Any]]:
         """The entry to try, and its states. `hint` only makes a good guess likely; a wrong one re-traces."""
         self.entries = [entry for entry in self.entries if entry.guard.is_alive]
