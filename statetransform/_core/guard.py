@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from .find import Step, walk
 from .state import State
 
+_UNROLLED = 16  # states that are compared one by one; more in one list comparison
 _WALK_LIMIT = 100_000  # objects; states farther away are not guarded against rebinding
 
 
@@ -35,7 +37,7 @@ class Guard:
         when the paths have gone.
     """
 
-    __slots__ = ("find", "tokens")
+    __slots__ = ("_loose", "_paths", "_lengths", "_function", "find", "tokens")
 
     def __init__(self, roots: Sequence[Any], states: Iterable[State], owns_function: bool = False) -> None:
         wanted = {id(state): state for state in states}
@@ -49,9 +51,38 @@ class Guard:
                         break
         # States that no path leads to (made inside the function, kept in a registry) cannot be rebound.
         loose = list(wanted.values())
-        writer = _Writer(roots[0] if owns_function else None, lengths)
-        self.find, found = writer.write(paths, [state._token for state in loose])
-        self.tokens = [state._token for state in (*found, *loose)]
+        self._paths = {steps: state._token for steps, state in paths.items()}
+        self._loose = [state._token for state in loose]
+        self._lengths = lengths
+        self._function = roots[0] if owns_function else None
+        writer = _Writer(self._function, self._lengths)
+        self.tokens = writer.walk(self._paths, self._loose)
+        self.find = writer.compile("roots", f"return [{', '.join(writer.items)}]")
+
+    def values_finder(self, states: Sequence[State], passed: Sequence[int]) -> Callable[[Any], list[Any] | None]:
+        """`finder(obj)` gives the values of some of the states; None when others are found than these.
+
+        Unlike the guard it holds the states, and it knows the only root besides the function by name.
+
+        Args:
+          states: those found now.
+          passed: the positions of those whose values are wanted.
+        """
+        writer = _Writer(self._function, self._lengths, roots={("item", 1): "obj"})
+        writer.name_root(("item", 0), self._function)
+        writer.walk(self._paths, self._loose)
+        if len(states) <= _UNROLLED and not any(item.startswith("*") for item in writer.items):
+            names = [f"s{i}" for i in range(len(states))]
+            lines = [f"{name} = {item}" for name, item in zip(names, writer.items, strict=True)]
+            tests = [f"{name} is not {writer.constant(s)}" for name, s in zip(names, states, strict=True)]
+            if tests:
+                lines.append(f"if {' or '.join(tests)}: return None")
+            wanted = [f"{names[i]}._value" for i in passed]
+            return writer.compile("obj", *lines, f"return [{', '.join(wanted)}]")
+        lines = [f"states = [{', '.join(writer.items)}]", f"if states != {writer.constant(list(states))}: return None"]
+        if len(passed) != len(states):
+            lines.append(f"states = {writer.constant(itemgetter(*passed, 0))}(states)[:-1]")
+        return writer.compile("obj", *lines, "return [state._value for state in states]")
 
     @property
     def is_alive(self) -> bool:
@@ -68,73 +99,91 @@ class Guard:
 
 
 class _Writer:
-    """Writes the source of a function that follows paths, and compiles it."""
+    """Writes the source of a function that follows paths.
 
-    def __init__(self, function: Any, lengths: dict[tuple[Step, ...], int]) -> None:
+    Args:
+      function: an object that lives as long as the function that is written, or None.
+      lengths: of the containers at some paths, which must stay.
+      roots: names of roots that are not looked up in `roots`.
+    """
+
+    def __init__(
+        self, function: Any, lengths: dict[tuple[Step, ...], int], roots: dict[Step, str] | None = None
+    ) -> None:
         self._function = function
         self._lengths = lengths
+        self._roots = roots or {}
         self._names: dict[str, Any] = {}
         self._lines: list[str] = []
-        self._items: list[str] = []
-        self._found: list[State] = []
+        self._found: list[Any] = []
+        self.items: list[str] = []
 
-    def write(
-        self, paths: dict[tuple[Step, ...], State], loose: list[Any]
-    ) -> tuple[Callable[[Sequence[Any]], Any], list[State]]:
-        """The function, and the states in the order in which it returns them."""
+    def walk(self, paths: dict[tuple[Step, ...], Any], loose: list[Any]) -> list[Any]:
+        """Writes the walk; `items` are the expressions for what it finds. Gives the tokens in that order."""
         tree: dict[Step, Any] = {}
-        for steps, state in paths.items():
+        for steps, token in paths.items():
             node = tree
             for step in steps[:-1]:
                 node = node.setdefault(step, {})
-            node[steps[-1]] = state
+            node[steps[-1]] = token
         self._emit(tree, "roots", ())
-        self._items += [f"{self._constant(token)}.get()" for token in loose]
-        body = "\n ".join([*self._lines, f"return [{', '.join(self._items)}]"])
-        exec(compile(f"def find(roots):\n {body}\n", "<guard>", "exec"), self._names)
-        return self._names.pop("find"), self._found
+        self.items += [f"{self.constant(token)}.get()" for token in loose]
+        return [*self._found, *loose]
+
+    def name_root(self, step: Step, root: Any) -> None:
+        """Makes a root a constant of the function."""
+        self._roots[step] = self.constant(root)
+
+    def compile(self, parameter: str, *lines: str) -> Callable[[Any], Any]:
+        """The function: the walk, and what follows it."""
+        body = "\n ".join([*self._lines, *lines])
+        exec(compile(f"def find({parameter}):\n {body}\n", "<guard>", "exec"), self._names)
+        return self._names.pop("find")
 
     def _emit(self, node: Any, expression: str, path: tuple[Step, ...]) -> None:
         """Appends what evaluates one node of the tree of paths: a state, or a container of nodes."""
-        if isinstance(node, State):
-            self._items.append(expression)
+        if not isinstance(node, dict):
+            self.items.append(expression)
             self._found.append(node)
             return
         name = expression
         if path:
-            name = self._fixed(path) or f"v{len(self._lines)}"
+            name = self._fixed(path) or (expression if expression.isidentifier() else f"v{len(self._lines)}")
             if name.startswith("v"):
                 self._lines.append(f"{name} = {expression}")
         length = self._lengths.get(path)
         if length is not None:
             self._lines.append(f"if len({name}) != {length}: return None")
         if length is not None and list(node) == [("item", i) for i in range(length)] and (
-            all(isinstance(child, State) for child in node.values())
+            not any(isinstance(child, dict) for child in node.values())
         ):
-            self._items.append(f"*{name}")
+            self.items.append(f"*{name}")
             self._found.extend(node.values())
             return
         for step, child in node.items():
             kind, key = step
             plain = isinstance(key, str) and key.isidentifier()
             if kind == "attr":
-                access = f".{key}" if plain else f".__getattribute__({self._constant(key)})"
+                access = f".{key}" if plain else f".__getattribute__({self.constant(key)})"
             else:
-                access = f"[{key}]" if type(key) is int else f"[{self._constant(key)}]"
-            self._emit(child, name + access, (*path, step))
+                access = f"[{key}]" if type(key) is int else f"[{self.constant(key)}]"
+            self._emit(child, self._roots.get(step, name + access) if not path else name + access, (*path, step))
 
     def _fixed(self, path: tuple[Step, ...]) -> str | None:
         """A function's globals and cells are the same for its whole life: no need to look them up."""
         fun = self._function if path[0] == ("item", 0) else None
         if not isinstance(fun, types.FunctionType):
             return None
+        if len(path) < 2:
+            return None
         if path[1:] == (("attr", "__globals__"),):
-            return self._constant(fun.__globals__)
+            return self.constant(fun.__globals__)
         if path[1:2] == (("attr", "__closure__"),) and len(path) == 3 and fun.__closure__ is not None:
-            return self._constant(fun.__closure__[path[2][1]])
+            return self.constant(fun.__closure__[path[2][1]])
         return None
 
-    def _constant(self, value: Any) -> str:
+    def constant(self, value: Any) -> str:
+        """A name for an object in the function."""
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name

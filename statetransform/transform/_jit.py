@@ -191,10 +191,10 @@ def fast_path(entry: Entry, expected: list[Any]) -> FastPath:
     The states are held, to compare them with those found without a detour. So this goes when the instance
     dies, and is of no use once other states are found.
     """
-    n_passed = len(entry.tokens["passed"])
-    pick = None if n_passed == len(expected) else entry.pick["passed"]
+    position = {token: i for i, token in enumerate(entry.guard.tokens)}
+    find = entry.guard.values_finder(expected, [position[token] for token in entry.tokens["passed"]])
     targets = entry.first(expected) if entry.first is not None else ()
-    return entry, entry.guard.find, expected, pick, entry.jitted, targets
+    return entry, find, expected, entry.jitted, targets
 
 
 class Jitted(Transformed):
@@ -264,20 +264,20 @@ class Jitted(Transformed):
         return super().__call__(*args, **kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._call_bound(obj, *args, **kwargs)
+
+    def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         fast = self._fast.get(identity(obj))
         if fast is not None and stack.frame is None:
             return self._call_fast(fast, obj, args, kwargs)
         return self.call_slowly(obj, args, kwargs)
 
     def _call_fast(self, fast: FastPath, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry, find, expected, pick, jitted, targets = fast
+        entry, find, expected, jitted, targets = fast
         try:
-            states = find((None, obj))
-            if states != expected:
+            values = find(obj)
+            if values is None:
                 return self.call_slowly(obj, args, kwargs)
-            if pick is not None:
-                states = pick(states)
-            values = [state._value for state in states]
             # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
             if len(args) == 1 and not kwargs:
                 out, written = results = jitted(values, args[0])
@@ -293,6 +293,9 @@ class Jitted(Transformed):
             return out
         if type(written) is not list or not targets:
             return entry.finish(expected, results)
+        if len(targets) == 1 and type(written[0]) is ConcreteArray:
+            targets[0]._value = written[0]
+            return out
         # One look at the trace context costs as much as looking at eight values.
         for value in written if len(written) <= 8 else ():
             if type(value) is not ConcreteArray:
