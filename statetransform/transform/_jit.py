@@ -28,7 +28,7 @@ from .._core.arguments import (
     refs_in,
     token_of,
 )
-from .._core.compat import ConcreteArray, is_top_level, typeof
+from .._core.compat import ConcreteArray, is_top_level
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
@@ -42,10 +42,9 @@ FastPath = tuple[Any, ...]
 class Restage(Exception):
     """Leaves a trace of `jax.jit` whose inputs lack a state that the function uses."""
 
-    def __init__(self, record: Record, signature: Any) -> None:
+    def __init__(self, record: Record) -> None:
         super().__init__("the states used are not the states passed")
         self.record = record
-        self.signature = signature
 
 
 class Entry:
@@ -54,20 +53,19 @@ class Entry:
     Args:
       owner: whose function it is.
       roots: the function, and the objects among its arguments.
-      restage: the trace to start from; None for a first entry, which passes no states.
+      record: the trace to start from.
       args: the positional arguments that follow.
     """
 
-    def __init__(self, owner: Jitted, roots: Sequence[Any], restage: Restage | None, args: tuple[Any, ...]) -> None:
-        record = restage.record if restage is not None else None
-        self.pending = restage
-        self.guard = Guard(roots, states_of(record) if record is not None else (), owns_function=True)
-        reads = record.read_tokens if record is not None else ()
-        written = set(record.layout.written) if record is not None and owner.donates else set()
+    def __init__(self, owner: Jitted, roots: Sequence[Any], record: Record, args: tuple[Any, ...]) -> None:
+        self.pending: Record | None = record
+        self.guard = Guard(roots, states_of(record), owns_function=True)
+        reads = record.read_tokens
+        written = set(record.layout.written) if owner.donates else set()
         self.tokens = {
             "donated": [token for token in reads if token in written],
             "passed": [token for token in reads if token not in written],
-            "static": [token for token, _ in record.statics] if record is not None else [],
+            "static": [token for token, _ in record.statics],
         }
         self.pick = {group: self.picker(tokens) for group, tokens in self.tokens.items()}
         self.first: Callable[[Any], Any] | None = None  # picks the states of the first plain layout
@@ -142,17 +140,14 @@ class Entry:
         return out, {number: (written, born)}
 
     def _record(self, owner: Jitted, args: Any, kwargs: Any) -> tuple[list[Any], Record, list[Any]]:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        signature = (treedef, tuple([typeof(leaf) for leaf in leaves]))
-        pending, self.pending = self.pending, None
-        if pending is not None and pending.signature == signature:
-            values = pending.record.values()
-            if values is not None:
-                return leaves, pending.record, values
-        record = trace(owner.__wrapped__, args, kwargs)
-        values = record.values()
+        leaves = jax.tree.leaves((args, kwargs))
+        record, self.pending = self.pending, None
+        values = record.values() if record is not None else None
+        if record is None or values is None:
+            record = trace(owner.__wrapped__, args, kwargs)
+            values = record.values()
         if values is None or not self.fits(record, owner.donates):
-            raise Restage(record, signature)
+            raise Restage(record)
         return leaves, record, values
 
     def fits(self, record: Record, donates: bool) -> bool:
@@ -351,17 +346,22 @@ class Jitted(Transformed):
             for member in objects:
                 _when_gone(member, self, key)
         hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
-        restage: Restage | None = None
+        record: Record | None = None
         for _ in range(4):
-            entry, states = family.choose(self, roots, hint, restage, args)
+            entry, states = family.choose(roots, hint, record, self.donates)
+            if entry is None:
+                # Traced here rather than from within `jax.jit`: JAX notes the whole Python stack with each
+                # equation, and its own frames would be on it twice.
+                record = record or trace(self.__wrapped__, args if instance is None else (instance, *args), kwargs)
+                entry, states = family.add(Entry(self, roots, record, args), roots, hint)
             try:
                 result = getattr(entry.jitted, method)(*entry.inputs(states, instance), *args, **kwargs)
             except Restage as error:
-                restage = error
+                record = error.record
                 continue
             self._settle(family, key, entry, states, obj, objects)
             return entry, states, result
-        raise AssertionError("the states that the function uses change from trace to trace") from restage
+        raise AssertionError("the states that the function uses change from trace to trace")
 
     def _settle(
         self, family: Family, key: Any, entry: Entry, states: list[Any], obj: Any, objects: list[Any]
@@ -427,29 +427,34 @@ class Family:
         self._hints: dict[Any, Entry] = {}
 
     def choose(
-        self, owner: Jitted, roots: Sequence[Any], hint: Any, restage: Restage | None, args: Any
-    ) -> tuple[Entry, list[Any]]:
-        """The entry to try, and its states. `hint` only makes a good guess likely; a wrong one re-traces."""
+        self, roots: Sequence[Any], hint: Any, record: Record | None, donates: bool
+    ) -> tuple[Entry | None, list[Any]]:
+        """The entry to try, and its states.
+
+        Args:
+          roots: where guards start.
+          hint: the arguments' types; only makes a good guess likely, a wrong one traces again.
+          record: a trace that the entry must fit, if there is one already.
+          donates: whether the fit must be exact.
+        """
         self.entries = [entry for entry in self.entries if entry.guard.is_alive]
         found = [(entry, entry.guard.resolve(roots)) for entry in self.entries]
         usable = [(entry, states) for entry, states in found if states is not None]
-        if restage is not None:
-            usable = [pair for pair in usable if pair[0].fits(restage.record, owner.donates)]
-            for entry, _ in usable:
-                entry.pending = restage
-        if not usable:
-            entry = Entry(owner, roots, restage, args)
-            if restage is not None:  # the entry without states has served its purpose
-                self.entries = [old for old in self.entries if old.first or old.layouts]
-            self.entries.append(entry)
-            usable = [(entry, entry.guard.resolve(roots) or [])]
-        preferred = self._hints.get(hint)
-        for entry, states in usable:
-            if entry is preferred and restage is None:
-                return entry, states
-        if restage is not None:
-            self._hints[hint] = usable[0][0]
-        return usable[0]
+        if record is None:
+            preferred = self._hints.get(hint)
+            usable.sort(key=lambda pair: pair[0] is not preferred)
+        else:
+            usable = [pair for pair in usable if pair[0].fits(record, donates)]
+            for entry, _ in usable[:1]:
+                entry.pending = record
+                self._hints[hint] = entry
+        return usable[0] if usable else (None, [])
+
+    def add(self, entry: Entry, roots: Sequence[Any], hint: Any) -> tuple[Entry, list[Any]]:
+        """A new entry, to be used for these arguments from now on."""
+        self.entries.append(entry)
+        self._hints[hint] = entry
+        return entry, entry.guard.resolve(roots) or []
 
 
 def _has_leaves(tree: Any) -> bool:
