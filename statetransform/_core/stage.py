@@ -36,6 +36,7 @@ from .errors import StateTraceError, describe
 from .frame import Frame, read, read_outside
 from .guard import Guard
 from .outcome import Layout, pack
+from .room import with_room
 from .state import State
 
 read_p = jex.Primitive("read_state")
@@ -204,7 +205,7 @@ def trace(
             return leaves, [leaf for _, _, inputs in frame.reads.values() for leaf in inputs]
 
     try:
-        closed = jax.make_jaxpr(run)(*args, **kwargs)
+        closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
         frame = seen["frame"]
         names = [describe(state) for state, (_, avals, _) in frame.reads.items() for _ in avals]
         is_read = lambda eqn: eqn.primitive is read_p

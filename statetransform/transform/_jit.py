@@ -32,6 +32,7 @@ from .._core.compat import ConcreteArray, is_top_level
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
+from .._core.room import with_room
 from .._core.stage import Record, states_of, trace
 from .._core.wrapper import Transformed, decorate
 
@@ -355,7 +356,8 @@ class Jitted(Transformed):
                 record = record or trace(self.__wrapped__, args if instance is None else (instance, *args), kwargs)
                 entry, states = family.add(Entry(self, roots, record, args), roots, hint)
             try:
-                result = getattr(entry.jitted, method)(*entry.inputs(states, instance), *args, **kwargs)
+                call, leading = getattr(entry.jitted, method), entry.inputs(states, instance)
+                result = with_room(lambda: call(*leading, *args, **kwargs))  # noqa: B023 - called at once
             except Restage as error:
                 record = error.record
                 continue
