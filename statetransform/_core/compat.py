@@ -45,6 +45,9 @@ def _context_slot(anchor: Any) -> dict[Any, Any]:
     return {}
 
 
+_NO_INFO = jex.DebugInfo("cache", "statetransform", (), ())  # without one, JAX warns
+
+
 class ContextDict:
     """A dict per configuration of JAX (x64, matmul precision, mesh, named axes, ...).
 
@@ -56,15 +59,15 @@ class ContextDict:
     __slots__ = ("_anchor",)
 
     def __init__(self) -> None:
-        self._anchor = lu.wrap_init(lambda: None)
+        self.clear()
 
     def current(self) -> dict[Any, Any]:
         """The dict that belongs to the trace context of this moment."""
         return _context_slot(self._anchor)
 
     def clear(self) -> None:
-        """Forget everything, in every context."""
-        self._anchor = lu.wrap_init(lambda: None)
+        """Forgets everything, in every context."""
+        self._anchor = lu.wrap_init(lambda: None, debug_info=_NO_INFO)
 
 
 def is_tracer_of(value: Any, trace: Any) -> bool:

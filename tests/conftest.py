@@ -1,0 +1,22 @@
+"""Eight virtual devices for the sharding tests, and nothing left over from one test to the next."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import pytest
+
+from statetransform._core.frame import stack
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=200, help="how many random programs the property test draws")
+
+
+@pytest.fixture(autouse=True)
+def no_frame_is_left() -> object:
+    yield
+    assert stack.frame is None, "a transform left its frame on the stack"

@@ -1,0 +1,124 @@
+"""Guarantee 2: every call sees the states' current values, first call or hundredth, eager or compiled."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+
+from ..tables import ROWS, Row
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_outside_write_is_seen_by_the_next_call(row: Row, is_compiled: bool) -> None:
+    w = State(jnp.float32(1), name="w")
+    f = row.ours(lambda x: w.value * x * x)
+    f = transform.jit(f) if is_compiled else f
+    x = jnp.float32(2)
+    first = f(x)
+    for scale in (5.0, -3.0):
+        w.value = jnp.float32(scale)
+        assert jnp.allclose(f(x), scale * first)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_new_shape_of_a_state_is_seen_by_the_next_call(row: Row) -> None:
+    s = State(jnp.ones(2), name="s")
+    f = transform.jit(row.ours(lambda x: x * s.value.shape[0]))
+    x = jnp.float32(1)
+    small = f(x)
+    s.value = jnp.ones(6)
+    assert jnp.allclose(f(x), 3 * small)
+    s.value = jnp.ones(2)
+    assert jnp.allclose(f(x), small)
+
+
+class Model:
+    def __init__(self, value: float) -> None:
+        self.w = State(jnp.float32(value), name="w")
+        self.layers = [State(jnp.float32(1), name="layer")]
+
+    @transform.jit
+    def compiled(self, x: object) -> object:
+        self.w.value = self.w.value + x
+        return self.w.value * sum(layer.value for layer in self.layers)
+
+    @transform.checkpoint
+    def checkpointed(self, x: object) -> object:
+        self.w.value = self.w.value + x
+        return self.w.value * sum(layer.value for layer in self.layers)
+
+
+@pytest.mark.parametrize("method", ["compiled", "checkpointed"])
+def test_an_attribute_that_is_bound_to_another_state_is_followed(method: str) -> None:
+    m = Model(1.0)
+    assert getattr(m, method)(1.0) == 2.0
+    old, m.w = m.w, State(jnp.float32(10), name="other")
+    assert getattr(m, method)(1.0) == 11.0
+    assert (old.value, m.w.value) == (2.0, 11.0)
+    m.w = old
+    assert getattr(m, method)(1.0) == 3.0
+
+
+@pytest.mark.parametrize("method", ["compiled", "checkpointed"])
+def test_a_container_that_grows_is_noticed(method: str) -> None:
+    m = Model(1.0)
+    assert getattr(m, method)(1.0) == 2.0
+    m.layers.append(State(jnp.float32(2), name="second"))
+    assert getattr(m, method)(1.0) == 9.0
+    m.layers[0] = State(jnp.float32(0))
+    assert getattr(m, method)(1.0) == 8.0
+
+
+def test_two_instances_never_see_each_others_states() -> None:
+    a, b = Model(1.0), Model(100.0)
+    for expected in (2.0, 3.0, 4.0):
+        assert a.compiled(1.0) == expected
+        assert b.compiled(1.0) == expected + 99
+        assert b.checkpointed(0.0) == expected + 99
+
+
+module_model = Model(1.0)
+
+
+def read_global(x: object) -> object:
+    module_model.w.value = module_model.w.value + x
+    return module_model.w.value
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, transform.named_call])
+def test_a_rebound_global_is_followed(wrap: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    f = wrap(read_global)
+    monkeypatch.setitem(globals(), "module_model", Model(1.0))
+    assert f(1.0) == 2.0
+    live = Model(50.0)
+    monkeypatch.setitem(globals(), "module_model", live)
+    assert f(1.0) == 51.0
+    assert live.w.value == 51.0
+
+
+def test_a_rebound_closure_variable_is_followed() -> None:
+    model = Model(1.0)
+    f = transform.checkpoint(lambda x: model.w.value * x)
+    g = transform.jit(lambda x: model.w.value * x)
+    assert f(2.0) == g(2.0) == 2.0
+    model = Model(4.0)
+    assert f(2.0) == g(2.0) == 8.0
+
+
+def test_two_states_that_hold_the_same_array_are_two_states() -> None:
+    array = jnp.float32(3)
+    a, b = State(array, name="a"), State(array, name="b")
+
+    @transform.jit
+    @transform.checkpoint
+    def f(x: object) -> object:
+        a.value = a.value + x
+        return a.value * b.value
+
+    assert f(1.0) == 12.0
+    assert (a.value, b.value) == (4.0, 3.0)
+    b.value = jnp.float32(0)
+    assert f(1.0) == 0.0

@@ -1,0 +1,43 @@
+"""Guarantee 6: any transform may be applied inside or outside any other, to any depth."""
+
+from __future__ import annotations
+
+import random
+
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+
+from ..cases import BY_NAME as CASES
+from ..cases import assert_same
+from ..tables import BY_NAME, apply_jax, apply_ours
+
+X = jnp.float32(0.7)
+NAMES = [name for name in BY_NAME if name not in ("while_loop", "vmap")]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_stack_of_transforms_gives_the_values_of_the_twin(seed: int) -> None:
+    draw = random.Random(seed)
+    rows = tuple(BY_NAME[draw.choice(NAMES)] for _ in range(draw.randint(3, 5)))
+    case = CASES[draw.choice(["accumulate", "two writes", "pytree", "dropout"])]
+    states, values = case.states(), case.initial()
+    f, twin = apply_ours(rows, case.make(states)), apply_jax(rows, case.twin)
+    for _ in range(2):
+        reference, values = twin(values, X)
+        assert_same(f(X), reference)
+        assert_same(st.values(states), values)
+
+
+def test_nested_vmap_over_two_axes_of_one_state() -> None:
+    e = st.State(jnp.arange(6.0).reshape(2, 3), name="e")
+
+    def cell(x: object) -> object:
+        e.value = e.value * x
+        return e.value
+
+    outer = st.transform.vmap(st.transform.vmap(cell, state_axes={e: 0}), in_axes=None, axis_size=2, state_axes={e: 0})
+    out = outer(jnp.array([1.0, 2.0, 3.0]))
+    expected = jnp.arange(6.0).reshape(2, 3) * jnp.array([1.0, 2.0, 3.0])
+    assert out.tolist() == e.value.tolist() == expected.tolist()

@@ -1,0 +1,192 @@
+"""Guarantee 7: decorators work bare, with arguments and as a call, on everything that can be called."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import inspect
+import pickle
+import weakref
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+
+
+class Sim:
+    """A simulation."""
+
+    def __init__(self) -> None:
+        self.u = State(jnp.zeros(2), name="u")
+        self.traces: list[int] = []
+
+    @transform.checkpoint(static_argnums=(1,))
+    def step(self, x: Any, n: int = 1) -> Any:
+        """Adds `x`, `n` times."""
+        self.traces.append(n)
+        for _ in range(n):
+            self.u.value = self.u.value + x
+        return self.u.value.sum()
+
+    @transform.jit(static_argnames="n")
+    def fast(self, x: Any, n: int = 1) -> Any:
+        self.traces.append(n)
+        self.u.value = self.u.value + x * n
+        return self.u.value.sum()
+
+    @transform.jit
+    def bare(self, x: Any) -> Any:
+        self.u.value = self.u.value + x
+        return self.u.value.sum()
+
+    @transform.checkpoint
+    def __call__(self, x: Any) -> Any:
+        return x * self.u.value.sum()
+
+    @staticmethod
+    @transform.jit(static_argnums=1)
+    def static(x: Any, n: int) -> Any:
+        return x * n
+
+    @transform.checkpoint(static_argnums=1)
+    @staticmethod
+    def static_inside(x: Any, n: int) -> Any:
+        return x if n else -x
+
+    shared = State(jnp.float32(1), name="shared")
+
+    @classmethod
+    @transform.jit(static_argnums=1)
+    def klass(cls, x: Any, n: int) -> Any:
+        cls.shared.value = cls.shared.value + (x if n else -x)
+        return cls.shared.value
+
+    @transform.checkpoint(static_argnums=1)
+    @classmethod
+    def klass_inside(cls, x: Any, n: int) -> Any:
+        return cls.shared.value * (x if n else -x)
+
+
+class Child(Sim):
+    def step(self, x: Any, n: int = 1) -> Any:
+        return super().step(x, n) * 10
+
+
+@pytest.mark.parametrize("method", ["step", "fast"])
+def test_positional_keyword_and_omitted_static_arguments_agree(method: str) -> None:
+    s = Sim()
+    f = getattr(s, method)
+    assert f(1.0, 2) == 4.0
+    assert f(1.0, n=2) == 8.0
+    assert f(x=1.0, n=2) == 12.0
+    assert f(1.0) == 14.0
+    assert set(s.traces) == {1, 2}
+
+
+def test_one_trace_for_each_static_value_and_instance() -> None:
+    a, b = Sim(), Sim()
+    for _ in range(3):
+        a.step(1.0, 2), b.step(1.0, 2), a.fast(1.0, n=3), b.fast(1.0, n=3)
+    assert a.traces == b.traces == [2, 3]
+
+
+def test_super_explicit_class_call_and_bound_function_agree() -> None:
+    assert Child().step(1.0, 2) == 40.0
+    s = Sim()
+    assert Sim.step(s, 1.0, 2) == 4.0
+    assert transform.checkpoint(s.bare)(1.0) == 6.0
+    assert functools.partial(s.step, n=2)(1.0) == 10.0
+    assert transform.jit(functools.partial(Sim.step.__wrapped__, s, n=2))(1.0) == 14.0
+    assert transform.checkpoint(s)(1.0) == 14.0
+
+
+def test_static_and_class_methods_in_both_orders() -> None:
+    assert Sim.static(2.0, 3) == Sim().static(2.0, 3) == 6.0
+    assert Sim.static_inside(2.0, 0) == Sim().static_inside(2.0, 0) == -2.0
+    start = Sim.shared.value
+    assert Sim.klass(2.0, 1) == start + 2
+    assert Sim().klass(2.0, 0) == start
+    assert Child.klass_inside(2.0, 0) == -2 * start
+
+
+def test_signature_name_docstring_and_original_are_kept() -> None:
+    assert Sim.step.__name__ == "step"
+    assert Sim.step.__doc__ == Sim().step.__doc__ == "Adds `x`, `n` times."
+    assert Sim().step.__name__ == "step"
+    assert list(inspect.signature(Sim.step).parameters) == ["self", "x", "n"]
+    assert list(inspect.signature(Sim().step).parameters) == ["x", "n"]
+    assert Sim.step.__wrapped__(Sim(), 1.0, 1) == 2.0
+    f = transform.jit(transform.vmap(lambda x, *, y=1: x))
+    assert str(inspect.signature(f)) == "(x, *, y=1)"
+
+
+def test_negative_static_argnums_count_from_the_end() -> None:
+    f = transform.checkpoint(lambda x, n, flag: x if flag else -x * n, static_argnums=-1)
+    assert f(2.0, 3.0, False) == -6.0
+    assert f(2.0, 3.0, True) == 2.0
+
+
+def test_equal_static_values_of_different_types_are_different() -> None:
+    f = transform.checkpoint(lambda x, n: x if isinstance(n, bool) else -x, static_argnums=1)
+    assert (f(1.0, True), f(1.0, 1), f(1.0, 1.0)) == (1.0, -1.0, -1.0)
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint])
+def test_an_unhashable_static_argument_is_named(wrap: Any) -> None:
+    f = wrap(lambda x, sizes: x, static_argnums=1)
+    with pytest.raises(TypeError, match="argument 'sizes'.*list is not hashable"):
+        f(1.0, [1, 2])
+    with pytest.raises(TypeError, match="argument 'sizes'"):
+        f(1.0, sizes=[1])
+
+
+def test_a_static_argnum_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="static_argnums=5"):
+        transform.checkpoint(lambda x: x, static_argnums=5)(1.0)
+
+
+def test_a_default_of_an_omitted_argument_is_not_traced() -> None:
+    f = transform.checkpoint(lambda x, flag=True: x if flag else -x)
+    assert f(1.0) == 1.0
+
+
+@pytest.mark.parametrize("method", ["bare", "step", "fast", "__call__"])
+def test_instances_and_their_states_are_not_kept_alive_by_a_cache(method: str) -> None:
+    s = Sim()
+    getattr(s, method)(1.0), getattr(s, method)(1.0)
+    refs = [weakref.ref(s), weakref.ref(s.u)]
+    del s
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+
+
+def test_a_state_passed_as_an_argument_is_not_kept_alive() -> None:
+    f = transform.jit(lambda s, x: s.value * x)
+    s = State(jnp.float32(2))
+    assert f(s, 2.0) == f(s, 2.0) == 4.0
+    ref = weakref.ref(s)
+    del s
+    gc.collect()
+    assert ref() is None
+
+
+def test_wrappers_copy_and_pickle_like_functions() -> None:
+    assert pickle.loads(pickle.dumps(module_level)) is module_level
+    s = Sim()
+    t = copy.deepcopy(s)
+    t.bare(1.0)
+    assert s.u.value.sum() == 0
+    assert t.u.value.sum() == 2
+
+
+@transform.jit
+def module_level(x: Any) -> Any:
+    return x
+
+
+def test_something_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a function"):
+        transform.checkpoint(3)

@@ -1,0 +1,107 @@
+"""Guarantee 8: a state created during the call and still reachable after it holds its real value afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+from statetransform._core.errors import StateTraceError
+
+WRAPS = [transform.jit, transform.checkpoint, transform.named_call, lambda f: transform.jit(transform.checkpoint(f))]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_returned_state_is_a_new_one_at_each_call(wrap: Any) -> None:
+    make = wrap(lambda x: {"s": State(x * 2.0, name="made")})
+    first, second = make(1.0)["s"], make(2.0)["s"]
+    assert (first.value, second.value) == (2.0, 4.0)
+    assert first is not second
+    assert first.name == second.name == "made"
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_state_that_is_stored_on_first_use_is_found_by_the_next_call(wrap: Any) -> None:
+    kept: list[State] = []
+
+    def lazy(x: Any) -> Any:
+        if not kept:
+            kept.append(State(x * 0.0, name="lazy"))
+        kept[0].value = kept[0].value + x
+        return kept[0].value
+
+    f = wrap(lazy)
+    assert [float(f(1.0)) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert kept[0].value == 4.0
+
+
+class Layer:
+    def __init__(self, n: Any) -> None:
+        self.w = State(jnp.ones(3) * n, name="w")
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_an_object_that_holds_new_states_can_be_returned(wrap: Any) -> None:
+    make = wrap(lambda n: Layer(n))
+    a, b = make(2.0), make(3.0)
+    assert a is not b
+    assert (a.w.value[0], b.w.value[0]) == (2.0, 3.0)
+
+
+def test_a_temporary_state_costs_nothing_and_does_not_prevent_caching() -> None:
+    runs = [0]
+
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        s = State(x)
+        s.value = s.value + 1.0
+        return s.value
+
+    assert f(1.0) == 2.0
+    assert f(3.0) == 4.0
+    assert runs == [1]
+
+
+def test_grad_and_vmap_hand_new_states_out() -> None:
+    kept: list[State] = []
+
+    def f(x: Any) -> Any:
+        kept.append(State(x * 2.0))
+        return x * x
+
+    assert transform.grad(f)(3.0) == 6.0
+    assert kept[0].value == 6.0
+    transform.vmap(f)(jnp.arange(3.0))
+    assert kept[1].value.tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_state_of_a_failed_call_says_so() -> None:
+    kept: list[State] = []
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        kept.append(State(x, name="orphan"))
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        f(1.0)
+    with pytest.raises(StateTraceError, match=r"State 'orphan' \(created at test_8_new_states.py:\d+\) has no value"):
+        kept[0].value  # noqa: B018
+
+
+@pytest.mark.parametrize("where", ["scan", "cond"])
+def test_a_state_that_outlives_a_loop_or_a_branch_is_refused_by_name(where: str) -> None:
+    kept: list[State] = []
+
+    def body(x: Any) -> Any:
+        kept.append(State(x, name="inside"))
+        return x
+
+    with pytest.raises(StateTraceError, match=rf"{where}: State 'inside' (.|\n)*before the {where}"):
+        if where == "scan":
+            transform.scan(lambda c, _: (body(c), None), 1.0, None, length=2)
+        else:
+            transform.cond(True, body, lambda x: x, 1.0)

@@ -1,0 +1,159 @@
+"""Guarantee 9: what cannot work raises, names the state and its birthplace, and says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import State, transform
+
+HERE = r"\(created at test_9_refusals.py:\d+\)"
+
+
+def _writes(s: State) -> Any:
+    def f(x: Any) -> Any:
+        s.value = s.value + x
+        return s.value
+
+    return f
+
+
+RAW = {
+    "jit": lambda f: jax.jit(f)(1.0),
+    "grad": lambda f: jax.grad(f)(1.0),
+    "vmap": lambda f: jax.vmap(f)(jnp.ones(2)),
+    "scan": lambda f: jax.lax.scan(lambda c, _: (f(c), None), 1.0, None, length=2),
+    "cond": lambda f: jax.lax.cond(True, f, lambda x: x, 1.0),
+    "checkpoint": lambda f: jax.checkpoint(f)(1.0),
+}
+
+
+@pytest.mark.parametrize("around", [None, "jit", "checkpoint", "grad"])
+@pytest.mark.parametrize("raw", RAW)
+def test_a_write_inside_a_raw_jax_transform_is_refused_where_it_stands(raw: str, around: str | None) -> None:
+    s = State(jnp.float32(1), name="u")
+    f = lambda x: RAW[raw](_writes(s))
+    f = f if around is None else getattr(transform, around)(f)
+    with pytest.raises(st.StateTraceError, match=f"State 'u' {HERE} is written inside a raw JAX transform") as info:
+        f(1.0)
+    assert "statetransform.transform" in str(info.value)
+    assert any(entry.name == "f" and entry.path.name == "test_9_refusals.py" for entry in info.traceback)
+    assert s.value == 1.0
+
+
+@pytest.mark.parametrize("inner", ["jit", "checkpoint", "grad"])
+def test_a_transformed_function_that_writes_is_refused_inside_a_raw_transform(inner: str) -> None:
+    s = State(jnp.float32(1), name="u")
+    f = getattr(transform, inner)(_writes(s))
+    f(0.0), f(0.0)
+    for raw in ("jit", "grad", "scan", "cond"):
+        with pytest.raises(st.StateTraceError, match="State 'u'"):
+            RAW[raw](f)
+        assert s.value == 1.0
+
+
+def test_reads_inside_a_raw_jax_transform_work_as_closing_over_the_value() -> None:
+    s = State(jnp.float32(3), name="u")
+    assert jax.jit(lambda x: s.value * x)(2.0) == 6.0
+    assert jax.grad(lambda x: s.value * x)(2.0) == 3.0
+    assert transform.jit(lambda x: jax.vmap(lambda y: s.value * y)(x))(jnp.ones(2)).tolist() == [3.0, 3.0]
+    s.value = jnp.float32(4)
+    assert transform.jit(lambda x: jax.lax.map(lambda y: s.value * y, x))(jnp.ones(2)).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        (lambda v: jnp.zeros(4), r"on entry : float32\[3\]\n  after    : float32\[4\]   \(written at .*\)"),
+        (lambda v: v.astype(jnp.int32), r"after    : int32\[3\](.|\n)*astype\(u.value.dtype\)"),
+        (lambda v: {"a": v}, r"after    : \{'a': float32\[3\]\}(.|\n)*full structure before the loop"),
+    ],
+    ids=["shape", "dtype", "structure"],
+)
+@pytest.mark.parametrize("loop", ["scan", "for_loop", "fori_loop", "while_loop"])
+def test_a_carry_that_changes_its_type_is_refused_with_both_types(loop: str, after: Any, text: str) -> None:
+    u = State(jnp.zeros(3), name="u")
+
+    def write() -> None:
+        u.value = after(u.value)
+
+    calls = {
+        "scan": lambda: transform.scan(lambda c, _: (write(), (c, None))[1], 0.0, None, length=2),
+        "for_loop": lambda: transform.for_loop(lambda x: write(), jnp.arange(2)),
+        "fori_loop": lambda: transform.fori_loop(0, 2, lambda i, c: (write(), c)[1], 0.0),
+        "while_loop": lambda: transform.while_loop(lambda c: c < 2, lambda c: (write(), c + 1)[1], 0),
+    }
+    message = f"{loop}: the body changes the type of State 'u' {HERE}.\n  " + r"(.|\n)*" + text
+    with pytest.raises(st.StateStructureError, match=message):
+        calls[loop]()
+    assert u.value.shape == (3,)
+
+
+def test_branches_that_leave_different_types_are_refused_by_name() -> None:
+    u = State(jnp.zeros(3), name="u")
+
+    def wide(x: Any) -> Any:
+        u.value = jnp.zeros(5)
+        return x
+
+    match = rf"cond: the branches leave State 'u' {HERE}(.|\n)*true_fun: float32\[5\](.|\n)*false_fun: float32\[3\]"
+    with pytest.raises(st.StateStructureError, match=match):
+        transform.cond(True, wide, lambda x: x, 1.0)
+
+
+def test_a_batched_write_to_a_shared_state_is_refused_by_name() -> None:
+    u = State(jnp.float32(0), name="u")
+    with pytest.raises(st.StateAxisError, match=f"vmap: State 'u' {HERE} is shared(.|\n)*state_axes"):
+        transform.vmap(_writes(u))(jnp.ones(3))
+    assert u.value == 0.0
+
+
+def test_a_condition_that_writes_is_refused_by_name() -> None:
+    n = State(jnp.int32(0), name="n")
+
+    def test(c: Any) -> Any:
+        n.value += 1
+        return c < 3
+
+    with pytest.raises(st.StateTraceError, match="the condition writes State 'n'"):
+        transform.while_loop(test, lambda c: c + 1, 0)
+
+
+def test_a_static_state_cannot_be_written_in_a_loop_or_branch() -> None:
+    mode = State("train", static=True, name="mode")
+
+    def body(c: Any) -> Any:
+        mode.value = "eval"
+        return c
+
+    with pytest.raises(st.StateStructureError, match="scan: State 'mode' .* is static"):
+        transform.scan(lambda c, _: (body(c), None), 0.0, None, length=2)
+
+
+def test_a_state_left_out_of_states_is_constant_and_its_write_refused() -> None:
+    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+    f = transform.checkpoint(lambda x: a.value * b.value * x, states=a)
+    assert f(1.0) == 2.0
+    b.value = jnp.float32(5)
+    assert f(1.0) == 5.0
+    with pytest.raises(st.StateTraceError, match="State 'b' .*`states=`"):
+        transform.checkpoint(_writes(b), states=a)(1.0)
+
+
+def test_all_errors_derive_from_one() -> None:
+    for error in (st.StateTraceError, st.StateStructureError, st.StateAxisError):
+        assert issubclass(error, st.StateTransformError)
+
+
+def test_a_value_that_is_no_array_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=f"State 'text' {HERE} is given a value of type str(.|\n)*static=True"):
+        State("hello", name="text")
+    s = State(1.0, name="number")
+    with pytest.raises(TypeError, match="State 'number'"):
+        s.value = {"a": object()}
+    with pytest.raises(TypeError, match="not hashable"):
+        State([1], static=True)
