@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
+from . import keys
 from .arguments import refs_in, reveal, token_of
 from .compat import (
     ContextDict,
@@ -52,8 +53,10 @@ def _read_abstract(*, state: Any, avals: tuple[Any, ...]) -> list[Any]:
 class StagedFrame(Frame):
     """A frame whose states become inputs of the jaxpr that is being traced."""
 
-    def __init__(self, is_lifted: Callable[[State], bool] | None = None) -> None:
+    def __init__(self, is_lifted: Callable[[State], bool] | None = None, unwraps_keys: bool = False) -> None:
         super().__init__()
+        self._unwraps_keys = unwraps_keys
+        self._body_trace: Any = None
         self.reads: dict[State, Any] = {}  # state -> (tree definition, abstract values, leaves)
         self.statics: dict[State, Any] = {}
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
@@ -63,7 +66,7 @@ class StagedFrame(Frame):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._trace = None  # a frame that outlives its trace must not keep it
+        self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
         value = read_outside(self, state)
@@ -78,7 +81,18 @@ class StagedFrame(Frame):
         with set_current_trace(self._trace):
             inputs = read_p.bind(state=state._token, avals=avals) if leaves else []
         self.reads[state] = (treedef, avals, inputs)
-        return treedef.unflatten(inputs)
+        value = treedef.unflatten(inputs)
+        if self._unwraps_keys:
+            with set_current_trace(self._trace):
+                value, rewrap = keys.unwrap(value)
+            with set_current_trace(self._body_trace):
+                value = rewrap(value)
+        return value
+
+    def runs_here(self) -> None:
+        super().runs_here()
+        with take_current_trace() as trace:
+            self._body_trace = trace
 
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
@@ -180,13 +194,14 @@ def trace(
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
     """
-    seen: dict[str, Any] = {}
+    seen: dict[str, Any] = {"rewrap": lambda tree: tree}
+    unwraps_keys = around is not None and keys.is_checking()
 
     @_named_like(fun)
     def body(*args: Any, **kwargs: Any) -> Any:
         frame: StagedFrame = seen["frame"]
         frame.runs_here()
-        args, kwargs = reveal((args, kwargs))
+        args, kwargs = reveal(seen["rewrap"]((args, kwargs)))
         try:
             out = fun(*args, **kwargs)
         except CONCRETIZATION_ERRORS as error:
@@ -197,15 +212,18 @@ def trace(
 
     @_named_like(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        seen["frame"] = frame = StagedFrame(is_lifted)
+        seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
         with frame:
+            if unwraps_keys:
+                (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
             results = (around(body) if around is not None else body)(*args, **kwargs)
             leaves, seen["tree"] = jax.tree.flatten(results)
             # The inputs are also outputs for now, so that none of them is dropped as unused.
             return leaves, [leaf for _, _, inputs in frame.reads.values() for leaf in inputs]
 
     try:
-        closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
+        with keys.check_later():
+            closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
         frame = seen["frame"]
         names = [describe(state) for state, (_, avals, _) in frame.reads.items() for _ in avals]
         is_read = lambda eqn: eqn.primitive is read_p
@@ -257,7 +275,7 @@ class TraceCache:
     ) -> tuple[list[Any], Record, list[Any]]:
         """The leaves of the arguments, the record that fits now, and the values of the states it reads."""
         leaves, treedef = jax.tree.flatten((args, kwargs))
-        key = (treedef, tuple([typeof(leaf) for leaf in leaves]))
+        key = (treedef, tuple([typeof(leaf) for leaf in leaves]), keys.is_checking())
         slot = self._records.current()
         for record, guard, refs in slot.get(key, ()):
             if guard.resolve((fun, *[ref.get() for ref in refs])) is not None:

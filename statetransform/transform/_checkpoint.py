@@ -68,6 +68,17 @@ class _Around:
             prevent_cse = self._prevent_cse
             if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
+            _refuse_references((args, kwargs))
             return jax.checkpoint(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
 
         return call
+
+
+def _refuse_references(arguments: Any) -> None:
+    """A body that writes a `jax.Ref` would write it again when it is recomputed, silently."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arguments):
+        if isinstance(leaf, jax.Ref):
+            raise TypeError(
+                f"checkpoint: the argument at {jax.tree_util.keystr(path)} is a `jax.Ref`. Recomputation would "
+                "repeat the writes to it. Hold the value in a `State`, which is written once."
+            )
