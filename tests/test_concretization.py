@@ -1,0 +1,210 @@
+"""Python control flow on a traced value: the error says whose value it is, and what to do."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, transform
+
+ADVICE = (
+    "static_argnums",
+    "State(value, static=True)",
+    "jax.ensure_compile_time_eval",
+    "transform.cond",
+)
+
+
+def notes_of(call: Any, kind: type[Exception] = jax.errors.TracerBoolConversionError) -> str:
+    with pytest.raises(kind) as info:
+        call()
+    notes = "\n".join(getattr(info.value, "__notes__", []))
+    for cure in ADVICE:
+        assert cure in notes
+    return notes
+
+
+@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit, transform.named_call])
+def test_a_decision_on_an_argument_names_the_argument(wrap: Any) -> None:
+    notes = notes_of(lambda: wrap(lambda x, threshold: x if threshold > 0 else -x)(1.0, 2.0))
+    assert "argument `threshold`" in notes
+    assert "`x`" not in notes
+
+
+@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
+def test_a_decision_on_a_state_names_the_state_and_its_birthplace(wrap: Any) -> None:
+    other, mode = State(1.0, name="other"), State(jnp.float32(1), name="mode")
+
+    def f(x: Any) -> Any:
+        x = x + other.value
+        return x if mode.value > 0 else -x
+
+    notes = notes_of(lambda: wrap(f)(1.0))
+    assert "State 'mode' (created at test_concretization.py:" in notes
+    assert "other" not in notes
+    assert "argument" not in notes.partition("\n")[0]
+
+
+def test_a_decision_on_something_computed_from_both_names_both() -> None:
+    s = State(jnp.ones(3), name="s")
+
+    def f(x: Any, y: Any) -> Any:
+        z = jnp.sin(x) @ s.value
+        for _ in range(3):
+            z = jax.jit(lambda z: z * 2.0)(z)
+        return y if z > 0 else -y
+
+    first_line = notes_of(lambda: transform.checkpoint(f)(jnp.ones(3), 1.0)).partition("\n")[0]
+    assert "argument `x`" in first_line
+    assert "State 's'" in first_line
+    assert "`y`" not in first_line
+
+
+def test_a_leaf_of_a_container_is_named_by_its_path() -> None:
+    def f(config: Any, x: Any) -> Any:
+        return x if config["deep"][1] else -x
+
+    assert "config['deep'][1]" in notes_of(
+        lambda: transform.checkpoint(f)({"deep": [1, True]}, 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (lambda n: range(n), jax.errors.TracerIntegerConversionError),
+        (lambda n: int(n), jax.errors.ConcretizationTypeError),
+        (lambda n: float(n), jax.errors.ConcretizationTypeError),
+        (lambda n: np.asarray(n), jax.errors.TracerArrayConversionError),
+        (lambda n: [1, 2, 3][n], jax.errors.TracerIntegerConversionError),
+        (lambda n: jnp.arange(n), jax.errors.ConcretizationTypeError),
+        (lambda n: jnp.ones(3)[n > 0], jax.errors.NonConcreteBooleanIndexError),
+    ],
+    ids=["range", "int", "float", "numpy", "list index", "arange", "mask"],
+)
+def test_every_concretization_error_carries_the_note(body: Any, kind: type[Exception]) -> None:
+    notes = notes_of(lambda: transform.checkpoint(lambda n: (body(n), n)[1])(3), kind)
+    assert "argument `n`" in notes
+
+
+def test_methods_and_keyword_arguments_are_named() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.gate = State(jnp.float32(1), name="gate")
+
+        @transform.checkpoint
+        def step(self, x: Any, *, flag: Any) -> Any:
+            return x if flag else -x
+
+        @transform.checkpoint
+        def gated(self, x: Any) -> Any:
+            return x if self.gate.value else -x
+
+    m = Model()
+    assert "argument `flag`" in notes_of(lambda: m.step(1.0, flag=True))
+    assert "State 'gate'" in notes_of(lambda: m.gated(1.0))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_note_is_there_when_the_body_stands_deep_inside(depth: int) -> None:
+    s = State(jnp.float32(1), name="inner")
+
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        return x if s.value > 0 else -x
+
+    stack = [transform.checkpoint, transform.grad, transform.jit][:depth]
+    g = functools.reduce(lambda f, t: t(f), stack, f)
+    assert "State 'inner'" in notes_of(lambda: g(1.0))
+    assert s.value == 1.0
+
+
+def test_an_inner_function_names_the_value_by_its_own_argument() -> None:
+    @transform.checkpoint
+    def inner(y: Any) -> Any:
+        return y if y > 0 else -y
+
+    assert "argument `y`" in notes_of(lambda: transform.jit(lambda x: inner(x * 2))(1.0))
+
+
+def test_a_decision_inside_a_raw_loop_still_carries_the_advice() -> None:
+    s = State(jnp.float32(1), name="s")
+
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (c if s.value > 0 else -c, None), x, None, length=2)[0]
+
+    notes_of(lambda: f(1.0))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda f: transform.scan(lambda c, x: (f(c), None), 1.0, jnp.ones(2)),
+        lambda f: transform.for_loop(f, jnp.ones(2)),
+        lambda f: transform.fori_loop(0, 2, lambda i, c: f(c), 1.0),
+        lambda f: transform.while_loop(lambda c: c < 3, f, 1.0),
+        lambda f: transform.cond(True, f, f, 1.0),
+    ],
+    ids=["scan", "for_loop", "fori_loop", "while_loop", "cond"],
+)
+def test_bodies_of_loops_and_branches_carry_the_note(loop: Any) -> None:
+    s = State(jnp.float32(1), name="s")
+
+    def body(x: Any) -> Any:
+        s.value = s.value * 2.0
+        return x if s.value > 0 else -x
+
+    assert "State 's'" in notes_of(lambda: loop(body))
+    assert s.value == 1.0
+
+
+@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
+def test_an_error_of_the_user_is_passed_on_as_it_is(wrap: Any) -> None:
+    error = ValueError("mine")
+
+    def f(x: Any) -> Any:
+        raise error
+
+    with pytest.raises(ValueError, match="mine") as info:
+        wrap(f)(1.0)
+    assert info.value is error
+    assert not any("static_argnums" in note for note in getattr(error, "__notes__", []))
+
+
+def test_the_same_call_may_fail_again_with_the_same_single_note() -> None:
+    f = transform.checkpoint(lambda x: x if x else -x)
+    counts = []
+    for _ in range(2):
+        with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+            f(1.0)
+        counts.append(len(info.value.__notes__))
+    assert counts[0] == counts[1]
+    assert sum("static_argnums" in note for note in info.value.__notes__) == 1
+
+
+def test_the_advice_works() -> None:
+    s, mode = State(jnp.float32(3), name="s"), State(True, static=True)
+    assert transform.checkpoint(lambda x, n: x if n > 0 else -x, static_argnums=1)(1.0, -1) == -1.0
+    assert transform.checkpoint(lambda x: x if mode.value else -x)(1.0) == 1.0
+    f = transform.checkpoint(lambda x: transform.cond(s.value > 0, lambda x: x, lambda x: -x, x))
+    assert f(1.0) == 1.0
+    s.value = jnp.float32(-3)
+    assert f(1.0) == -1.0
+
+    def constant(x: Any) -> Any:
+        with jax.ensure_compile_time_eval():
+            n = jnp.sum(jnp.arange(3))
+            return x if n == 3 else -x
+
+    assert transform.checkpoint(constant)(1.0) == 1.0
+
+
+def test_concrete_true_explains_what_to_use() -> None:
+    with pytest.raises(NotImplementedError, match=r"static_argnums(.|\n)*ensure_compile_time_eval"):
+        transform.checkpoint(lambda x: x, concrete=True)
