@@ -25,8 +25,9 @@ Step = tuple[str, Any]
 Kind = Any
 
 _LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"jax", "jaxlib", "numpy", "scipy"}
+_PACKAGE = __name__.partition(".")[0] + "."
 _OPAQUE = (
-    str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType,
+    str, bytes, bytearray, int, float, complex, bool, type(None), types.ModuleType,
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
 _SEQUENCES = (list, tuple, deque)
@@ -90,14 +91,19 @@ def has_states(obj: Any) -> bool:
 
 
 def walk(
-    roots: Iterable[Any], *, through_globals: bool = False, limit: int | None = None
+    roots: Iterable[Any],
+    *,
+    through_globals: bool = False,
+    limit: int | None = None,
+    empty: list[tuple[Step, ...]] | None = None,
 ) -> Iterator[tuple[tuple[str, ...], tuple[Step, ...], State]]:
     """Yields each reachable state once, nearest first, with its label and the steps that lead to it.
 
     Args:
       roots: where to start; the first step of each path is ("item", index of the root).
-      through_globals: also follow the global names that functions use.
+      through_globals: also follow the global names that functions use, classes and their methods.
       limit: give up behind so many objects.
+      empty: takes the steps to the empty lists and dicts on the way.
     """
     queue = deque(((), (("item", i),), root) for i, root in enumerate(roots))
     seen: dict[int, Any] = {}  # the values keep temporary objects alive, so that no address is used twice
@@ -108,9 +114,11 @@ def walk(
         seen[id(obj)] = obj
         if isinstance(obj, State):
             yield label, steps, obj
-        elif not isinstance(obj, _OPAQUE):
+        elif empty is not None and isinstance(obj, list | dict) and not obj:
+            empty.append(steps)
+        elif _is_open(obj, through_globals):
             for name, more, child in _children(obj, through_globals):
-                if not isinstance(child, _OPAQUE):
+                if _is_open(child, through_globals):
                     queue.append(((*label, name) if name else label, (*steps, *more), child))
 
 
@@ -125,7 +133,7 @@ def _in_order(obj: Any) -> Iterator[State]:
         seen[id(obj)] = obj
         if isinstance(obj, State):
             yield obj
-        elif not isinstance(obj, _OPAQUE):
+        elif _is_open(obj, False):
             pending.extend(reversed([child for _, _, child in _children(obj, False)]))
 
 
@@ -149,9 +157,43 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step
         yield "", (("attr", "func"),), obj.func
         yield "args", (("attr", "args"),), obj.args
         yield "keywords", (("attr", "keywords"),), obj.keywords
-    elif type(obj).__module__.partition(".")[0] not in _LIBRARIES or dataclasses.is_dataclass(obj):
+    elif isinstance(obj, type):
+        for name, child in vars(obj).items():
+            if not isinstance(child, staticmethod | classmethod | property):
+                yield name, (("attr", name),), child
+    elif type(obj).__module__.startswith(_PACKAGE):  # a transformed function, but not its caches
+        if hasattr(obj, "__wrapped__"):
+            yield "", (("attr", "__wrapped__"),), obj.__wrapped__
+    elif _is_users(type(obj)) or dataclasses.is_dataclass(obj) or isinstance(obj, types.SimpleNamespace):
         for name, child in _attributes(obj):
             yield name, (("attr", name),), child
+        yield from _class_children(obj, through_globals)
+
+
+def _is_users(obj: Any) -> bool:
+    """Whether a class, function or module is of neither the standard library nor JAX."""
+    module = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
+    return (module or "").partition(".")[0] not in _LIBRARIES
+
+
+def _is_open(obj: Any, through_globals: bool) -> bool:
+    """Whether to look inside."""
+    if isinstance(obj, type):
+        return through_globals and _is_users(obj) and not obj.__module__.startswith(_PACKAGE)
+    return not isinstance(obj, _OPAQUE)
+
+
+def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
+    """What an object has from its class: values as attributes of its own, and methods for their globals."""
+    for cls in type(obj).__mro__:
+        if cls is object or not _is_users(cls):
+            continue
+        for name, child in list(vars(cls).items()):
+            if isinstance(child, types.FunctionType | functools.partial) or hasattr(child, "__wrapped__"):
+                if through_globals and not isinstance(child, staticmethod | classmethod):
+                    yield name, (("attr", "__class__"), ("attr", name)), child
+            elif isinstance(child, State | list | dict | tuple):
+                yield name, (("attr", name),), child
 
 
 def _function_children(
@@ -170,9 +212,14 @@ def _function_children(
     if through_globals:
         for name in _global_names(fun.__code__):
             child = fun.__globals__.get(name)
-            if isinstance(child, types.FunctionType) and (child.__module__ or "").partition(".")[0] in _LIBRARIES:
+            if isinstance(child, types.FunctionType) and not _is_users(child):
                 continue
-            yield name, (("attr", "__globals__"), ("item", name)), child
+            here = (("attr", "__globals__"), ("item", name))
+            yield name, here, child
+            if isinstance(child, types.ModuleType) and _is_users(child):
+                for inner in _global_names(fun.__code__):
+                    if inner in vars(child):
+                        yield f"{name}.{inner}", (*here, ("attr", inner)), vars(child)[inner]
 
 
 @functools.lru_cache(maxsize=4096)

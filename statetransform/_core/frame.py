@@ -144,6 +144,12 @@ class Frame:
                     self.sites[state] = user_site()
         return {state: self.values[state] for state in self.sites}
 
+    def forget(self) -> None:
+        """Drops all values; the function has ended, and its results are in other hands."""
+        self.values.clear()
+        self.born.clear()
+        self._containers.clear()
+
     def survivors(self) -> dict[State, Any]:
         """The states made here that are still reachable, with their values."""
         return dict(self.born)

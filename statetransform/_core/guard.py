@@ -20,6 +20,7 @@ from .find import Step, walk
 from .state import State
 
 _UNROLLED = 16  # states that are compared one by one; more in one list comparison
+_SHORT_WALK = 1000  # the same where there is no state to find, only containers that may get some
 _WALK_LIMIT = 100_000  # objects; states farther away are not guarded against rebinding
 
 
@@ -43,12 +44,15 @@ class Guard:
         wanted = {id(state): state for state in states}
         paths: dict[tuple[Step, ...], State] = {}
         lengths: dict[tuple[Step, ...], int] = {}
-        if wanted:
-            for _, steps, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
-                if id(state) in wanted and _reaches(roots, steps, state, lengths):
-                    paths[steps] = wanted.pop(id(state))
-                    if not wanted:
-                        break
+        empty: list[tuple[Step, ...]] = []
+        limit = _WALK_LIMIT if wanted else _SHORT_WALK
+        for _, steps, state in walk(roots, through_globals=True, limit=limit, empty=empty):
+            if id(state) in wanted and _reaches(roots, steps, state, lengths):
+                paths[steps] = wanted.pop(id(state))
+            if not wanted:
+                break
+        # A container that is empty now may hold states later.
+        lengths.update({path: 0 for path in empty if _leads_to_nothing(roots, path)})
         # States that no path leads to (made inside the function, kept in a registry) cannot be rebound.
         loose = list(wanted.values())
         self._paths = {steps: state._token for steps, state in paths.items()}
@@ -80,7 +84,7 @@ class Guard:
             wanted = [f"{names[i]}._value" for i in passed]
             return writer.compile("obj", *lines, f"return [{', '.join(wanted)}]")
         lines = [f"states = [{', '.join(writer.items)}]", f"if states != {writer.constant(list(states))}: return None"]
-        if len(passed) != len(states):
+        if list(passed) != list(range(len(states))):
             lines.append(f"states = {writer.constant(itemgetter(*passed, 0))}(states)[:-1]")
         return writer.compile("obj", *lines, "return [state._value for state in states]")
 
@@ -121,6 +125,10 @@ class _Writer:
     def walk(self, paths: dict[tuple[Step, ...], Any], loose: list[Any]) -> list[Any]:
         """Writes the walk; `items` are the expressions for what it finds. Gives the tokens in that order."""
         tree: dict[Step, Any] = {}
+        for steps in self._lengths:  # containers without states are visited as well
+            node = tree
+            for step in steps:
+                node = node.setdefault(step, {})
         for steps, token in paths.items():
             node = tree
             for step in steps[:-1]:
@@ -154,7 +162,7 @@ class _Writer:
         length = self._lengths.get(path)
         if length is not None:
             self._lines.append(f"if len({name}) != {length}: return None")
-        if length is not None and list(node) == [("item", i) for i in range(length)] and (
+        if length and list(node) == [("item", i) for i in range(length)] and (
             not any(isinstance(child, dict) for child in node.values())
         ):
             self.items.append(f"*{name}")
@@ -187,6 +195,17 @@ class _Writer:
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name
+
+
+def _leads_to_nothing(roots: Sequence[Any], path: Sequence[Step]) -> bool:
+    """Whether a path really leads to an empty container."""
+    obj: Any = roots
+    try:
+        for kind, key in path:
+            obj = getattr(obj, key) if kind == "attr" else obj[key]
+    except Exception:
+        return False
+    return isinstance(obj, list | dict) and not obj
 
 
 def _reaches(

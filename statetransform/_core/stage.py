@@ -208,6 +208,7 @@ def trace(
             seen["culprit"] = Culprit(error)
             return seen["culprit"].tracers
         results, seen["layout"] = pack(frame, out)
+        frame.forget()  # the transform around the body ends before the frame does
         return results
 
     @_named_like(fun)

@@ -37,6 +37,7 @@ from .._core.stage import Record, states_of, trace
 from .._core.wrapper import Transformed, decorate
 
 _layout_numbers = itertools.count()
+_NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
 FastPath = tuple[Any, ...]
 
 
@@ -282,7 +283,9 @@ class Jitted(Transformed):
         except Exception as error:
             # Not the user's error: the walk to the states failed, or a state came as an argument.
             arguments = (args, kwargs)
-            if isinstance(error, Restage) or entry.guard.resolve((None, obj)) is None or hide(arguments) is not arguments:
+            if isinstance(error, Restage):
+                return self.call_slowly(obj, args, kwargs, error.record)
+            if entry.guard.resolve((None, obj)) is None or hide(arguments) is not arguments:
                 return self.call_slowly(obj, args, kwargs)
             raise
         if type(written) is list and not written:
@@ -304,11 +307,13 @@ class Jitted(Transformed):
             state._value = value
         return out
 
-    def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that looks at its arguments first."""
+    def call_slowly(
+        self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None
+    ) -> Any:
+        """A call that looks at its arguments first; `record` is a trace for them, if there is one already."""
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        entry, states, results = self.run("__call__", obj, args, kwargs)
+        entry, states, results = self.run("__call__", obj, args, kwargs, record)
         return entry.finish(states, results)
 
     def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
@@ -329,7 +334,9 @@ class Jitted(Transformed):
         instance = None if obj is NO_SELF else hide_self(obj)
         return AheadOfTime(stage, entry, states, instance, fixed)
 
-    def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Entry, list[Any], Any]:
+    def run(
+        self, method: str, obj: Any, args: Any, kwargs: Any, record: Record | None = None
+    ) -> tuple[Entry, list[Any], Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
         Returns:
@@ -347,7 +354,6 @@ class Jitted(Transformed):
             for member in objects:
                 _when_gone(member, self, key)
         hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
-        record: Record | None = None
         for _ in range(4):
             entry, states = family.choose(roots, hint, record, self.donates)
             if entry is None:
@@ -481,5 +487,41 @@ def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
 Jitted.trace.takes_instance = Jitted.lower.takes_instance = True  # type: ignore[attr-defined]
 
 
-def jit(fun: Any = None, /, **options: Any) -> Any:
-    return decorate(Jitted, fun, **options)
+def jit(
+    fun: Any = None,
+    /,
+    *,
+    in_shardings: Any = _NOT_GIVEN,
+    out_shardings: Any = _NOT_GIVEN,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: Any = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+    donate_states: bool = False,
+) -> Any:
+    given = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
+        "inline": inline,
+        "compiler_options": compiler_options,
+    }
+    defaults = {"in_shardings": _NOT_GIVEN, "out_shardings": _NOT_GIVEN, "keep_unused": False, "inline": False}
+    options = {name: value for name, value in given.items() if value is not defaults.get(name)}
+    return decorate(
+        Jitted,
+        fun,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_states=donate_states,
+        **options,
+    )
