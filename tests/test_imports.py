@@ -1,0 +1,144 @@
+"""What importing the package brings in, and which way imports run within it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import statetransform
+
+ROOT = pathlib.Path(statetransform.__file__).parent
+EXTRAS = [
+    "rich",
+    "matplotlib",
+    "tqdm",
+    "flax",
+    "brainstate",
+    "equinox",
+    "sklearn",
+    "orbax",
+    "optax",
+    "hypothesis",
+    "scipy.stats",
+]
+PRIVATE_JAX = {"_core/compat.py", "_analysis/compat.py"}
+
+
+def python(code: str) -> str:
+    """Runs code in an interpreter of its own, warnings being errors."""
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**env, "PYTHONPATH": str(ROOT.parent), "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_brings_in_no_extra_and_gives_no_warning() -> None:
+    out = python(f"import sys, statetransform; print([m for m in {EXTRAS} if m in sys.modules])")
+    assert out.strip() == "[]"
+
+
+def test_importing_starts_no_device_and_changes_no_setting_of_jax() -> None:
+    code = """
+import jax
+before = dict(jax.config.values)
+import statetransform
+assert dict(jax.config.values) == before
+jax.config.update("jax_num_cpu_devices", 3)  # refused once a device was started
+print(len(jax.devices()))
+"""
+    assert python(code).strip() == "3"
+
+
+def test_the_package_has_a_marker_for_type_checkers() -> None:
+    assert (ROOT / "py.typed").exists()
+
+
+def modules() -> list[pathlib.Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def imported(path: pathlib.Path, top_level_only: bool = False) -> list[str]:
+    """Absolute names of what a module imports."""
+    package = [ROOT.name, *path.relative_to(ROOT).parts[:-1]]
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *([node.module] if node.module else [])])
+            found += [prefix, *[f"{prefix}.{alias.name}" for alias in node.names]]
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_compat_looks_into_jax(path: pathlib.Path) -> None:
+    if str(path.relative_to(ROOT)) in PRIVATE_JAX:
+        return
+    assert not [name for name in imported(path) if name.startswith("jax._src")]
+    assert "jax._src" not in path.read_text()
+    assert "jax.__version__" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "_core").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_imports_nothing_of_the_package_outside_itself(path: pathlib.Path) -> None:
+    ours = [name for name in imported(path) if name.startswith("statetransform")]
+    assert not [name for name in ours if not name.startswith("statetransform._core")]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "transform").glob("*.py")), ids=lambda path: path.name
+)
+def test_transforms_do_not_import_what_stands_above_them(path: pathlib.Path) -> None:
+    above = ("statetransform.policies", "statetransform.inspect", "statetransform._adapters")
+    assert not [name for name in imported(path, top_level_only=True) if name.startswith(above)]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_it_holds(path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert not tree.body or ast.get_docstring(tree)
+
+
+def test_a_model_needs_nothing_but_jax_and_the_package() -> None:
+    code = """
+import jax.numpy as jnp
+import statetransform as st
+from statetransform import State, transform
+
+class Heat:
+    def __init__(self, n):
+        self.u = State(jnp.zeros(n).at[n // 2].set(1.0), name="u")
+
+    @transform.checkpoint(static_argnums=(1,))
+    def step(self, dt, order):
+        lap = jnp.roll(self.u.value, 1) - 2 * self.u.value + jnp.roll(self.u.value, -1)
+        self.u.value = self.u.value + dt * lap * order
+
+heat = Heat(8)
+
+@transform.jit
+def loss(dt):
+    def energy(dt):
+        heat.step(dt, 1)
+        heat.step(dt, 1)
+        return (heat.u.value ** 2).sum()
+
+    return transform.grad(energy)(dt)
+
+print(float(loss(0.1)) < 0, abs(float(heat.u.value.sum()) - 1) < 1e-6)
+"""
+    assert python(code).split() == ["True", "True"]

@@ -1,0 +1,146 @@
+"""The public names, their homes, their signatures and their documentation."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+FACE = {
+    "Param", "RandomState", "State", "StateAxisError", "StateStructureError", "StateTraceError",
+    "StateTransformError", "Values", "__version__", "states", "transform", "update", "values",
+}  # fmt: skip
+TRANSFORMS = {
+    "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",
+    "eval_shape", "for_loop", "fori_loop", "functionalize", "grad", "hessian", "jacfwd",
+    "jacrev", "jit", "jvp", "lift", "linearize", "make_jaxpr", "map", "named_call", "remat",
+    "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
+}  # fmt: skip
+OF_JAX = {
+    name: getattr(home, name)
+    for name in sorted(TRANSFORMS - {"checkify", "for_loop", "functionalize", "lift", "remat"})
+    for home in (jax, jax.lax)
+    if hasattr(home, name)
+}
+# What is private or on its way out in JAX itself.
+NOT_KEPT = {"device", "backend", "saveable_args", "in_nzs", "concrete"}
+
+
+def test_the_face_has_at_least_the_names_of_the_contract() -> None:
+    assert set(st.__all__) >= FACE
+    assert all(hasattr(st, name) for name in st.__all__)
+    assert sorted(st.__all__) == sorted(set(st.__all__))
+
+
+def test_every_transform_of_the_contract_is_there() -> None:
+    assert set(transform.__all__) >= TRANSFORMS
+    assert all(callable(getattr(transform, name)) for name in transform.__all__)
+
+
+def test_remat_is_checkpoint() -> None:
+    assert transform.remat is transform.checkpoint
+
+
+def test_the_classes_of_the_contract_derive_as_it_says() -> None:
+    assert issubclass(st.Param, st.State)
+    assert issubclass(st.RandomState, st.State)
+    for name in ("StateTraceError", "StateStructureError", "StateAxisError"):
+        assert issubclass(getattr(st, name), st.StateTransformError)
+
+
+@pytest.mark.parametrize("name", sorted(FACE - {"__version__", "transform"}))
+def test_public_objects_say_that_they_live_in_the_package(name: str) -> None:
+    assert getattr(st, name).__module__ == "statetransform"
+    assert getattr(st, name).__qualname__ == name
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_public_transforms_say_that_they_live_in_transform(name: str) -> None:
+    assert getattr(transform, name).__module__ == "statetransform.transform"
+    assert getattr(transform, name).__name__ in (name, "checkpoint" if name == "remat" else name)
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_every_transform_is_documented_with_an_example(name: str) -> None:
+    doc = inspect.getdoc(getattr(transform, name)) or ""
+    assert doc.strip()
+    assert ">>>" in doc
+
+
+@pytest.mark.parametrize("name", OF_JAX)
+def test_a_transform_keeps_the_names_order_and_defaults_of_jax(name: str) -> None:
+    theirs = inspect.signature(OF_JAX[name]).parameters
+    ours = inspect.signature(getattr(transform, name)).parameters
+    kept = [p for p in theirs.values() if p.name not in NOT_KEPT and not p.name.startswith("_")]
+    assert [p.name for p in kept if p.name not in ours and p.name != "f"] == []
+    positional = [p.name for p in kept if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    assert [p for p in ours if p in positional][: len(positional)] == [
+        p for p in positional if p in ours
+    ]
+    for p in kept:
+        default = ours[p.name].default if p.name in ours else p.default
+        plain = isinstance(p.default, int | str | tuple | None) and p.name != "argnums"
+        if plain and p.name != "fun":
+            assert default == p.default
+
+
+def parameters(name: str) -> dict[str, Any]:
+    return {
+        p.name: p.default for p in inspect.signature(getattr(transform, name)).parameters.values()
+    }
+
+
+def test_checkpoint_has_the_signature_of_the_contract() -> None:
+    assert list(parameters("checkpoint").items()) == [
+        ("fun", None),
+        ("prevent_cse", True),
+        ("policy", None),
+        ("static_argnums", ()),
+        ("static_argnames", ()),
+        ("concrete", False),
+        ("states", None),
+        ("methods", None),
+    ]
+    kinds = {p.kind for p in list(inspect.signature(transform.checkpoint).parameters.values())[1:]}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_what_is_added_to_jax_has_the_names_of_the_contract() -> None:
+    for name in (
+        "grad",
+        "value_and_grad",
+        "vjp",
+        "jvp",
+        "linearize",
+        "jacfwd",
+        "jacrev",
+        "hessian",
+    ):
+        assert parameters(name)["states"] is None
+    assert parameters("jit")["donate_states"] is False
+    assert parameters("vmap")["state_axes"] is None
+    assert parameters("vmap")["split_rngs"] is True
+    for name in ("scan", "for_loop", "while_loop"):
+        assert parameters(name)["checkpoint"] is None
+    assert parameters("scan")["progress"] is None
+    assert list(parameters("while_loop"))[:3] == ["cond_fun", "body_fun", "init_val"]
+    assert parameters("while_loop")["max_steps"] is None
+    assert list(parameters("functionalize")) == ["fun", "static_argnums", "static_argnames"]
+
+
+def test_the_parts_of_state_have_the_names_of_the_contract() -> None:
+    assert list(inspect.signature(st.State).parameters) == ["value", "name", "static", "metadata"]
+    assert list(inspect.signature(st.RandomState).parameters)[:2] == ["seed_or_key", "name"]
+    assert list(inspect.signature(st.RandomState.split).parameters) == ["self", "num"]
+    assert list(inspect.signature(st.states).parameters) == ["tree", "kinds"]
+    assert list(inspect.signature(st.update).parameters) == ["states", "values"]
+
+
+def test_no_public_name_hides_a_private_module() -> None:
+    assert not [name for name in dir(st) if name.startswith("_core") and name in st.__all__]
+    assert isinstance(st.__version__, str)
