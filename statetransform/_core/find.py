@@ -139,7 +139,7 @@ def _in_order(obj: Any) -> Iterator[State]:
 
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
     """The objects directly below one, each with its label and the steps to it."""
-    if isinstance(obj, dict):
+    if isinstance(obj, dict | types.MappingProxyType):
         for key, child in list(obj.items()):
             yield str(key), (("item", key),), child
     elif isinstance(obj, _SEQUENCES):

@@ -12,6 +12,7 @@ This is on the hot path, so a guard writes the walk down as one Python function,
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -20,7 +21,7 @@ from .find import Step, walk
 from .state import State
 
 _UNROLLED = 16  # states that are compared one by one; more in one list comparison
-_SHORT_WALK = 1000  # the same where there is no state to find, only containers that may get some
+_SHORT_WALK = 200  # the same for containers that are empty, but may get states
 _WALK_LIMIT = 100_000  # objects; states farther away are not guarded against rebinding
 
 
@@ -44,14 +45,15 @@ class Guard:
         wanted = {id(state): state for state in states}
         paths: dict[tuple[Step, ...], State] = {}
         lengths: dict[tuple[Step, ...], int] = {}
-        empty: list[tuple[Step, ...]] = []
-        limit = _WALK_LIMIT if wanted else _SHORT_WALK
-        for _, steps, state in walk(roots, through_globals=True, limit=limit, empty=empty):
-            if id(state) in wanted and _reaches(roots, steps, state, lengths):
-                paths[steps] = wanted.pop(id(state))
-            if not wanted:
-                break
+        if wanted:
+            for _, steps, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
+                if id(state) in wanted and _reaches(roots, steps, state, lengths):
+                    paths[steps] = wanted.pop(id(state))
+                    if not wanted:
+                        break
         # A container that is empty now may hold states later.
+        empty: list[tuple[Step, ...]] = []
+        deque(walk(roots, through_globals=True, limit=_SHORT_WALK, empty=empty), maxlen=0)
         lengths.update({path: 0 for path in empty if _leads_to_nothing(roots, path)})
         # States that no path leads to (made inside the function, kept in a registry) cannot be rebound.
         loose = list(wanted.values())

@@ -57,7 +57,8 @@ class StagedFrame(Frame):
         super().__init__()
         self._unwraps_keys = unwraps_keys
         self._body_trace: Any = None
-        self.reads: dict[State, Any] = {}  # state -> (tree definition, abstract values, leaves)
+        self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
+        self.inputs: list[Any] = []  # what the reads gave, for the time of the trace
         self.statics: dict[State, Any] = {}
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted = is_lifted
@@ -66,6 +67,8 @@ class StagedFrame(Frame):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self.inputs = []
+        self.forget()
         self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
@@ -80,7 +83,8 @@ class StagedFrame(Frame):
         avals = tuple(typeof(leaf) for leaf in leaves)
         with set_current_trace(self._trace):
             inputs = read_p.bind(state=state._token, avals=avals) if leaves else []
-        self.reads[state] = (treedef, avals, inputs)
+        self.reads[state] = (treedef, avals)
+        self.inputs += inputs
         value = treedef.unflatten(inputs)
         if self._unwraps_keys:
             with set_current_trace(self._trace):
@@ -119,8 +123,8 @@ class Record:
         self.consts = consts
         self.out_tree = out_tree
         self.read_tokens = tuple(state._token for state in frame.reads)
-        self.read_tree = jax.tree.structure([d.unflatten(a) for d, a, _ in frame.reads.values()])
-        self.read_avals = tuple(aval for _, avals, _ in frame.reads.values() for aval in avals)
+        self.read_tree = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
+        self.read_avals = tuple(aval for _, avals in frame.reads.values() for aval in avals)
         self.statics = tuple((state._token, value) for state, value in frame.statics.items())
         self.constants = tuple((state._token, leaves) for state, leaves in frame.constants.items())
         self.is_reusable = layout.is_reusable and not any(
@@ -220,13 +224,13 @@ def trace(
             results = (around(body) if around is not None else body)(*args, **kwargs)
             leaves, seen["tree"] = jax.tree.flatten(results)
             # The inputs are also outputs for now, so that none of them is dropped as unused.
-            return leaves, [leaf for _, _, inputs in frame.reads.values() for leaf in inputs]
+            return leaves, frame.inputs
 
     try:
         with keys.check_later():
             closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
         frame = seen["frame"]
-        names = [describe(state) for state, (_, avals, _) in frame.reads.items() for _ in avals]
+        names = [describe(state) for state, (_, avals) in frame.reads.items() for _ in avals]
         is_read = lambda eqn: eqn.primitive is read_p
         jaxpr, consts = close_over_inputs(closed, is_read, names, seen["tree"].num_leaves)
         if "culprit" in seen:
