@@ -1,0 +1,265 @@
+"""`grad` and its relatives: with respect to arguments, to states, and to both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import Param, State, transform
+
+from .cases import assert_same
+
+
+class Net:
+    def __init__(self) -> None:
+        self.w = Param(jnp.array([[1.0, 2.0], [3.0, 4.0]]), name="w")
+        self.b = Param({"bias": jnp.array([0.5, -0.5])}, name="b")
+        self.n = State(jnp.int32(0), name="n")
+
+    def loss(self, x: Any, y: Any = 1.0) -> Any:
+        self.n.value += 1
+        return jnp.sum(jnp.tanh(x @ self.w.value + self.b.value["bias"]) * y)
+
+    @transform.grad
+    def slope(self, x: Any, y: Any = 1.0) -> Any:
+        return self.loss(x, y)
+
+    @transform.value_and_grad(argnums=1)
+    def second_slope(self, x: Any, y: Any) -> Any:
+        return self.loss(x, y)
+
+
+def twin(w: Any, b: Any, x: Any, y: Any = 1.0) -> Any:
+    return jnp.sum(jnp.tanh(x @ w + b["bias"]) * y)
+
+
+X = jnp.array([0.3, -0.7])
+
+
+@pytest.fixture(params=["plain", "checkpoint", "jit"])
+def net_and_loss(request: pytest.FixtureRequest) -> tuple[Net, Any]:
+    net = Net()
+    return net, net.loss if request.param == "plain" else getattr(transform, request.param)(
+        net.loss
+    )
+
+
+def test_states_only_gives_gradients_in_the_structure_of_states(net_and_loss: Any) -> None:
+    net, loss = net_and_loss
+    gw, gb = jax.grad(twin, argnums=(0, 1))(net.w.value, net.b.value, X)
+    assert_same(transform.grad(loss, states=net.w)(X), gw)
+    assert_same(transform.grad(loss, states=[net.b, net.w])(X), [gb, gw])
+    assert_same(transform.grad(loss, states={"w": net.w})(X), {"w": gw})
+    assert_same(transform.grad(loss, states=st.states(net, Param))(X), {"w": gw, "b": gb})
+    value, gradients = transform.value_and_grad(loss, states=(net.w, (net.b,)))(X)
+    assert_same((value, gradients), (twin(net.w.value, net.b.value, X), (gw, (gb,))))
+    assert net.n.value == 5
+
+
+@pytest.mark.parametrize("argnums", [0, 1, -1, (0,), (1, 0), (0, -1)])
+def test_states_and_argnums_give_a_pair(argnums: Any, net_and_loss: Any) -> None:
+    net, loss = net_and_loss
+    y = jnp.array([1.0, 2.0])
+    reference = jax.grad(twin, argnums=0)(net.w.value, net.b.value, X, y)
+    arguments = jax.grad(lambda x, y: twin(net.w.value, net.b.value, x, y), argnums=argnums)(X, y)
+    assert_same(transform.grad(loss, argnums=argnums, states=net.w)(X, y), (reference, arguments))
+    assert_same(transform.grad(loss, argnums=argnums)(X, y), arguments)
+
+
+def test_methods_do_not_count_self() -> None:
+    net = Net()
+    y = jnp.array([1.0, 2.0])
+    value, gy = net.second_slope(X, y)
+    reference, ry = jax.value_and_grad(twin, argnums=3)(net.w.value, net.b.value, X, y)
+    assert_same((value, gy), (reference, ry))
+    assert_same(net.slope(X), jax.grad(twin, argnums=2)(net.w.value, net.b.value, X))
+    assert net.n.value == 2
+
+
+def test_auxiliary_data_come_where_jax_puts_them(net_and_loss: Any) -> None:
+    net, loss = net_and_loss
+
+    def with_aux(x: Any) -> Any:
+        return loss(x), {"n": net.n.value, "text": None}
+
+    gradient, aux = transform.grad(with_aux, has_aux=True, states=net.w)(X)
+    assert (aux["n"], aux["text"], gradient.shape) == (1, None, (2, 2))
+    (value, aux), (gw, gx) = transform.value_and_grad(with_aux, 0, has_aux=True, states=net.w)(X)
+    assert (aux["n"], value.shape, gw.shape, gx.shape) == (2, (), (2, 2), (2,))
+    out, pull, aux = transform.vjp(with_aux, X, has_aux=True, states=net.w)
+    assert (aux["n"], jax.tree.map(jnp.shape, pull(jnp.ones_like(out)))) == (3, ((2, 2), (2,)))
+    out, tangent, aux = transform.jvp(with_aux, (X,), (X,), has_aux=True)
+    assert (aux["n"], tangent.shape) == (4, ())
+    assert net.n.value == 4
+
+
+def test_a_state_is_differentiated_at_its_value_on_entry() -> None:
+    s = State(jnp.float32(3), name="s")
+
+    def f(x: Any) -> Any:
+        first = s.value**2
+        s.value = s.value * x
+        return first + s.value
+
+    for wrap in (lambda f: f, transform.checkpoint, transform.jit):
+        s.value = jnp.float32(3)
+        gs, gx = transform.grad(wrap(f), argnums=0, states=s)(2.0)
+        assert (gs, gx, s.value) == (8.0, 3.0, 6.0)
+
+
+def test_a_state_that_is_not_used_or_overwritten_first_has_gradient_zero() -> None:
+    unused, overwritten = State(jnp.ones(2)), State(jnp.float32(4))
+
+    def f(x: Any) -> Any:
+        overwritten.value = x * 2.0
+        return overwritten.value
+
+    gu, go = transform.grad(f, states=(unused, overwritten))(1.0)
+    assert gu.tolist() == [0.0, 0.0]
+    assert go == 0.0
+    assert overwritten.value == 2.0
+
+
+def test_gradients_of_gradients_with_respect_to_states() -> None:
+    a, b = State(jnp.float32(2), name="a"), State(jnp.float32(3), name="b")
+    f = lambda: a.value**3 * b.value**2
+    inner = transform.grad(f, states=a)
+    assert transform.grad(inner, states=a)() == 6 * 2 * 9
+    assert transform.grad(inner, states=b)() == 3 * 4 * 2 * 3
+    assert (
+        transform.grad(lambda x: transform.grad(lambda: x * f(), states=a)(), argnums=0)(1.0)
+        == 12 * 9
+    )
+    hessian = transform.hessian(f, states=(a, b))()
+    reference = jax.hessian(lambda v: v[0] ** 3 * v[1] ** 2)((a.value, b.value))
+    assert_same(hessian, reference)
+
+
+@pytest.mark.parametrize("name", ["jacfwd", "jacrev"])
+def test_jacobians_with_respect_to_states(name: str) -> None:
+    net = Net()
+    f = lambda x: jnp.tanh(x @ net.w.value + net.b.value["bias"])
+    pure = lambda w, b, x: jnp.tanh(x @ w + b["bias"])
+    ours, theirs = getattr(transform, name), getattr(jax, name)
+    reference = theirs(pure, argnums=(0, 1))(net.w.value, net.b.value, X)
+    assert_same(ours(f, states=(net.w, net.b))(X), reference)
+    assert_same(ours(f)(X), theirs(lambda x: pure(net.w.value, net.b.value, x))(X))
+    gw, gx = ours(f, argnums=0, states=net.w)(X)
+    assert_same(
+        (gw, gx), theirs(lambda w, x: pure(w, net.b.value, x), argnums=(0, 1))(net.w.value, X)
+    )
+
+
+def test_vjp_jvp_and_linearize_with_respect_to_states() -> None:
+    w = Param(jnp.array([1.0, 2.0]), name="w")
+    f = lambda x: jnp.sin(w.value) * x
+    pure = lambda w, x: jnp.sin(w) * x
+    tangents = (jnp.array([1.0, -1.0]), jnp.float32(2))
+    out, pull = transform.vjp(f, jnp.float32(3), states=w)
+    reference, pure_pull = jax.vjp(pure, w.value, jnp.float32(3))
+    assert_same((out, pull(out)), (reference, pure_pull(reference)))
+    ours = transform.jvp(f, (jnp.float32(3),), tangents, states=w)
+    assert_same(ours, jax.jvp(pure, (w.value, jnp.float32(3)), tangents))
+    out, push = transform.linearize(f, jnp.float32(3), states=w)
+    reference, pure_push = jax.linearize(pure, w.value, jnp.float32(3))
+    assert_same((out, push(*tangents)), (reference, pure_push(*tangents)))
+    out, pull = transform.vjp(f, jnp.float32(3))
+    assert_same(pull(out), jax.vjp(lambda x: pure(w.value, x), jnp.float32(3))[1](out))
+
+
+def test_what_vjp_and_linearize_return_does_not_write_again() -> None:
+    n = State(jnp.float32(1), name="n")
+
+    def f(x: Any) -> Any:
+        n.value = n.value + 1.0
+        return n.value * x**2
+
+    out, pull = transform.vjp(f, 3.0)
+    assert (out, n.value) == (18.0, 2.0)
+    n.value = jnp.float32(100)
+    assert (pull(1.0)[0], pull(2.0)[0], n.value) == (12.0, 24.0, 100.0)
+    out, push = transform.linearize(f, 3.0)
+    assert (push(1.0), push(2.0), n.value) == (606.0, 1212.0, 101.0)
+    assert jax.jit(pull)(1.0)[0] == 12.0
+
+
+def test_what_jax_refuses_is_refused_and_changes_nothing() -> None:
+    n, w = State(jnp.int32(1), name="n"), State(jnp.ones(2), name="w")
+
+    def f(x: Any) -> Any:
+        w.value = w.value * x
+        return w.value
+
+    with pytest.raises(TypeError, match="scalar"):
+        transform.grad(f)(2.0)
+    with pytest.raises(TypeError, match="int32"):
+        transform.grad(lambda: n.value * 1.0, states=n)()
+    with pytest.raises(TypeError, match=r"has_aux|pair|tuple"):
+        transform.grad(lambda x: x, has_aux=True)(1.0)
+    with pytest.raises(ValueError, match="argnums"):
+        transform.grad(lambda x: x, argnums=3)(1.0)
+    with pytest.raises(TypeError, match="State"):
+        transform.grad(lambda: w.value.sum(), states=[1.0])()
+    assert w.value.tolist() == [1.0, 1.0]
+
+
+def test_allow_int_and_holomorphic_are_passed_on() -> None:
+    n, z = State(jnp.int32(3)), State(jnp.complex64(1 + 2j))
+    assert (
+        transform.grad(lambda x: x * n.value, states=n, allow_int=True)(2.0).dtype
+        == jax.dtypes.float0
+    )
+    assert transform.grad(lambda: z.value**2, states=z, holomorphic=True)() == 2 * z.value
+
+
+def test_a_state_that_is_passed_as_an_argument_is_lifted_but_not_differentiated() -> None:
+    s = State(jnp.float32(3), name="s")
+
+    def f(state: State, x: Any) -> Any:
+        state.value = state.value + 1.0
+        return state.value * x
+
+    assert transform.grad(f, argnums=1)(s, 2.0) == 4.0
+    assert transform.grad(f, argnums=1, states=s)(s, 2.0) == (2.0, 5.0)
+    assert transform.value_and_grad(lambda model, x: f(model["s"], x), argnums=1)(
+        {"s": s}, 1.0
+    ) == (6.0, 6.0)
+    with pytest.raises(TypeError, match="states="):
+        transform.grad(f, argnums=0)(s, 2.0)
+    assert s.value == 6.0
+
+
+def test_keyword_arguments_are_not_differentiated_but_traced_states_are_seen() -> None:
+    s = State(jnp.float32(3))
+    f = transform.grad(lambda x, *, scale: x**2 * scale * s.value)
+    assert f(2.0, scale=5.0) == 60.0
+
+
+def test_a_training_step_is_one_compiled_function() -> None:
+    net, rate = Net(), State(0.1, name="rate")
+    params = st.states(net, Param)
+
+    @transform.jit
+    def train(x: Any) -> Any:
+        value, gradients = transform.value_and_grad(transform.checkpoint(net.loss), states=params)(
+            x
+        )
+        new = jax.tree.map(lambda v, g: v - rate.value * g, st.values(params), gradients)
+        st.update(params, new)
+        return value
+
+    values = st.values(params)
+    for _ in range(3):
+        reference, (gw, gb) = jax.value_and_grad(twin, argnums=(0, 1))(values["w"], values["b"], X)
+        assert jnp.allclose(train(X), reference)
+        values = jax.tree.map(lambda v, g: v - 0.1 * g, values, {"w": gw, "b": gb})
+    assert_same(st.values(params), values)
+    rate.value = 0.0
+    before = net.w.value
+    train(X)
+    assert net.w.value.tolist() == before.tolist()
+    assert net.n.value == 4
