@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 
-from .compat import Tracer, is_tracer_of, take_current_trace
+from .compat import Tracer, is_tracer_of
 
 CONCRETIZATION_ERRORS = (
     jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
@@ -21,12 +22,16 @@ class Culprit:
 
     The body hands the tracer out as if it were its result. The trace can then be finished, and its
     jaxpr says on which inputs the tracer depends.
+
+    Args:
+      error: the error.
+      traces: those whose tracers can be handed out.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, traces: Sequence[Any]) -> None:
         self.error = error
-        with take_current_trace() as trace:
-            self.tracers = [t for t in _tracers_in(error) if is_tracer_of(t, trace)][:1]
+        of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
+        self.tracers = [tracer for tracer in _tracers_in(error) if of_these(tracer)][:1]
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""

@@ -93,6 +93,11 @@ class StagedFrame(Frame):
                 value = rewrap(value)
         return value
 
+    @property
+    def traces(self) -> tuple[Any, Any]:
+        """The trace of the body, and the one around it in which the inputs are."""
+        return self._body_trace, self._trace
+
     def runs_here(self) -> None:
         super().runs_here()
         with take_current_trace() as trace:
@@ -202,21 +207,20 @@ def trace(
     unwraps_keys = around is not None and keys.is_checking()
 
     @_named_like(fun)
-    def body(*args: Any, **kwargs: Any) -> Any:
-        frame: StagedFrame = seen["frame"]
-        frame.runs_here()
-        args, kwargs = reveal(seen["rewrap"]((args, kwargs)))
-        try:
-            out = fun(*args, **kwargs)
-        except CONCRETIZATION_ERRORS as error:
-            seen["culprit"] = Culprit(error)
-            return seen["culprit"].tracers
-        results, seen["layout"] = pack(frame, out)
-        frame.forget()  # the transform around the body ends before the frame does
-        return results
-
-    @_named_like(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
+        @_named_like(fun)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            frame.runs_here()
+            args, kwargs = reveal(seen["rewrap"]((args, kwargs)))
+            try:
+                out = fun(*args, **kwargs)
+            except CONCRETIZATION_ERRORS as error:
+                seen["culprit"] = Culprit(error, frame.traces)
+                return seen["culprit"].tracers
+            results, seen["layout"] = pack(frame, out)
+            frame.forget()  # the transform around the body ends before the frame does
+            return results
+
         seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
         with frame:
             if unwraps_keys:
