@@ -1,0 +1,226 @@
+"""`functionalize` and `lift`: the way out to raw JAX transforms and other libraries."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import RandomState, State, transform
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.n = State(jnp.int32(0), name="n")
+        self.w = State(jnp.float32(2), name="w")
+        self.unused = State(jnp.float32(7), name="unused")
+
+    def __call__(self, x: Any) -> Any:
+        self.n.value = self.n.value + 1
+        return x * self.w.value * self.n.value
+
+
+def test_apply_is_pure_and_gives_the_new_values() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    values = fun.values(3.0)
+    assert set(values) == {c.n, c.w}
+    out, new = fun.apply(values, 3.0)
+    assert (out, new[c.n], new[c.w]) == (6.0, 1, 2.0)
+    assert isinstance(new, st.Values)
+    assert (c.n.value, c.w.value, values[c.n]) == (0, 2.0, 0)
+    out, new = fun.apply(new, 3.0)
+    assert (out, new[c.n], c.n.value) == (12.0, 2, 0)
+
+
+def test_a_plain_dict_is_accepted_and_missing_states_are_constants() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    out, new = fun.apply({c.w: jnp.float32(10)}, 1.0)
+    assert (out, new[c.n], new[c.w]) == (10.0, 1, 10.0)
+    out, new = fun.apply({}, 1.0)
+    assert (out, new[c.n]) == (2.0, 1)
+    assert (c.n.value, c.w.value) == (0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "raw", [jax.jit, jax.checkpoint, lambda f: f, lambda f: jax.jit(jax.checkpoint(f))]
+)
+def test_apply_goes_through_raw_transforms(raw: Any) -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    step = raw(fun.apply)
+    values = fun.values(1.0)
+    for i in range(1, 4):
+        out, values = step(values, 1.0)
+        assert (out, values[c.n]) == (2.0 * i, i)
+    assert c.n.value == 0
+
+
+def test_apply_in_a_raw_scan_grad_and_vmap() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    start = fun.values(1.0)
+    final, ys = jax.lax.scan(lambda v, x: fun.apply(v, x)[::-1], start, jnp.ones(4))
+    assert (final[c.n], ys.tolist()) == (4, [2.0, 4.0, 6.0, 8.0])
+
+    def loss(w: Any, x: Any) -> Any:
+        return fun.apply({**start, c.w: w}, x)[0]
+
+    assert jax.grad(loss)(5.0, 3.0) == 3.0
+    assert jax.vmap(loss, (None, 0))(5.0, jnp.arange(3.0)).tolist() == [0.0, 5.0, 10.0]
+    lanes = jax.tree.map(lambda v: jnp.stack([v, v + 1]), start)
+    out, new = jax.vmap(fun.apply, (0, None))(lanes, 1.0)
+    assert (out.tolist(), new[c.n].tolist()) == ([2.0, 6.0], [1, 2])
+    assert c.n.value == 0
+
+
+def test_apply_inside_a_transform_of_ours_leaves_the_states_alone() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        out, new = fun.apply(fun.values(x), x)
+        c.w.value = new[c.n] * 1.0
+        return out
+
+    assert (f(1.0), c.n.value, c.w.value) == (2.0, 0, 1.0)
+    assert (f(1.0), c.n.value, c.w.value) == (1.0, 0, 1.0)
+
+
+def test_st_update_takes_what_apply_returns() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    _, new = fun.apply(fun.values(1.0), 1.0)
+    states = st.states(c)
+    st.update(states, {key: new.get(state, state.value) for key, state in states.items()})
+    assert (c.n.value, c.unused.value) == (1, 7.0)
+
+
+def test_trace_tells_what_is_read_written_and_created() -> None:
+    c, kept = Counter(), []
+
+    def f(x: Any) -> Any:
+        kept.append(State(x * 1.0, name="made"))
+        return c(x)
+
+    record = transform.functionalize(c).trace(3.0)
+    assert set(record.reads) == {c.n, c.w}
+    assert list(record.written) == [c.n]
+    assert list(record.created) == []
+    assert isinstance(record.jaxpr, jax.extend.core.ClosedJaxpr | jax.extend.core.Jaxpr)
+    assert [aval.str_short() for aval in jax.tree.leaves(record.in_avals)][:1] == ["float32[]"]
+    assert "float32[]" in [aval.str_short() for aval in jax.tree.leaves(record.out_avals)]
+    assert len(transform.functionalize(f).trace(3.0).created) == 1
+    assert c.n.value == 0
+
+
+def test_a_trace_is_kept_for_a_signature() -> None:
+    runs, c = [0], Counter()
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        return c(x)
+
+    fun = transform.functionalize(f)
+    assert fun.trace(1.0) is fun.trace(2.0)
+    fun.values(3.0)
+    assert runs == [1]
+    fun.trace(jnp.ones(2))
+    assert runs == [2]
+
+
+def test_static_arguments_by_index_and_name() -> None:
+    c = Counter()
+
+    def f(x: Any, n: int, flag: bool = True) -> Any:
+        for _ in range(n):
+            x = c(x)
+        return x if flag else -x
+
+    fun = transform.functionalize(f, static_argnums=1, static_argnames="flag")
+    out, new = fun.apply(fun.values(1.0, 2), 1.0, 2)
+    assert (out, new[c.n]) == (8.0, 2)
+    assert fun.apply(fun.values(1.0, 2, flag=False), 1.0, 2, flag=False)[0] == -8.0
+    with pytest.raises(TypeError, match="'n'"):
+        fun.trace(1.0, [2])
+
+
+def test_apply_that_raises_leaves_everything_as_it_was() -> None:
+    c = Counter()
+
+    def f(x: Any) -> Any:
+        c(x)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        transform.functionalize(f).apply({c.n: 5}, 1.0)
+    assert c.n.value == 0
+
+
+def test_a_random_state_is_threaded_like_any_other() -> None:
+    rng = RandomState(0, name="rng")
+    fun = transform.functionalize(lambda: jax.random.uniform(rng.split()))
+    values = fun.values()
+    (a, new), (b, _) = fun.apply(values), fun.apply(values)
+    assert a == b
+    assert fun.apply(new)[0] != a
+    assert rng.split() is not None
+    assert jax.random.uniform(jax.random.split(values[rng])[1]) == a
+
+
+def test_values_may_have_other_types_than_the_states() -> None:
+    s = State(jnp.float32(1), name="s")
+    fun = transform.functionalize(lambda x: s.value + x)
+    assert fun.apply({s: jnp.ones(3)}, 1.0)[0].tolist() == [2.0, 2.0, 2.0]
+    assert jax.eval_shape(fun.apply, st.Values({s: 1.0}), 1.0)[0].shape == ()
+
+
+def test_values_do_not_keep_states_alive_in_the_caches_of_jax() -> None:
+    c = Counter()
+    fun = transform.functionalize(c)
+    jax.jit(fun.apply)(fun.values(1.0), 1.0)
+    ref = weakref.ref(c.n)
+    del c, fun
+    gc.collect()
+    assert ref() is None
+
+
+def test_a_lifted_transform_carries_states() -> None:
+    n = State(jnp.float32(1), name="n")
+
+    def f(x: Any) -> Any:
+        n.value = n.value + 1.0
+        return x * n.value
+
+    lifted = transform.lift(jax.checkpoint)
+    g = lifted(f, policy=jax.checkpoint_policies.everything_saveable)
+    assert (g(1.0), g(1.0), n.value) == (2.0, 3.0, 3.0)
+    assert transform.grad(g)(5.0) == 4.0
+    assert transform.lift(jax.jit)(f)(1.0) == 5.0
+
+    def twice(fun: Any) -> Any:
+        return lambda *args: jax.tree.map(lambda leaf: leaf * 1, fun(*args))
+
+    assert transform.lift(twice)(f)(1.0) == 6.0
+    assert n.value == 6.0
+
+
+def test_a_lifted_transform_works_as_a_decorator_of_methods() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.n = State(jnp.float32(0), name="n")
+
+        @transform.lift(jax.checkpoint)
+        def step(self, x: Any) -> Any:
+            self.n.value = self.n.value + x
+            return self.n.value
+
+    a, b = Model(), Model()
+    assert [float(a.step(1.0)), float(b.step(5.0)), float(a.step(1.0))] == [1.0, 5.0, 2.0]
