@@ -23,3 +23,9 @@ __all__ = [
     "update",
     "values",
 ]
+
+for _name in __all__:  # public objects say where they are imported from
+    _object = globals()[_name]
+    if callable(_object):
+        _object.__module__ = __name__
+del _name, _object

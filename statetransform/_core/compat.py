@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,14 +30,17 @@ def is_top_level() -> bool:
     return trace_state() == TOP_LEVEL
 
 
-#: What compiled functions return outside of any trace.
-ConcreteArray = type(jax.numpy.zeros(()))
+@functools.cache
+def concrete_array() -> type:
+    """The type of what compiled functions return outside of any trace. Asking for it starts the devices."""
+    with jax.ensure_compile_time_eval():
+        return type(jax.numpy.zeros(()))
 
 
 def has_tracer(value: Any) -> bool:
     """Whether a pytree has a tracer among its leaves."""
-    if type(value) is ConcreteArray:
-        return False
+    if isinstance(value, jax.Array):
+        return isinstance(value, Tracer)
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 

@@ -42,3 +42,9 @@ __all__ = [
     "vmap",
     "while_loop",
 ]
+
+for _name in __all__:  # public objects say where they are imported from
+    _object = globals()[_name]
+    if callable(_object):
+        _object.__module__ = __name__
+del _name, _object

@@ -156,7 +156,9 @@ def _derivative(where: str, derive: Any, fun: Any, argnums: Any, states: Any, ha
     )
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None) -> Any:
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = (), states: Any = None
+) -> Any:
     lift, pure, leading, primals = _first_primal("vjp", fun, primals, states, has_aux)
     out, pull, (aux, written, born) = jax.vjp(pure, leading, *primals, has_aux=True)
 

@@ -15,12 +15,21 @@ from .._core.state import State, show_types
 from ._bodies import Staged
 
 
-def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+_NO_OPERAND: Any = object()
+
+
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _NO_OPERAND
+) -> Any:
+    operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
     return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(
+    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND
+) -> Any:
+    operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
     return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
 

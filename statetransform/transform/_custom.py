@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.arguments import NO_SELF, hide, reveal
+from .._core.arguments import NO_SELF, hide, integers, positional_parameters, reveal
 from .._core.compat import typeof
 from .._core.errors import StateStructureError
 from .._core.lift import Lift
@@ -25,15 +25,19 @@ class CustomRule(Transformed):
     """A function with a derivative rule of its own."""
 
     def __init__(
-        self, fun: Callable[..., Any], *, is_method: bool = False, nondiff_argnums: Any = (), **options: Any
+        self, fun: Callable[..., Any], *, is_method: bool = False, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
     ) -> None:
-        super().__init__(fun, is_method=is_method, nondiff_argnums=nondiff_argnums, **options)
-        self._nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        super().__init__(
+            fun, is_method=is_method, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
+        )
+        parameters = positional_parameters(fun) or ()
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
+        self._nondiff = {*integers(nondiff_argnums), *[parameters.index(name) for name in names]}
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             raise TypeError(f"{self.__qualname__}: a function with a custom rule takes positional arguments only")
-        fixed = {i % len(args): args[i] for i in self._nondiff}
+        fixed = {i % len(args): args[i] for i in sorted(self._nondiff)}
         free = [i for i in range(len(args)) if i not in fixed]
 
         def whole(primals: Any) -> tuple[Any, ...]:
@@ -129,9 +133,13 @@ def _zero(value: Any) -> Any:
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
-def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = ()) -> CustomVjp:
-    return CustomVjp(fun, nondiff_argnums=nondiff_argnums)
+def custom_vjp(
+    fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+) -> CustomVjp:
+    return CustomVjp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)
 
 
-def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = ()) -> CustomJvp:
-    return CustomJvp(fun, nondiff_argnums=nondiff_argnums)
+def custom_jvp(
+    fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+) -> CustomJvp:
+    return CustomJvp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)

@@ -28,7 +28,7 @@ from .._core.arguments import (
     refs_in,
     token_of,
 )
-from .._core.compat import ConcreteArray, is_top_level
+from .._core.compat import concrete_array, is_top_level
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
@@ -191,7 +191,7 @@ def fast_path(entry: Entry, expected: list[Any]) -> FastPath:
     position = {token: i for i, token in enumerate(entry.guard.tokens)}
     find = entry.guard.values_finder(expected, [position[token] for token in entry.tokens["passed"]])
     targets = entry.first(expected) if entry.first is not None else ()
-    return entry, find, expected, entry.jitted, targets
+    return entry, find, expected, entry.jitted, targets, concrete_array()
 
 
 class Jitted(Transformed):
@@ -270,7 +270,7 @@ class Jitted(Transformed):
         return self.call_slowly(obj, args, kwargs)
 
     def _call_fast(self, fast: FastPath, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry, find, expected, jitted, targets = fast
+        entry, find, expected, jitted, targets, array_type = fast
         try:
             values = find(obj)
             if values is None:
@@ -292,12 +292,12 @@ class Jitted(Transformed):
             return out
         if type(written) is not list or not targets:
             return entry.finish(expected, results)
-        if len(targets) == 1 and type(written[0]) is ConcreteArray:
+        if len(targets) == 1 and type(written[0]) is array_type:
             targets[0]._value = written[0]
             return out
         # One look at the trace context costs as much as looking at eight values.
         for value in written if len(written) <= 8 else ():
-            if type(value) is not ConcreteArray:
+            if type(value) is not array_type:
                 refuse_tracers(zip(targets, written, strict=True))
                 break
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,25 @@ from .._core.values import Values
 from .._core.wrapper import decorate
 
 
+# JAX has no public name for "take the specs from the arguments".
+_INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
+
+
 def named_call(fun: Any = None, *, name: str | None = None) -> Any:
     return decorate(Staged, fun, around=functools.partial(jax.named_call, name=name))
 
 
-def shard_map(fun: Any = None, /, *, out_specs: Any, in_specs: Any = None, mesh: Any = None, **options: Any) -> Any:
+def shard_map(
+    f: Any = None,
+    /,
+    *,
+    out_specs: Any,
+    in_specs: Any = _INFER,
+    mesh: Any = None,
+    axis_names: Any = frozenset(),
+    check_vma: bool = True,
+) -> Any:
+    options = {"axis_names": axis_names, "check_vma": check_vma}
     replicated = jax.sharding.PartitionSpec()
 
     def around(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,7 +51,7 @@ def shard_map(fun: Any = None, /, *, out_specs: Any, in_specs: Any = None, mesh:
 
         return call
 
-    return decorate(Staged, fun, around=around)
+    return decorate(Staged, f, around=around)
 
 
 def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:

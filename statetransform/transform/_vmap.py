@@ -151,11 +151,12 @@ def vmap(
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
+    sum_match: bool = False,
     *,
     state_axes: Any = None,
     split_rngs: bool = True,
-    **options: Any,
 ) -> Any:
+    options = {"sum_match": True} if sum_match else {}  # not known to every JAX version
     return decorate(
         Vectorized,
         fun,
