@@ -1,0 +1,288 @@
+"""`vmap` over states: mapped ones, shared ones, random ones and new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+
+XS = jnp.arange(3.0)
+
+
+class Membrane(State):
+    """A kind of its own, to select by."""
+
+
+def leaky(u: State) -> Any:
+    def f(x: Any) -> Any:
+        u.value = 0.5 * u.value + x
+        return u.value.sum()
+
+    return f
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"]
+)
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, wrap: Any) -> None:
+    start = jnp.arange(6.0).reshape((3, 2) if axis in (0, -2) else (2, 3))
+    u = State(start, name="u")
+    f = wrap(transform.vmap(leaky(u), state_axes={u: axis}))
+
+    def twin(u: Any, x: Any) -> Any:
+        u = 0.5 * u + x
+        return u.sum(), u
+
+    value = start
+    for _ in range(3):
+        expected, value = jax.vmap(twin, (axis, 0), (0, axis))(value, XS)
+        assert jnp.allclose(f(XS), expected)
+        assert jnp.array_equal(u.value, value)
+        assert u.value.shape == start.shape
+
+
+@pytest.mark.parametrize("select", ["state", "kind", "predicate"])
+def test_axes_are_given_by_state_kind_or_predicate(select: str) -> None:
+    u, w = Membrane(jnp.zeros(3), name="u"), Param(jnp.float32(2), name="w")
+
+    def f(x: Any) -> Any:
+        u.value = u.value + w.value * x
+        return u.value
+
+    key = {"state": u, "kind": Membrane, "predicate": lambda s: s.name == "u"}[select]
+    g = transform.vmap(f, state_axes={key: 0})
+    assert g(XS).tolist() == [0.0, 2.0, 4.0]
+    assert g(XS).tolist() == u.value.tolist() == [0.0, 4.0, 8.0]
+    assert w.value == 2.0
+
+
+def test_the_first_entry_that_fits_says_the_axis() -> None:
+    a, b = Membrane(jnp.zeros((2, 3)), name="a"), Membrane(jnp.zeros((3, 2)), name="b")
+
+    def f(x: Any) -> Any:
+        a.value, b.value = a.value + x, b.value + x
+        return x
+
+    transform.vmap(f, state_axes={a: 1, Membrane: 0})(XS)
+    assert (a.value.shape, b.value.shape) == ((2, 3), (3, 2))
+    assert a.value[0].tolist() == b.value[:, 0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_shared_state_is_read_by_all_and_written_with_one_value() -> None:
+    w, n = State(jnp.float32(2), name="w"), State(jnp.int32(0), name="n")
+
+    def f(x: Any) -> Any:
+        n.value = n.value + 1
+        return w.value * x
+
+    g = transform.vmap(f)
+    for i in range(1, 4):
+        assert g(XS).tolist() == [0.0, 2.0, 4.0]
+        assert (n.value.shape, int(n.value)) == ((), i)
+
+
+def test_what_all_lanes_agree_on_may_be_written() -> None:
+    total = State(jnp.float32(0), name="total")
+
+    def f(x: Any) -> Any:
+        total.value = total.value + jax.lax.psum(x, "lanes")
+        return x
+
+    transform.vmap(f, axis_name="lanes")(XS)
+    assert total.value == 3.0
+    assert total.value.shape == ()
+
+
+@pytest.mark.parametrize(
+    "value", [lambda x: x, lambda x: {"a": 1.0, "b": x}, lambda x: jnp.ones(2) * x]
+)
+def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
+    u, n = State(jnp.float32(5), name="u"), State(jnp.int32(0), name="n")
+
+    def f(x: Any) -> Any:
+        n.value = n.value + 1
+        u.value = value(x)
+        return x
+
+    for g in (
+        transform.vmap(f),
+        transform.jit(transform.vmap(f)),
+        transform.vmap(transform.jit(f)),
+    ):
+        with pytest.raises(st.StateAxisError, match=r"State 'u' \(created at test_vmap.py:\d+\)"):
+            g(XS)
+        assert (u.value, n.value) == (5.0, 0)
+
+
+def test_a_mapped_state_with_another_number_of_lanes_is_refused_by_jax() -> None:
+    u = State(jnp.zeros(4), name="u")
+    with pytest.raises(ValueError, match="inconsistent sizes"):
+        transform.vmap(leaky(u), state_axes={u: 0})(XS)
+    assert u.value.tolist() == [0.0] * 4
+
+
+def test_a_mapped_state_may_be_the_only_mapped_thing() -> None:
+    u = State(jnp.arange(3.0), name="u")
+    f = transform.vmap(lambda x: u.value * x, in_axes=None, state_axes={u: 0})
+    assert f(2.0).tolist() == [0.0, 2.0, 4.0]
+    assert transform.vmap(lambda: u.value + 1.0, state_axes={u: 0})().tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"]
+)
+def test_each_lane_draws_its_own_numbers_and_the_state_advances_once(wrap: Any, style: Any) -> None:
+    after = []
+    for lanes in (2, 5):
+        rng = RandomState(style(0), name="rng")
+        f = wrap(transform.vmap(lambda x, rng=rng: jax.random.uniform(rng.split()) + x, in_axes=0))
+        first, second = f(jnp.zeros(lanes)), f(jnp.zeros(lanes))
+        assert len(set(first.tolist() + second.tolist())) == 2 * lanes
+        assert rng.key.shape == style(0).shape
+        after.append(jax.random.bits(rng.key))
+    assert after[0] == after[1]
+
+
+def test_a_lane_may_draw_several_times() -> None:
+    rng = RandomState(3)
+
+    def f(x: Any) -> Any:
+        return jnp.stack([jax.random.uniform(rng.split()) for _ in range(3)]) + x
+
+    draws = transform.vmap(f)(jnp.zeros(4))
+    assert len(set(np.ravel(draws).tolist())) == 12
+
+
+def test_lanes_draw_the_same_where_the_user_says_so() -> None:
+    f = lambda rng: lambda x: jax.random.uniform(rng.split()) + x
+    rng, twin = RandomState(0), RandomState(0)
+    same = transform.vmap(f(rng), split_rngs=False)(jnp.zeros(3))
+    assert set(same.tolist()) == {float(f(twin)(0.0))}
+    assert jax.random.bits(rng.key) == jax.random.bits(twin.key)
+    assert len(set(transform.vmap(f(rng), state_axes={rng: None})(jnp.zeros(3)).tolist())) == 1
+    per_lane = RandomState(jax.random.split(jax.random.key(0), 3))
+    assert (
+        len(set(transform.vmap(f(per_lane), state_axes={per_lane: 0})(jnp.zeros(3)).tolist())) == 3
+    )
+    assert per_lane.key.shape == (3,)
+
+
+def test_a_random_state_that_is_not_used_does_not_advance() -> None:
+    rng, other = RandomState(0), RandomState(1)
+    before = jax.random.bits(other.key)
+    transform.vmap(lambda x: jax.random.uniform(rng.split()) + x if other else x)(XS)
+    assert jax.random.bits(other.key) == before
+
+
+def test_a_random_state_among_the_arguments_is_split() -> None:
+    rng = RandomState(0)
+    f = transform.vmap(
+        lambda model, x: jax.random.uniform(model["rng"].split()) + x, in_axes=(None, 0)
+    )
+    assert len(set(f({"rng": rng}, jnp.zeros(4)).tolist())) == 4
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.u = State(jnp.zeros(3), name="u")
+        self.rng = RandomState(0, name="rng")
+
+    def draw(self) -> Any:
+        return jax.random.uniform(self.rng.split())
+
+    @transform.vmap(in_axes=(0, None), state_axes={lambda s: s.name == "u": 0})
+    def step(self, x: Any, y: Any) -> Any:
+        self.u.value = self.u.value + x * y
+        return self.u.value
+
+    @transform.vmap
+    def noise(self, x: Any) -> Any:
+        return x + self.draw()
+
+
+def test_methods_do_not_count_self_and_find_the_states_of_their_instance() -> None:
+    a, b = Layer(), Layer()
+    assert a.step(XS, 2.0).tolist() == [0.0, 2.0, 4.0]
+    assert a.step(XS, 2.0).tolist() == [0.0, 4.0, 8.0]
+    assert b.u.value.tolist() == [0.0, 0.0, 0.0]
+    assert Layer.step(b, XS, 1.0).tolist() == [0.0, 1.0, 2.0]
+    first, second = a.noise(jnp.zeros(3)), a.noise(jnp.zeros(3))
+    assert len(set(first.tolist() + second.tolist())) == 6
+    assert b.noise(jnp.zeros(3)).tolist() == first.tolist()
+
+
+def test_new_states_come_out_batched_on_the_first_axis() -> None:
+    made = transform.vmap(lambda x: State({"a": x, "b": jnp.ones(2) * x}, name="made"), out_axes=0)(
+        XS
+    )
+    assert made.value["a"].tolist() == [0.0, 1.0, 2.0]
+    assert made.value["b"].shape == (3, 2)
+
+    @transform.jit
+    def init(keys: Any) -> Any:
+        return transform.vmap(lambda key: {"w": Param(jax.random.normal(key, (2,)))})(keys)
+
+    model = init(jax.random.split(jax.random.key(0), 3))
+    assert model["w"].value.shape == (3, 2)
+    assert transform.vmap(lambda x: model["w"].value @ x, in_axes=None, state_axes={Param: 0})(
+        jnp.ones(2)
+    ).shape == (3,)
+
+
+def test_gradients_flow_through_mapped_and_shared_states() -> None:
+    u, w = State(jnp.array([1.0, 2.0, 3.0]), name="u"), Param(jnp.float32(2), name="w")
+
+    def loss(x: Any) -> Any:
+        def lane(x: Any) -> Any:
+            u.value = u.value * w.value
+            return u.value * x
+
+        return transform.vmap(lane, state_axes={u: 0})(x).sum()
+
+    gu, gw = transform.grad(loss, states=(u, w))(XS)
+    assert (gu.tolist(), float(gw)) == ([0.0, 2.0, 4.0], 8.0)
+    per_lane = transform.vmap(transform.grad(lambda x: w.value * x**2))(XS)
+    assert per_lane.tolist() == [0.0, 4.0, 8.0]
+    per_sample = transform.vmap(transform.grad(lambda x: w.value * x**2, states=w))(XS)
+    assert per_sample.tolist() == [0.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop", "cond"])
+def test_loops_and_branches_inside_lanes_carry_mapped_states(loop: str) -> None:
+    u = State(jnp.array([1.0, 2.0, 3.0]), name="u")
+
+    def write() -> None:
+        u.value = u.value * 2.0
+
+    calls = {
+        "scan": lambda: transform.scan(lambda c, _: (write(), (c, None))[1], 0.0, None, length=2),
+        "fori_loop": lambda: transform.fori_loop(0, 2, lambda i, c: (write(), c)[1], 0.0),
+        "while_loop": lambda: transform.while_loop(
+            lambda c: u.value < 4.0, lambda c: (write(), c)[1], 0.0
+        ),
+        "cond": lambda: transform.cond(u.value > 1.5, lambda: write(), lambda: None),
+    }
+    transform.vmap(lambda x: (calls[loop](), x)[1], state_axes={u: 0})(XS)
+    expected = {"while_loop": [4.0, 4.0, 6.0], "cond": [1.0, 4.0, 6.0]}.get(loop, [4.0, 8.0, 12.0])
+    assert u.value.tolist() == expected
+
+
+def test_vmap_inside_a_loop_carries_the_batch() -> None:
+    u, rng = State(jnp.zeros(3), name="u"), RandomState(0, name="rng")
+
+    def lane(x: Any) -> Any:
+        u.value = u.value * 0.5 + x
+        return jax.random.uniform(rng.split())
+
+    lanes = transform.vmap(lane, state_axes={u: 0})
+    draws = transform.for_loop(lambda t: lanes(XS), jnp.arange(4))
+    assert len(set(np.ravel(draws).tolist())) == 12
+    assert u.value.tolist() == [0.0, 1.875, 3.75]
