@@ -1,0 +1,336 @@
+"""Loops and branches: written states ride in the carry, read ones are constants of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+
+from .cases import assert_same
+
+
+@pytest.fixture(params=["eager", "jit", "checkpoint"])
+def wrap(request: pytest.FixtureRequest) -> Any:
+    """How the loop itself is run."""
+    return {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}[
+        request.param
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"reverse": True}, {"unroll": 3}, {"unroll": True}, {"length": 5}], ids=str
+)
+def test_scan_takes_the_options_of_jax(options: dict[str, Any], wrap: Any) -> None:
+    u = State(jnp.float32(1), name="u")
+    xs = {"a": jnp.arange(5.0), "b": jnp.ones((5, 2))}
+
+    def body(c: Any, x: Any) -> Any:
+        u.value = u.value * 0.5 + x["a"]
+        return c + u.value, (u.value, x["b"] * c)
+
+    def twin(carry: Any, x: Any) -> Any:
+        c, u = carry
+        u = u * 0.5 + x["a"]
+        return (c + u, u), (u, x["b"] * c)
+
+    f = wrap(lambda xs: transform.scan(body, jnp.float32(0), xs, **options))
+    value = u.value
+    for _ in range(2):
+        (c, value), ys = jax.lax.scan(twin, (jnp.float32(0), value), xs, **options)
+        assert_same(f(xs), (c, ys))
+        assert_same(u.value, value)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_for_loop_stacks_what_each_step_returns(n: int, wrap: Any) -> None:
+    u, w = State(jnp.float32(0), name="u"), Param(jnp.float32(2), name="w")
+
+    def step(t: Any, x: Any) -> Any:
+        u.value = u.value + w.value * x
+        return {"u": u.value, "t": t}
+
+    f = wrap(lambda ts, xs: transform.for_loop(step, ts, xs))
+    out = f(jnp.arange(n), jnp.ones(n))
+    assert out["u"].tolist() == [2.0 * (i + 1) for i in range(n)]
+    assert out["t"].tolist() == list(range(n))
+    assert u.value == 2.0 * n
+    assert transform.for_loop(lambda: step(0, 1.0)["u"], length=2).tolist() == [
+        2.0 * (n + 1),
+        2.0 * (n + 2),
+    ]
+    assert transform.for_loop(lambda x: None, jnp.arange(3)) is None
+
+
+def test_a_for_loop_may_run_backwards() -> None:
+    u = State(jnp.float32(0))
+
+    def step(x: Any) -> Any:
+        u.value = u.value * 10 + x
+        return u.value
+
+    assert transform.for_loop(step, jnp.arange(1.0, 4.0), reverse=True).tolist() == [
+        321.0,
+        32.0,
+        3.0,
+    ]
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (2, 5), (5, 2), (-2, 2)])
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_fori_loop_with_static_and_traced_bounds(bounds: tuple[int, int], is_traced: bool) -> None:
+    n = State(jnp.int32(0), name="n")
+
+    def body(i: Any, c: Any) -> Any:
+        n.value = n.value + i
+        return c + 1
+
+    f = lambda lower, upper: transform.fori_loop(lower, upper, body, 0)
+    count = (transform.jit(f) if is_traced else f)(*bounds)
+    assert count == max(0, bounds[1] - bounds[0])
+    assert n.value == sum(range(*bounds))
+
+
+def test_fori_loop_is_differentiable_where_it_is_in_jax() -> None:
+    u = State(jnp.float32(1))
+
+    def loss(x: Any) -> Any:
+        def body(i: Any, c: Any) -> Any:
+            u.value = u.value * x
+            return c + u.value
+
+        return transform.fori_loop(0, 3, body, jnp.float32(0))
+
+    assert transform.grad(loss)(2.0) == 1 + 4 + 12
+    assert u.value == 8.0
+    u.value = jnp.float32(1)
+    assert transform.grad(loss, states=u)(2.0) == 14.0
+
+
+def test_a_while_loop_sees_in_its_condition_what_its_body_wrote(wrap: Any) -> None:
+    energy, limit, steps = State(jnp.float32(100)), State(jnp.float32(10)), State(0)
+
+    def body(c: Any) -> Any:
+        energy.value = energy.value / 2
+        steps.value = steps.value + 1
+        return c
+
+    f = wrap(lambda: transform.while_loop(lambda c: energy.value > limit.value, body, 0))
+    f()
+    assert (energy.value, steps.value) == (6.25, 4)
+    f()
+    assert steps.value == 4
+    limit.value = jnp.float32(1)
+    f()
+    assert (energy.value, steps.value) == (0.78125, 7)
+
+
+def test_forward_mode_through_a_while_loop() -> None:
+    u = State(jnp.float32(1))
+
+    def f(x: Any) -> Any:
+        def body(i: Any) -> Any:
+            u.value = u.value * x
+            return i + 1
+
+        transform.while_loop(lambda i: i < 3, body, 0)
+        return u.value
+
+    assert transform.jvp(f, (2.0,), (1.0,)) == (8.0, 12.0)
+    assert u.value == 8.0
+
+
+@pytest.mark.parametrize(
+    "value", [0, 0.0, True, 1j, np.float32(0), np.zeros(2), np.int8(0), jnp.zeros((0,))], ids=repr
+)
+@pytest.mark.parametrize("delta", [1, 0.5, np.float32(1), jnp.bfloat16(1), jnp.int32(1)], ids=repr)
+def test_a_carried_state_is_typed_as_a_carry_of_jax(value: Any, delta: Any) -> None:
+    s = State(value, name="s")
+
+    def body(c: Any, _: Any) -> Any:
+        s.value = s.value + delta
+        return c, None
+
+    twin = lambda: jax.lax.scan(lambda c, _: (c + delta, None), value, None, length=3)[0]
+    try:
+        reference = twin()
+    except TypeError:
+        with pytest.raises(st.StateStructureError, match="State 's'"):
+            transform.scan(body, None, None, length=3)
+        assert s.value is value
+    else:
+        transform.scan(body, None, None, length=3)
+        assert (s.value.dtype, s.value.weak_type) == (reference.dtype, reference.weak_type)
+        assert jnp.array_equal(s.value, reference)
+
+
+def test_a_dropout_in_a_loop_draws_anew_in_each_step(wrap: Any) -> None:
+    rng, twin = RandomState(5), jax.random.key(5)
+    f = wrap(lambda: transform.for_loop(lambda: jax.random.uniform(rng.split()), length=4))
+    reference = []
+    for _ in range(8):
+        twin, fresh = jax.random.split(twin)
+        reference.append(float(jax.random.uniform(fresh)))
+    assert [*f().tolist(), *f().tolist()] == reference
+    assert jax.random.bits(rng.key) == jax.random.bits(twin)
+
+
+def test_nested_loops_share_a_state_at_every_level(wrap: Any) -> None:
+    n, w = State(jnp.int32(0), name="n"), State(jnp.int32(1), name="w")
+
+    def inner(c: Any, _: Any) -> Any:
+        n.value = n.value + w.value
+        return c, None
+
+    def outer(i: Any) -> Any:
+        transform.scan(inner, 0, None, length=3)
+        n.value = n.value + 100
+        return transform.cond(i % 2 == 0, lambda: n.value, lambda: -n.value)
+
+    f = wrap(lambda: transform.for_loop(outer, jnp.arange(3)))
+    assert f().tolist() == [103, -206, 309]
+    assert n.value == 309
+    w.value = jnp.int32(0)
+    assert f().tolist() == [409, -509, 609]
+
+
+def test_a_state_that_is_only_read_is_a_constant_of_the_loop_and_not_carried() -> None:
+    w, u = State(jnp.zeros((64, 64)), name="w"), State(jnp.zeros(64), name="u")
+
+    def body(c: Any, _: Any) -> Any:
+        u.value = w.value @ u.value + c
+        return c, None
+
+    jaxpr = transform.make_jaxpr(lambda: transform.scan(body, 1.0, None, length=5))()
+    (scan,) = [eqn for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
+    assert [var.aval.shape for var in scan.outvars] == [(), (64,)]
+
+
+def test_the_body_of_a_loop_of_length_zero_changes_nothing() -> None:
+    u = State(jnp.float32(3), name="u")
+
+    def body(c: Any, x: Any) -> Any:
+        u.value = u.value + x
+        return c + 1, u.value
+
+    out, ys = transform.scan(body, 0, jnp.zeros(0))
+    assert (out, ys.shape, u.value) == (0, (0,), 3.0)
+    assert transform.scan(body, 7, jnp.zeros(0))[0] == 7
+
+
+def test_a_state_may_be_carried_and_passed_by_reference() -> None:
+    s = State(jnp.float32(1), name="s")
+
+    def body(carry: Any, x: Any) -> Any:
+        state, total = carry
+        state.value = state.value * 2.0
+        return (state, total + state.value), x
+
+    (state, total), _ = transform.scan(body, (s, jnp.float32(0)), jnp.arange(3))
+    assert state is s
+    assert (s.value, total) == (8.0, 14.0)
+
+    def branch(state: State, x: Any) -> Any:
+        state.value = x
+        return x
+
+    transform.cond(True, branch, lambda state, x: x, s, 5.0)
+    assert s.value == 5.0
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, -5, 9])
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_switch_takes_one_branch_and_clamps_its_index(index: int, is_traced: bool) -> None:
+    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+
+    def first(x: Any) -> Any:
+        a.value = x
+        return a.value
+
+    def second(x: Any) -> Any:
+        b.value = b.value + x
+        return b.value
+
+    f = lambda i, x: transform.switch(i, [first, second, lambda x: a.value + b.value], x)
+    out = (transform.jit(f) if is_traced else f)(index, 10.0)
+    chosen = min(max(index, 0), 2)
+    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 1.0, 12.0), (3.0, 1.0, 2.0)][
+        chosen
+    ]
+
+
+def test_branches_may_write_different_states_under_every_transform(wrap: Any) -> None:
+    a, b = State(jnp.float32(1), name="a"), State({"x": jnp.ones(2)}, name="b")
+
+    def yes(x: Any) -> Any:
+        a.value = a.value * x
+        return a.value
+
+    def no(x: Any) -> Any:
+        b.value = {"x": b.value["x"] * x}
+        return b.value["x"].sum()
+
+    f = wrap(lambda p, x: transform.cond(p, yes, no, x))
+    assert (f(True, 3.0), f(False, 4.0), f(True, 2.0)) == (3.0, 8.0, 6.0)
+    assert (a.value, b.value["x"].tolist()) == (6.0, [4.0, 4.0])
+    slope = transform.grad(f, argnums=1, states=a)
+    assert slope(True, 2.0) == (2.0, 6.0)
+    assert slope(False, 2.0) == (0.0, 8.0)
+
+
+def test_cond_takes_operands_by_position_and_keyword() -> None:
+    s = State(jnp.float32(1))
+    f = lambda x: s.value * x
+    assert transform.cond(True, f, f, 2.0) == 2.0
+    assert transform.cond(pred=False, true_fun=f, false_fun=lambda x: -x, operand=3.0) == -3.0
+    assert transform.cond(True, lambda: s.value, lambda: 0.0 * s.value) == 1.0
+    with pytest.raises(TypeError, match=r"[Pp]red"):
+        transform.cond(jnp.ones(2), f, f, 2.0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 8])
+def test_map_runs_over_the_leading_axis(batch_size: int | None) -> None:
+    w, n = State(jnp.float32(2)), State(jnp.int32(0))
+
+    def f(x: Any) -> Any:
+        n.value = n.value + 1
+        return {"y": w.value * x["a"] + x["b"].sum()}
+
+    xs = {"a": jnp.arange(8.0), "b": jnp.ones((8, 2))}
+    out = transform.map(f, xs, batch_size=batch_size)
+    assert_same(out, jax.lax.map(lambda x: {"y": 2 * x["a"] + x["b"].sum()}, xs))
+    if batch_size is None:
+        assert n.value == 8
+
+
+def test_associative_scan_reads_states() -> None:
+    w = State(jnp.float32(2), name="w")
+    f = lambda a, b: a + b * (w.value - 1.0)
+    xs = jnp.arange(8.0)
+    for reverse in (False, True):
+        out = transform.associative_scan(f, xs, reverse=reverse)
+        assert_same(out, jax.lax.associative_scan(lambda a, b: a + b, xs, reverse=reverse))
+    assert transform.grad(lambda: transform.associative_scan(f, xs).sum(), states=w)() != 0.0
+
+
+def test_what_jax_refuses_about_the_users_own_carry_is_refused_by_jax() -> None:
+    u = State(jnp.float32(1), name="u")
+
+    def body(c: Any, _: Any) -> Any:
+        u.value = u.value + 1.0
+        return (c, c), None
+
+    with pytest.raises(TypeError, match="carry"):
+        transform.scan(body, 0.0, None, length=2)
+    with pytest.raises((ValueError, TypeError), match=r"length|axis|axes|scalar"):
+        transform.scan(lambda c, x: (c, x), 0.0, (jnp.ones(2), jnp.ones(3)))
+    with pytest.raises(TypeError, match="pair"):
+        transform.scan(lambda c, x: c, 0.0, jnp.ones(2))
+    with pytest.raises(ValueError, match="length"):
+        transform.scan(lambda c, x: (c, x), 0.0, None)
+    assert u.value == 1.0
