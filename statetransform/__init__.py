@@ -24,8 +24,6 @@ __all__ = [
     "values",
 ]
 
-for _name in __all__:  # public objects say where they are imported from
-    _object = globals()[_name]
+for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
     if callable(_object):
         _object.__module__ = __name__
-del _name, _object

@@ -170,7 +170,12 @@ ROWS = [
         is_loop=True,
     ),
     Row("while_loop", _ours_while, _while, is_loop=True, reverse=False),
-    Row("cond", lambda f: lambda x: transform.cond(jnp.bool_(True), f, lambda x: x, x), _cond, is_loop=True),
+    Row(
+        "cond",
+        lambda f: lambda x: transform.cond(jnp.bool_(True), f, lambda x: x, x),
+        _cond,
+        is_loop=True,
+    ),
     Row(
         "vmap",
         lambda f: lambda x: transform.vmap(f)(jnp.stack([x, 2 * x])).sum(),
@@ -187,7 +192,9 @@ def stacks(depth: int) -> list[tuple[Row, ...]]:
     found: list[tuple[Row, ...]] = [()]
     for _ in range(depth):
         found = [(row, *rest) for row in ROWS for rest in found]
-    return [s for s in found if not any(s[i].name in REVERSE and not r.reverse for i in range(depth) for r in s[i + 1 :])]
+    return [
+        s for s in found if not any(s[i].name in REVERSE and not r.reverse for i in range(depth) for r in s[i + 1 :])
+    ]
 
 
 def apply_ours(rows: tuple[Row, ...], f: Callable[[Any], Any]) -> Callable[[Any], Any]:

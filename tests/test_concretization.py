@@ -69,9 +69,7 @@ def test_a_leaf_of_a_container_is_named_by_its_path() -> None:
     def f(config: Any, x: Any) -> Any:
         return x if config["deep"][1] else -x
 
-    assert "config['deep'][1]" in notes_of(
-        lambda: transform.checkpoint(f)({"deep": [1, True]}, 1.0)
-    )
+    assert "config['deep'][1]" in notes_of(lambda: transform.checkpoint(f)({"deep": [1, True]}, 1.0))
 
 
 @pytest.mark.parametrize(

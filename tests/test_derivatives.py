@@ -43,9 +43,7 @@ X = jnp.array([0.3, -0.7])
 @pytest.fixture(params=["plain", "checkpoint", "jit"])
 def net_and_loss(request: pytest.FixtureRequest) -> tuple[Net, Any]:
     net = Net()
-    return net, net.loss if request.param == "plain" else getattr(transform, request.param)(
-        net.loss
-    )
+    return net, net.loss if request.param == "plain" else getattr(transform, request.param)(net.loss)
 
 
 def test_states_only_gives_gradients_in_the_structure_of_states(net_and_loss: Any) -> None:
@@ -130,10 +128,7 @@ def test_gradients_of_gradients_with_respect_to_states() -> None:
     inner = transform.grad(f, states=a)
     assert transform.grad(inner, states=a)() == 6 * 2 * 9
     assert transform.grad(inner, states=b)() == 3 * 4 * 2 * 3
-    assert (
-        transform.grad(lambda x: transform.grad(lambda: x * f(), states=a)(), argnums=0)(1.0)
-        == 12 * 9
-    )
+    assert transform.grad(lambda x: transform.grad(lambda: x * f(), states=a)(), argnums=0)(1.0) == 12 * 9
     hessian = transform.hessian(f, states=(a, b))()
     reference = jax.hessian(lambda v: v[0] ** 3 * v[1] ** 2)((a.value, b.value))
     assert_same(hessian, reference)
@@ -149,9 +144,7 @@ def test_jacobians_with_respect_to_states(name: str) -> None:
     assert_same(ours(f, states=(net.w, net.b))(X), reference)
     assert_same(ours(f)(X), theirs(lambda x: pure(net.w.value, net.b.value, x))(X))
     gw, gx = ours(f, argnums=0, states=net.w)(X)
-    assert_same(
-        (gw, gx), theirs(lambda w, x: pure(w, net.b.value, x), argnums=(0, 1))(net.w.value, X)
-    )
+    assert_same((gw, gx), theirs(lambda w, x: pure(w, net.b.value, x), argnums=(0, 1))(net.w.value, X))
 
 
 def test_vjp_jvp_and_linearize_with_respect_to_states() -> None:
@@ -209,10 +202,7 @@ def test_what_jax_refuses_is_refused_and_changes_nothing() -> None:
 
 def test_allow_int_and_holomorphic_are_passed_on() -> None:
     n, z = State(jnp.int32(3)), State(jnp.complex64(1 + 2j))
-    assert (
-        transform.grad(lambda x: x * n.value, states=n, allow_int=True)(2.0).dtype
-        == jax.dtypes.float0
-    )
+    assert transform.grad(lambda x: x * n.value, states=n, allow_int=True)(2.0).dtype == jax.dtypes.float0
     assert transform.grad(lambda: z.value**2, states=z, holomorphic=True)() == 2 * z.value
 
 
@@ -225,9 +215,7 @@ def test_a_state_that_is_passed_as_an_argument_is_lifted_but_not_differentiated(
 
     assert transform.grad(f, argnums=1)(s, 2.0) == 4.0
     assert transform.grad(f, argnums=1, states=s)(s, 2.0) == (2.0, 5.0)
-    assert transform.value_and_grad(lambda model, x: f(model["s"], x), argnums=1)(
-        {"s": s}, 1.0
-    ) == (6.0, 6.0)
+    assert transform.value_and_grad(lambda model, x: f(model["s"], x), argnums=1)({"s": s}, 1.0) == (6.0, 6.0)
     with pytest.raises(TypeError, match="states="):
         transform.grad(f, argnums=0)(s, 2.0)
     assert s.value == 6.0
@@ -245,9 +233,7 @@ def test_a_training_step_is_one_compiled_function() -> None:
 
     @transform.jit
     def train(x: Any) -> Any:
-        value, gradients = transform.value_and_grad(transform.checkpoint(net.loss), states=params)(
-            x
-        )
+        value, gradients = transform.value_and_grad(transform.checkpoint(net.loss), states=params)(x)
         new = jax.tree.map(lambda v, g: v - rate.value * g, st.values(params), gradients)
         st.update(params, new)
         return value

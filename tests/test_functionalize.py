@@ -48,9 +48,7 @@ def test_a_plain_dict_is_accepted_and_missing_states_are_constants() -> None:
     assert (c.n.value, c.w.value) == (0, 2.0)
 
 
-@pytest.mark.parametrize(
-    "raw", [jax.jit, jax.checkpoint, lambda f: f, lambda f: jax.jit(jax.checkpoint(f))]
-)
+@pytest.mark.parametrize("raw", [jax.jit, jax.checkpoint, lambda f: f, lambda f: jax.jit(jax.checkpoint(f))])
 def test_apply_goes_through_raw_transforms(raw: Any) -> None:
     c = Counter()
     fun = transform.functionalize(c)

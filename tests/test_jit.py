@@ -75,9 +75,7 @@ def test_a_rebound_class_attribute_is_followed(wrap: Any) -> None:
     assert g(2.0) == 14.0
 
 
-def test_a_rebound_global_that_a_method_reads_is_followed(
-    wrap: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebound_global_that_a_method_reads_is_followed(wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "global_cell", Cell(1.0))
     reader = Cell(0.0)
     f = wrap(lambda x: reader.read_global() * x)
@@ -240,9 +238,7 @@ def test_x64_on_and_off_are_different_traces() -> None:
     assert f(2.0).dtype == jnp.float32
 
 
-@pytest.mark.parametrize(
-    "value", [1, 1.0, True, 1j, np.float32(1), np.arange(3), np.int8(1), np.float64(1)]
-)
+@pytest.mark.parametrize("value", [1, 1.0, True, 1j, np.float32(1), np.arange(3), np.int8(1), np.float64(1)])
 def test_values_are_typed_as_jax_types_the_same_argument(value: Any) -> None:
     s = State(value)
 

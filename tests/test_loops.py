@@ -18,14 +18,10 @@ from .cases import assert_same
 @pytest.fixture(params=["eager", "jit", "checkpoint"])
 def wrap(request: pytest.FixtureRequest) -> Any:
     """How the loop itself is run."""
-    return {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}[
-        request.param
-    ]
+    return {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}[request.param]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"reverse": True}, {"unroll": 3}, {"unroll": True}, {"length": 5}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"unroll": 3}, {"unroll": True}, {"length": 5}], ids=str)
 def test_scan_takes_the_options_of_jax(options: dict[str, Any], wrap: Any) -> None:
     u = State(jnp.float32(1), name="u")
     xs = {"a": jnp.arange(5.0), "b": jnp.ones((5, 2))}
@@ -145,9 +141,7 @@ def test_forward_mode_through_a_while_loop() -> None:
     assert u.value == 8.0
 
 
-@pytest.mark.parametrize(
-    "value", [0, 0.0, True, 1j, np.float32(0), np.zeros(2), np.int8(0), jnp.zeros((0,))], ids=repr
-)
+@pytest.mark.parametrize("value", [0, 0.0, True, 1j, np.float32(0), np.zeros(2), np.int8(0), jnp.zeros((0,))], ids=repr)
 @pytest.mark.parametrize("delta", [1, 0.5, np.float32(1), jnp.bfloat16(1), jnp.int32(1)], ids=repr)
 def test_a_carried_state_is_typed_as_a_carry_of_jax(value: Any, delta: Any) -> None:
     s = State(value, name="s")
@@ -259,9 +253,7 @@ def test_switch_takes_one_branch_and_clamps_its_index(index: int, is_traced: boo
     f = lambda i, x: transform.switch(i, [first, second, lambda x: a.value + b.value], x)
     out = (transform.jit(f) if is_traced else f)(index, 10.0)
     chosen = min(max(index, 0), 2)
-    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 1.0, 12.0), (3.0, 1.0, 2.0)][
-        chosen
-    ]
+    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 1.0, 12.0), (3.0, 1.0, 2.0)][chosen]
 
 
 def test_branches_may_write_different_states_under_every_transform(wrap: Any) -> None:

@@ -79,9 +79,7 @@ def test_a_transform_keeps_the_names_order_and_defaults_of_jax(name: str) -> Non
     kept = [p for p in theirs.values() if p.name not in NOT_KEPT and not p.name.startswith("_")]
     assert [p.name for p in kept if p.name not in ours and p.name != "f"] == []
     positional = [p.name for p in kept if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    assert [p for p in ours if p in positional][: len(positional)] == [
-        p for p in positional if p in ours
-    ]
+    assert [p for p in ours if p in positional][: len(positional)] == [p for p in positional if p in ours]
     for p in kept:
         default = ours[p.name].default if p.name in ours else p.default
         plain = isinstance(p.default, int | str | tuple | None) and p.name != "argnums"
@@ -90,9 +88,7 @@ def test_a_transform_keeps_the_names_order_and_defaults_of_jax(name: str) -> Non
 
 
 def parameters(name: str) -> dict[str, Any]:
-    return {
-        p.name: p.default for p in inspect.signature(getattr(transform, name)).parameters.values()
-    }
+    return {p.name: p.default for p in inspect.signature(getattr(transform, name)).parameters.values()}
 
 
 def test_checkpoint_has_the_signature_of_the_contract() -> None:

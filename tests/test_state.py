@@ -72,9 +72,7 @@ def test_an_index_write_does_not_change_a_numpy_array_of_the_user() -> None:
     assert array.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "wrap", [transform.jit, transform.checkpoint, transform.grad, transform.named_call]
-)
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, transform.grad, transform.named_call])
 def test_indexed_writes_work_under_transforms(wrap: Any) -> None:
     s = State(jnp.zeros(3))
 
@@ -117,9 +115,7 @@ def test_a_state_is_no_pytree_node_and_is_compared_by_identity() -> None:
     assert len({a, b, a}) == 2
 
 
-@pytest.mark.parametrize(
-    "clone", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
-)
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 @pytest.mark.parametrize(
     "make",
     [
@@ -146,11 +142,7 @@ def test_a_copy_is_independent_and_has_the_same_value(clone: Any, make: Any) -> 
     )
     before = jax.tree.map(np.asarray, s.value) if not s.static else s.value
     c.value = ("other",) if s.static else jax.tree.map(lambda x: x + 1, c.value)
-    assert (
-        s.value == before
-        if s.static
-        else jax.tree.all(jax.tree.map(np.array_equal, s.value, before))
-    )
+    assert s.value == before if s.static else jax.tree.all(jax.tree.map(np.array_equal, s.value, before))
 
 
 def test_a_copied_container_is_not_shared() -> None:
@@ -189,9 +181,7 @@ def test_a_state_copied_inside_a_transform_holds_its_value_afterwards() -> None:
     assert c is not s
 
 
-@pytest.mark.parametrize(
-    "seed", [0, np.int32(0), jnp.int32(0), jax.random.key(0), jax.random.PRNGKey(0)], ids=str
-)
+@pytest.mark.parametrize("seed", [0, np.int32(0), jnp.int32(0), jax.random.key(0), jax.random.PRNGKey(0)], ids=str)
 def test_a_random_state_takes_a_seed_or_a_key_of_either_style(seed: Any) -> None:
     rng = RandomState(seed, name="rng")
     first = rng.key

@@ -27,9 +27,7 @@ def leaky(u: State) -> Any:
     return f
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"]
-)
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"])
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
 def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, wrap: Any) -> None:
     start = jnp.arange(6.0).reshape((3, 2) if axis in (0, -2) else (2, 3))
@@ -100,9 +98,7 @@ def test_what_all_lanes_agree_on_may_be_written() -> None:
     assert total.value.shape == ()
 
 
-@pytest.mark.parametrize(
-    "value", [lambda x: x, lambda x: {"a": 1.0, "b": x}, lambda x: jnp.ones(2) * x]
-)
+@pytest.mark.parametrize("value", [lambda x: x, lambda x: {"a": 1.0, "b": x}, lambda x: jnp.ones(2) * x])
 def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
     u, n = State(jnp.float32(5), name="u"), State(jnp.int32(0), name="n")
 
@@ -136,9 +132,7 @@ def test_a_mapped_state_may_be_the_only_mapped_thing() -> None:
 
 
 @pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
-@pytest.mark.parametrize(
-    "wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"]
-)
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"])
 def test_each_lane_draws_its_own_numbers_and_the_state_advances_once(wrap: Any, style: Any) -> None:
     after = []
     for lanes in (2, 5):
@@ -169,9 +163,7 @@ def test_lanes_draw_the_same_where_the_user_says_so() -> None:
     assert jax.random.bits(rng.key) == jax.random.bits(twin.key)
     assert len(set(transform.vmap(f(rng), state_axes={rng: None})(jnp.zeros(3)).tolist())) == 1
     per_lane = RandomState(jax.random.split(jax.random.key(0), 3))
-    assert (
-        len(set(transform.vmap(f(per_lane), state_axes={per_lane: 0})(jnp.zeros(3)).tolist())) == 3
-    )
+    assert len(set(transform.vmap(f(per_lane), state_axes={per_lane: 0})(jnp.zeros(3)).tolist())) == 3
     assert per_lane.key.shape == (3,)
 
 
@@ -184,9 +176,7 @@ def test_a_random_state_that_is_not_used_does_not_advance() -> None:
 
 def test_a_random_state_among_the_arguments_is_split() -> None:
     rng = RandomState(0)
-    f = transform.vmap(
-        lambda model, x: jax.random.uniform(model["rng"].split()) + x, in_axes=(None, 0)
-    )
+    f = transform.vmap(lambda model, x: jax.random.uniform(model["rng"].split()) + x, in_axes=(None, 0))
     assert len(set(f({"rng": rng}, jnp.zeros(4)).tolist())) == 4
 
 
@@ -220,9 +210,7 @@ def test_methods_do_not_count_self_and_find_the_states_of_their_instance() -> No
 
 
 def test_new_states_come_out_batched_on_the_first_axis() -> None:
-    made = transform.vmap(lambda x: State({"a": x, "b": jnp.ones(2) * x}, name="made"), out_axes=0)(
-        XS
-    )
+    made = transform.vmap(lambda x: State({"a": x, "b": jnp.ones(2) * x}, name="made"), out_axes=0)(XS)
     assert made.value["a"].tolist() == [0.0, 1.0, 2.0]
     assert made.value["b"].shape == (3, 2)
 
@@ -232,9 +220,9 @@ def test_new_states_come_out_batched_on_the_first_axis() -> None:
 
     model = init(jax.random.split(jax.random.key(0), 3))
     assert model["w"].value.shape == (3, 2)
-    assert transform.vmap(lambda x: model["w"].value @ x, in_axes=None, state_axes={Param: 0})(
-        jnp.ones(2)
-    ).shape == (3,)
+    assert transform.vmap(lambda x: model["w"].value @ x, in_axes=None, state_axes={Param: 0})(jnp.ones(2)).shape == (
+        3,
+    )
 
 
 def test_gradients_flow_through_mapped_and_shared_states() -> None:
@@ -265,9 +253,7 @@ def test_loops_and_branches_inside_lanes_carry_mapped_states(loop: str) -> None:
     calls = {
         "scan": lambda: transform.scan(lambda c, _: (write(), (c, None))[1], 0.0, None, length=2),
         "fori_loop": lambda: transform.fori_loop(0, 2, lambda i, c: (write(), c)[1], 0.0),
-        "while_loop": lambda: transform.while_loop(
-            lambda c: u.value < 4.0, lambda c: (write(), c)[1], 0.0
-        ),
+        "while_loop": lambda: transform.while_loop(lambda c: u.value < 4.0, lambda c: (write(), c)[1], 0.0),
         "cond": lambda: transform.cond(u.value > 1.5, lambda: write(), lambda: None),
     }
     transform.vmap(lambda x: (calls[loop](), x)[1], state_axes={u: 0})(XS)

@@ -32,7 +32,10 @@ class Static:
 
     def __init__(self, value: Hashable) -> None:
         self.value = value
-        self.key = (type(value), value)  # 1, 1.0 and True are equal, but not the same static argument
+        self.key = (
+            type(value),
+            value,
+        )  # 1, 1.0 and True are equal, but not the same static argument
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and self.key == other.key

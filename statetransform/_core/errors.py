@@ -76,7 +76,6 @@ class StateTraceError(StateTransformError, RuntimeError):
             "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
         )
 
-
     @classmethod
     def born_inside(cls, where: str, state: Any) -> StateTraceError:
         """A loop's body or a branch made a state that outlives it."""

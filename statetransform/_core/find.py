@@ -52,7 +52,7 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
       >>> list(st.states(model, st.Param))
       ['layers.0.w', 'layers.1.w']
     """
-    is_wanted = selects(*kinds) if kinds else lambda state: True
+    is_wanted: Callable[[State], bool] = selects(*kinds) if kinds else lambda state: True
     found = {id(state): label for label, _, state in walk([tree]) if is_wanted(state)}
     # `walk` goes by distance, which gives the shortest paths; people expect the order of definition.
     ordered = {id(state): state for state in _in_order(tree) if id(state) in found}
@@ -105,7 +105,9 @@ def walk(
       limit: give up behind so many objects.
       empty: takes the steps to the empty lists and dicts on the way.
     """
-    queue = deque(((), (("item", i),), root) for i, root in enumerate(roots))
+    queue: deque[tuple[tuple[str, ...], tuple[Step, ...], Any]] = deque(
+        ((), (("item", i),), root) for i, root in enumerate(roots)
+    )
     seen: dict[int, Any] = {}  # the values keep temporary objects alive, so that no address is used twice
     while queue and (limit is None or len(seen) < limit):
         label, steps, obj = queue.popleft()
@@ -196,9 +198,7 @@ def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tupl
                 yield name, (("attr", name),), child
 
 
-def _function_children(
-    fun: types.FunctionType, through_globals: bool
-) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
+def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
     for i, (name, cell) in enumerate(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)):
         try:
             child = cell.cell_contents

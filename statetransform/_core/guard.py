@@ -39,7 +39,7 @@ class Guard:
         when the paths have gone.
     """
 
-    __slots__ = ("_loose", "_paths", "_lengths", "_function", "find", "tokens")
+    __slots__ = ("_function", "_lengths", "_loose", "_paths", "find", "tokens")
 
     def __init__(self, roots: Sequence[Any], states: Iterable[State], owns_function: bool = False) -> None:
         wanted = {id(state): state for state in states}
@@ -85,7 +85,10 @@ class Guard:
                 lines.append(f"if {' or '.join(tests)}: return None")
             wanted = [f"{names[i]}._value" for i in passed]
             return writer.compile("obj", *lines, f"return [{', '.join(wanted)}]")
-        lines = [f"states = [{', '.join(writer.items)}]", f"if states != {writer.constant(list(states))}: return None"]
+        lines = [
+            f"states = [{', '.join(writer.items)}]",
+            f"if states != {writer.constant(list(states))}: return None",
+        ]
         if list(passed) != list(range(len(states))):
             lines.append(f"states = {writer.constant(itemgetter(*passed, 0))}(states)[:-1]")
         return writer.compile("obj", *lines, "return [state._value for state in states]")
@@ -114,7 +117,10 @@ class _Writer:
     """
 
     def __init__(
-        self, function: Any, lengths: dict[tuple[Step, ...], int], roots: dict[Step, str] | None = None
+        self,
+        function: Any,
+        lengths: dict[tuple[Step, ...], int],
+        roots: dict[Step, str] | None = None,
     ) -> None:
         self._function = function
         self._lengths = lengths
@@ -164,8 +170,10 @@ class _Writer:
         length = self._lengths.get(path)
         if length is not None:
             self._lines.append(f"if len({name}) != {length}: return None")
-        if length and list(node) == [("item", i) for i in range(length)] and (
-            not any(isinstance(child, dict) for child in node.values())
+        if (
+            length
+            and list(node) == [("item", i) for i in range(length)]
+            and (not any(isinstance(child, dict) for child in node.values()))
         ):
             self.items.append(f"*{name}")
             self._found.extend(node.values())
@@ -177,7 +185,11 @@ class _Writer:
                 access = f".{key}" if plain else f".__getattribute__({self.constant(key)})"
             else:
                 access = f"[{key}]" if type(key) is int else f"[{self.constant(key)}]"
-            self._emit(child, self._roots.get(step, name + access) if not path else name + access, (*path, step))
+            self._emit(
+                child,
+                self._roots.get(step, name + access) if not path else name + access,
+                (*path, step),
+            )
 
     def _fixed(self, path: tuple[Step, ...]) -> str | None:
         """A function's globals and cells are the same for its whole life: no need to look them up."""
@@ -210,9 +222,7 @@ def _leads_to_nothing(roots: Sequence[Any], path: Sequence[Step]) -> bool:
     return isinstance(obj, list | dict) and not obj
 
 
-def _reaches(
-    roots: Sequence[Any], steps: Sequence[Step], state: State, lengths: dict[tuple[Step, ...], int]
-) -> bool:
+def _reaches(roots: Sequence[Any], steps: Sequence[Step], state: State, lengths: dict[tuple[Step, ...], int]) -> bool:
     """Whether following the steps really gives the state; classes may compute their attributes.
 
     Notes the lengths of the containers on the way, but not of a function's globals.

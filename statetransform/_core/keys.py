@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .compat import typeof
 
@@ -62,4 +63,4 @@ def unwrap(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(typeof(leaf).dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(typeof(leaf).dtype, jax.dtypes.prng_key)

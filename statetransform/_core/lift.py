@@ -51,10 +51,7 @@ class Lift:
         assert self.layout is not None
         return self.layout.finish(out, written, born)
 
-
-    def reveal(
-        self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]
-    ) -> tuple[Any, Values]:
+    def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:
         """The output and all values after the call, for who carries the values himself."""
         layout = self.layout
         assert layout is not None
@@ -157,8 +154,8 @@ class Differentiated:
         values = self._treedef.unflatten([read(state) for state in self._states])
         chosen = tuple(args[i] for i in self._positions)
         chosen = chosen[0] if self._single else chosen
-        self.primal = (values, chosen) if self._has_states and self._has_arguments else (
-            values if self._has_states else chosen
+        self.primal = (
+            (values, chosen) if self._has_states and self._has_arguments else (values if self._has_states else chosen)
         )
 
     def split(self, primal: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
@@ -178,7 +175,9 @@ class Differentiated:
 
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     if not -len(args) <= index < len(args):
-        raise ValueError(f"{where}: argnums={index}, but the function was called with {len(args)} positional argument(s)")
+        raise ValueError(
+            f"{where}: argnums={index}, but the function was called with {len(args)} positional argument(s)"
+        )
     arg = args[index]
     if not jax.tree.leaves(arg) and refs_in(jax.tree.structure(arg)):
         raise TypeError(

@@ -46,7 +46,16 @@ class Layout:
       is_plain: whether nothing but ordinary values of written states comes out.
     """
 
-    __slots__ = ("_blanks", "_first", "_kept", "is_plain", "is_reusable", "sites", "static_written", "written")
+    __slots__ = (
+        "_blanks",
+        "_first",
+        "_kept",
+        "is_plain",
+        "is_reusable",
+        "sites",
+        "static_written",
+        "written",
+    )
 
     def __init__(self, frame: Frame, born: list[State], has_nodes: bool, is_reusable: bool) -> None:
         changed = frame.written()
@@ -59,9 +68,10 @@ class Layout:
         self._blanks = [state._blank() for state in born]
         self._kept: Any = None
 
-    def first_born(self) -> State | None:
-        """One of the states that the trace made, if any."""
-        return next(iter(self._first or self._blanks), None)
+    @property
+    def created(self) -> list[State]:
+        """The states that the trace made, or such as they were."""
+        return list(self._first or self._blanks)
 
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output; once for each call."""

@@ -137,6 +137,16 @@ class Record:
         )
 
     @property
+    def created(self) -> list[State]:
+        """The states that a call makes; not those of any particular call."""
+        return self.layout.created
+
+    @property
+    def in_avals(self) -> list[Any]:
+        """The abstract values of the inputs: the arguments' leaves, then those of the states read."""
+        return [var.aval for var in self.jaxpr.invars]
+
+    @property
     def out_avals(self) -> Any:
         """The abstract values of the results, in their structure."""
         return self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])

@@ -250,7 +250,7 @@ class RandomState(State):
 
 
 def _is_typed_key(value: Any) -> bool:
-    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _show(value: Any) -> str:

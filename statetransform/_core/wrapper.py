@@ -22,6 +22,8 @@ class Transformed:
     """
 
     __wrapped__: Callable[..., Any]
+    __name__: str
+    __qualname__: str
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         functools.update_wrapper(self, fun, assigned=_PARTS, updated=())

@@ -43,8 +43,5 @@ __all__ = [
     "while_loop",
 ]
 
-for _name in __all__:  # public objects say where they are imported from
-    _object = globals()[_name]
-    if callable(_object):
-        _object.__module__ = __name__
-del _name, _object
+for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
+    _object.__module__ = __name__

@@ -49,7 +49,12 @@ class Derivative(Direct):
             **options,
         )
         self._where, self._derive = where, derive
-        self._argnums, self._states, self._has_aux, self._jax_options = argnums, states, has_aux, options
+        self._argnums, self._states, self._has_aux, self._jax_options = (
+            argnums,
+            states,
+            has_aux,
+            options,
+        )
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wrt = Differentiated(self._where, self._states, self._argnums, args)
@@ -90,7 +95,9 @@ def _with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
     if not has_aux:
         return out, (None, written, born)
     if not isinstance(out, tuple) or len(out) != 2:
-        raise TypeError(f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}")
+        raise TypeError(
+            f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}"
+        )
     return out[0], (out[1], written, born)
 
 
@@ -104,7 +111,16 @@ def grad(
     *,
     states: Any = None,
 ) -> Any:
-    return _derivative("grad", jax.grad, fun, argnums, states, has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    return _derivative(
+        "grad",
+        jax.grad,
+        fun,
+        argnums,
+        states,
+        has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+    )
 
 
 def value_and_grad(
@@ -130,7 +146,14 @@ def value_and_grad(
     )
 
 
-def jacfwd(fun: Any = None, argnums: Any = None, has_aux: bool = False, holomorphic: bool = False, *, states: Any = None) -> Any:
+def jacfwd(
+    fun: Any = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Any:
     return _derivative("jacfwd", jax.jacfwd, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
@@ -143,21 +166,48 @@ def jacrev(
     *,
     states: Any = None,
 ) -> Any:
-    return _derivative("jacrev", jax.jacrev, fun, argnums, states, has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    return _derivative(
+        "jacrev",
+        jax.jacrev,
+        fun,
+        argnums,
+        states,
+        has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+    )
 
 
-def hessian(fun: Any = None, argnums: Any = None, has_aux: bool = False, holomorphic: bool = False, *, states: Any = None) -> Any:
+def hessian(
+    fun: Any = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Any:
     return _derivative("hessian", jax.hessian, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
 def _derivative(where: str, derive: Any, fun: Any, argnums: Any, states: Any, has_aux: bool, **options: Any) -> Any:
     return decorate(
-        Derivative, fun, where=where, derive=derive, argnums=argnums, states=states, has_aux=has_aux, **options
+        Derivative,
+        fun,
+        where=where,
+        derive=derive,
+        argnums=argnums,
+        states=states,
+        has_aux=has_aux,
+        **options,
     )
 
 
 def vjp(
-    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = (), states: Any = None
+    fun: Callable[..., Any],
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Any = (),
+    states: Any = None,
 ) -> Any:
     lift, pure, leading, primals = _first_primal("vjp", fun, primals, states, has_aux)
     out, pull, (aux, written, born) = jax.vjp(pure, leading, *primals, has_aux=True)
@@ -174,7 +224,12 @@ def vjp(
 
 
 def jvp(
-    fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False, *, states: Any = None
+    fun: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    has_aux: bool = False,
+    *,
+    states: Any = None,
 ) -> Any:
     primals, tangents = tuple(primals), tuple(tangents)
     lift, pure, leading, primals = _first_primal("jvp", fun, primals, states, has_aux)

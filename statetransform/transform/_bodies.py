@@ -26,7 +26,13 @@ class Staged:
       values: values on entry that differ from the states' own (with the weak type removed).
     """
 
-    def __init__(self, where: str, fun: Callable[..., Any], args: tuple[Any, ...], values: Mapping[State, Any]) -> None:
+    def __init__(
+        self,
+        where: str,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        values: Mapping[State, Any],
+    ) -> None:
         cache, fun, self._leading = cache_of(fun, where)
         with Frame() as frame:
             for state, value in values.items():
@@ -34,7 +40,7 @@ class Staged:
             abstract_args = jax.tree.map(typeof, hide(args))
             _, self.record, _ = cache.find(fun, (*self._leading, *abstract_args), {})
         layout = self.record.layout
-        if (state := layout.first_born()) is not None:
+        for state in layout.created:
             raise StateTraceError.born_inside(where, state)
         for token, _ in layout.static_written:
             raise StateStructureError.static_write(where, token.get())

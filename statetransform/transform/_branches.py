@@ -14,28 +14,32 @@ from .._core.frame import leave, read
 from .._core.state import State, show_types
 from ._bodies import Staged
 
-
 _NO_OPERAND: Any = object()
 
 
 def cond(
-    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _NO_OPERAND
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+    operand: Any = _NO_OPERAND,
 ) -> Any:
     operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
     return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
 
 
-def switch(
-    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND
-) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND) -> Any:
     operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
     return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
 
 
 def _branch(
-    where: str, named: list[tuple[str, Callable[..., Any]]], operands: tuple[Any, ...], select: Callable[..., Any]
+    where: str,
+    named: list[tuple[str, Callable[..., Any]]],
+    operands: tuple[Any, ...],
+    select: Callable[..., Any],
 ) -> Any:
     operands = hide(operands)
     staged = [Staged(where, fun, operands, {}) for _, fun in named]
@@ -67,7 +71,12 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
         leaves, treedef = jax.tree.flatten(value)
         kinds.add((treedef, tuple((typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves)))
         site = branch.record.layout.sites.get(state._token)
-        rows.append((name, f"{show_types(value)}   ({'written at ' + show_site(site) if site else 'not written'})"))
+        rows.append(
+            (
+                name,
+                f"{show_types(value)}   ({'written at ' + show_site(site) if site else 'not written'})",
+            )
+        )
     if len(kinds) > 1:
         cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
         raise StateStructureError.branch(where, state, rows, cure)

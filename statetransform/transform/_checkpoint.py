@@ -45,7 +45,13 @@ def checkpoint(
     if isinstance(fun, type):
         names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
         transform = functools.partial(checkpoint, **options)
-        return with_methods("checkpoint", fun, names, transform, functools.partial(checkpoint, methods=names, **options))
+        return with_methods(
+            "checkpoint",
+            fun,
+            names,
+            transform,
+            functools.partial(checkpoint, methods=names, **options),
+        )
     if fun is None and methods is not None:
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:

@@ -9,7 +9,11 @@ from typing import Any
 
 
 def with_methods(
-    where: str, cls: type, methods: Sequence[str], transform: Callable[[Any], Any], again: Callable[[type], type]
+    where: str,
+    cls: type,
+    methods: Sequence[str],
+    transform: Callable[[Any], Any],
+    again: Callable[[type], type],
 ) -> type:
     """A subclass in which the named methods are transformed.
 

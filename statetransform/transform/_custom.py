@@ -25,10 +25,18 @@ class CustomRule(Transformed):
     """A function with a derivative rule of its own."""
 
     def __init__(
-        self, fun: Callable[..., Any], *, is_method: bool = False, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+        self,
+        fun: Callable[..., Any],
+        *,
+        is_method: bool = False,
+        nondiff_argnums: Any = (),
+        nondiff_argnames: Any = (),
     ) -> None:
         super().__init__(
-            fun, is_method=is_method, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
+            fun,
+            is_method=is_method,
+            nondiff_argnums=nondiff_argnums,
+            nondiff_argnames=nondiff_argnames,
         )
         parameters = positional_parameters(fun) or ()
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
@@ -47,12 +55,17 @@ class CustomRule(Transformed):
 
         fun = lambda *primals: self.__wrapped__(*whole(primals))
         primals = hide(tuple(args[i] for i in free))
-        leaves, record, values = TraceCache(owns_function=False).find(fun, primals, {})
+        _, record, values = TraceCache(owns_function=False).find(fun, primals, {})
         results = self._apply(record, values, primals, whole, tuple(fixed.values()))
         return record.layout.finish(*results)
 
     def _apply(
-        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+        self,
+        record: Record,
+        values: list[Any],
+        primals: tuple[Any, ...],
+        whole: Callable[..., Any],
+        fixed: Any,
     ) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it is applied")
 
@@ -77,7 +90,12 @@ class CustomVjp(CustomRule):
         self._rules, self._rule_options = (fwd, bwd), options
 
     def _apply(
-        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+        self,
+        record: Record,
+        values: list[Any],
+        primals: tuple[Any, ...],
+        whole: Callable[..., Any],
+        fixed: Any,
     ) -> Any:
         if self._rules is None:
             raise AttributeError(f"{self.__qualname__}: no rule was set; call `{self.__name__}.defvjp(fwd, bwd)` first")
@@ -107,7 +125,12 @@ class CustomJvp(CustomRule):
         return jvp
 
     def _apply(
-        self, record: Record, values: list[Any], primals: tuple[Any, ...], whole: Callable[..., Any], fixed: Any
+        self,
+        record: Record,
+        values: list[Any],
+        primals: tuple[Any, ...],
+        whole: Callable[..., Any],
+        fixed: Any,
     ) -> Any:
         if self._rule is None:
             raise AttributeError(f"{self.__qualname__}: no rule was set; decorate one with `@{self.__name__}.defjvp`")
@@ -133,13 +156,9 @@ def _zero(value: Any) -> Any:
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
-def custom_vjp(
-    fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()
-) -> CustomVjp:
+def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp:
     return CustomVjp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)
 
 
-def custom_jvp(
-    fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()
-) -> CustomJvp:
+def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomJvp:
     return CustomJvp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)

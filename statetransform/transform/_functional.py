@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._core.arguments import NO_SELF, StaticArguments, hide
+from .._core.arguments import StaticArguments, hide
 from .._core.frame import read
 from .._core.lift import Lift, Staged
-from .._core.outcome import pack
 from .._core.stage import Record, TraceCache
 from .._core.state import State
 from .._core.values import Values
@@ -20,7 +19,7 @@ class Functionalized:
     """A stateful function as a pure one; see `functionalize`."""
 
     def __init__(self, fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> None:
-        functools.update_wrapper(self, fun, updated=())
+        functools.update_wrapper(self, fun, updated=())  # type: ignore[arg-type]
         self.__wrapped__ = fun
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._cache = TraceCache(owns_function=True)

@@ -8,6 +8,7 @@ states the function uses. The output structure says which of them were written.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -130,7 +131,7 @@ class Entry:
         with Frame() as frame:
             for group, values in (("donated", donated), ("passed", passed), ("static", static)):
                 for token, value in zip(self.tokens[group], values, strict=True):
-                    frame.seed(token.get(), value)
+                    frame.seed(token.get(), value)  # type: ignore[arg-type]
             leaves, record, values = self._record(owner, args, kwargs)
             out, written, born = record.bind(leaves, values)
         pick = self.picker(record.layout.written)
@@ -236,7 +237,9 @@ class Jitted(Transformed):
         leading = 2 if self.donates else 1
         parameters = positional_parameters(self.__wrapped__) or ()
         names = options.get("donate_argnames") or ()
-        donated = [parameters.index(name) for name in ((names,) if isinstance(names, str) else names) if name in parameters]
+        donated = [
+            parameters.index(name) for name in ((names,) if isinstance(names, str) else names) if name in parameters
+        ]
         donated += integers(options.get("donate_argnums"))
         options["donate_argnums"] = (
             *((0,) if self.donates else ()),
@@ -307,9 +310,7 @@ class Jitted(Transformed):
             state._value = value
         return out
 
-    def call_slowly(
-        self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None
-    ) -> Any:
+    def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None) -> Any:
         """A call that looks at its arguments first; `record` is a trace for them, if there is one already."""
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
@@ -353,7 +354,10 @@ class Jitted(Transformed):
             family = self._families[key] = Family()
             for member in objects:
                 _when_gone(member, self, key)
-        hint = (treedef, tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]))
+        hint = (
+            treedef,
+            tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]),
+        )
         for _ in range(4):
             entry, states = family.choose(roots, hint, record, self.donates)
             if entry is None:
@@ -372,7 +376,13 @@ class Jitted(Transformed):
         raise AssertionError("the states that the function uses change from trace to trace")
 
     def _settle(
-        self, family: Family, key: Any, entry: Entry, states: list[Any], obj: Any, objects: list[Any]
+        self,
+        family: Family,
+        key: Any,
+        entry: Entry,
+        states: list[Any],
+        obj: Any,
+        objects: list[Any],
     ) -> None:
         """After a call: what the next one can use without thinking."""
         fast = None
@@ -398,7 +408,13 @@ class AheadOfTime:
     """
 
     def __init__(self, stage: Any, entry: Entry, states: list[Any], instance: Any, fixed: list[Any]) -> None:
-        self._stage, self._entry, self._states, self._instance, self._fixed = stage, entry, states, instance, fixed
+        self._stage, self._entry, self._states, self._instance, self._fixed = (
+            stage,
+            entry,
+            states,
+            instance,
+            fixed,
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -478,10 +494,8 @@ def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
             owner._families.pop(key, None)
             owner._fast.pop(address, None)
 
-    try:
+    with contextlib.suppress(TypeError):  # an object without weak references is kept alive by its token
         weakref.finalize(obj, forget).atexit = False
-    except TypeError:
-        pass  # cannot be referenced weakly: the token in the key keeps it alive
 
 
 Jitted.trace.takes_instance = Jitted.lower.takes_instance = True  # type: ignore[attr-defined]
@@ -515,7 +529,12 @@ def jit(
         "inline": inline,
         "compiler_options": compiler_options,
     }
-    defaults = {"in_shardings": _NOT_GIVEN, "out_shardings": _NOT_GIVEN, "keep_unused": False, "inline": False}
+    defaults = {
+        "in_shardings": _NOT_GIVEN,
+        "out_shardings": _NOT_GIVEN,
+        "keep_unused": False,
+        "inline": False,
+    }
     options = {name: value for name, value in given.items() if value is not defaults.get(name)}
     return decorate(
         Jitted,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.extend.core as jex
 
 from .._core.arguments import hide, reveal
@@ -26,8 +27,7 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
     *,
-    checkpoint: Any = None,
-    progress: Any = None,
+    checkpoint: str | None = None,
 ) -> tuple[Any, Any]:
     return _scan(
         "scan",
@@ -50,8 +50,7 @@ def for_loop(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    checkpoint: Any = None,
-    progress: Any = None,
+    checkpoint: str | None = None,
 ) -> Any:
     _, ys = _scan(
         "for_loop",
@@ -73,7 +72,7 @@ def _scan(
     f: Callable[..., Any],
     init: Any,
     xs: Any,
-    checkpoint: Any,
+    checkpoint: str | None,
     *,
     make_args: Callable[[Any, Any], tuple[Any, ...]],
     split: Callable[[Any], tuple[Any, Any]],
@@ -100,8 +99,6 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
-    checkpoint: Any = None,
-    progress: Any = None,
 ) -> Any:
     init_val = hide(init_val)
     index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
@@ -116,10 +113,6 @@ def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
     init_val: Any,
-    *,
-    max_steps: int | None = None,
-    checkpoint: Any = None,
-    progress: Any = None,
 ) -> Any:
     init_val = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
@@ -160,13 +153,13 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     return lifted.leave(*lifted.call({}, (elems,), {}))
 
 
-def scan_with(checkpoint: Any) -> Callable[..., Any]:
+def scan_with(checkpoint: str | None) -> Callable[..., Any]:
     """The pure scan that keeps what `checkpoint` says."""
     if checkpoint is None:
         return jax.lax.scan
-    from .._binomial import checkpointed_scan
-
-    return functools.partial(checkpointed_scan, checkpoint=checkpoint)
+    if checkpoint != "step":
+        raise ValueError(f'checkpoint must be None or "step", not {checkpoint!r}')
+    return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -11,13 +11,12 @@ import jax
 from jax.experimental import checkify as jax_checkify
 
 from .._core.arguments import StaticArguments, hide, reveal
+from .._core.compat import typeof
 from .._core.frame import Frame, leave, read
 from .._core.lift import Staged, cache_of
-from .._core.compat import typeof
 from .._core.stage import Record
 from .._core.values import Values
 from .._core.wrapper import decorate
-
 
 # JAX has no public name for "take the specs from the arguments".
 _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
@@ -75,7 +74,10 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def make_jaxpr(
-    fun: Callable[..., Any], static_argnums: Any = (), axis_env: Any = None, return_shape: bool = False
+    fun: Callable[..., Any],
+    static_argnums: Any = (),
+    axis_env: Any = None,
+    return_shape: bool = False,
 ) -> Callable[..., Any]:
     static = StaticArguments(fun, static_argnums, ())
 

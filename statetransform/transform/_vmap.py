@@ -104,7 +104,7 @@ class Vectorized(Direct):
             assert lift.layout is not None
             by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*groups, None)}
             for i, (token, value) in enumerate(zip(lift.layout.written, written, strict=True)):
-                by_axis[axes.get(token.get())][i] = value
+                by_axis[axes.get(token.get())][i] = value  # type: ignore[arg-type]
             return out, list(by_axis.values()), born
 
         out_axes = (self._out_axes, [*groups, None], 0)
@@ -115,11 +115,8 @@ class Vectorized(Direct):
 
     def _find(self, fun: Callable[..., Any], args: Any) -> tuple[dict[State, int | None], list[RandomState]]:
         """The states that `state_axes` speaks of, and the random states to be split."""
-        axes: dict[State, int | None] = {}
+        axes: dict[State, int | None] = {kind: axis for _, kind, axis in self._state_axes if isinstance(kind, State)}
         random: list[RandomState] = []
-        for _, kind, axis in self._state_axes:
-            if isinstance(kind, State):
-                axes[kind] = axis
         kinds = [(is_kind, axis) for is_kind, kind, axis in self._state_axes if not isinstance(kind, State)]
         if kinds or self._split_rngs:
             roots = [fun, *refs_in(jax.tree.structure(args))]
@@ -175,7 +172,9 @@ def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | Non
     """The number of lanes, from whatever is mapped first; `jax.vmap` itself checks the rest."""
     broadcast = jax.tree.broadcast(in_axes, args, is_leaf=lambda axis: axis is None)
     pairs = zip(
-        jax.tree.leaves(broadcast, is_leaf=lambda axis: axis is None), jax.tree.leaves(args), strict=True
+        jax.tree.leaves(broadcast, is_leaf=lambda axis: axis is None),
+        jax.tree.leaves(args),
+        strict=True,
     )
     sizes = [jax.numpy.shape(leaf)[axis] for axis, leaf in pairs if axis is not None]
     sizes += [jax.numpy.shape(leaf)[0] for leaf in jax.tree.leaves(kwargs)]

@@ -137,7 +137,7 @@ def test_equal_static_values_of_different_types_are_different() -> None:
 @pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint])
 def test_an_unhashable_static_argument_is_named(wrap: Any) -> None:
     f = wrap(lambda x, sizes: x, static_argnums=1)
-    with pytest.raises(TypeError, match="argument 'sizes'.*list is not hashable"):
+    with pytest.raises(TypeError, match=r"argument 'sizes'.*list is not hashable"):
         f(1.0, [1, 2])
     with pytest.raises(TypeError, match="argument 'sizes'"):
         f(1.0, sizes=[1])

@@ -10,7 +10,12 @@ import pytest
 from statetransform import State, transform
 from statetransform._core.errors import StateTraceError
 
-WRAPS = [transform.jit, transform.checkpoint, transform.named_call, lambda f: transform.jit(transform.checkpoint(f))]
+WRAPS = [
+    transform.jit,
+    transform.checkpoint,
+    transform.named_call,
+    lambda f: transform.jit(transform.checkpoint(f)),
+]
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
@@ -88,8 +93,11 @@ def test_a_state_of_a_failed_call_says_so() -> None:
 
     with pytest.raises(RuntimeError):
         f(1.0)
-    with pytest.raises(StateTraceError, match=r"State 'orphan' \(created at test_8_new_states.py:\d+\) has no value"):
-        kept[0].value  # noqa: B018
+    with pytest.raises(
+        StateTraceError,
+        match=r"State 'orphan' \(created at test_8_new_states.py:\d+\) has no value",
+    ):
+        kept[0].value
 
 
 @pytest.mark.parametrize("where", ["scan", "cond"])

@@ -60,17 +60,29 @@ def test_reads_inside_a_raw_jax_transform_work_as_closing_over_the_value() -> No
     s = State(jnp.float32(3), name="u")
     assert jax.jit(lambda x: s.value * x)(2.0) == 6.0
     assert jax.grad(lambda x: s.value * x)(2.0) == 3.0
-    assert transform.jit(lambda x: jax.vmap(lambda y: s.value * y)(x))(jnp.ones(2)).tolist() == [3.0, 3.0]
+    assert transform.jit(lambda x: jax.vmap(lambda y: s.value * y)(x))(jnp.ones(2)).tolist() == [
+        3.0,
+        3.0,
+    ]
     s.value = jnp.float32(4)
-    assert transform.jit(lambda x: jax.lax.map(lambda y: s.value * y, x))(jnp.ones(2)).tolist() == [4.0, 4.0]
+    assert transform.jit(lambda x: jax.lax.map(lambda y: s.value * y, x))(jnp.ones(2)).tolist() == [
+        4.0,
+        4.0,
+    ]
 
 
 @pytest.mark.parametrize(
     ("after", "text"),
     [
-        (lambda v: jnp.zeros(4), r"on entry : float32\[3\]\n  after    : float32\[4\]   \(written at .*\)"),
+        (
+            lambda v: jnp.zeros(4),
+            r"on entry : float32\[3\]\n  after    : float32\[4\]   \(written at .*\)",
+        ),
         (lambda v: v.astype(jnp.int32), r"after    : int32\[3\](.|\n)*astype\(u.value.dtype\)"),
-        (lambda v: {"a": v}, r"after    : \{'a': float32\[3\]\}(.|\n)*full structure before the loop"),
+        (
+            lambda v: {"a": v},
+            r"after    : \{'a': float32\[3\]\}(.|\n)*full structure before the loop",
+        ),
     ],
     ids=["shape", "dtype", "structure"],
 )
@@ -130,7 +142,7 @@ def test_a_static_state_cannot_be_written_in_a_loop_or_branch() -> None:
         mode.value = "eval"
         return c
 
-    with pytest.raises(st.StateStructureError, match="scan: State 'mode' .* is static"):
+    with pytest.raises(st.StateStructureError, match=r"scan: State 'mode' .* is static"):
         transform.scan(lambda c, _: (body(c), None), 0.0, None, length=2)
 
 
@@ -140,7 +152,7 @@ def test_a_state_left_out_of_states_is_constant_and_its_write_refused() -> None:
     assert f(1.0) == 2.0
     b.value = jnp.float32(5)
     assert f(1.0) == 5.0
-    with pytest.raises(st.StateTraceError, match="State 'b' .*`states=`"):
+    with pytest.raises(st.StateTraceError, match=r"State 'b' .*`states=`"):
         transform.checkpoint(_writes(b), states=a)(1.0)
 
 
