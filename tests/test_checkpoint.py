@@ -1,0 +1,320 @@
+"""`checkpoint`: what is saved, what is recomputed, and how arguments are taken."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+
+POLICIES = jax.checkpoint_policies
+
+
+def saved(fun: Any, *args: Any) -> list[tuple[Any, ...]]:
+    """Types of what reverse mode keeps, from JAX's own pullback."""
+    _, pull = jax.vjp(fun, *args)
+    return sorted((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pull))
+
+
+class Deep:
+    """Three layers, a counter and dropout."""
+
+    def __init__(self) -> None:
+        self.w = [Param(jnp.eye(4) * (i + 1), name=f"w{i}") for i in range(3)]
+        self.n = State(jnp.int32(0), name="n")
+
+    def __call__(self, x: Any) -> Any:
+        self.n.value = self.n.value + 1
+        for i, w in enumerate(self.w):
+            x = checkpoint_name(jnp.sin(w.value @ x), f"layer{i}")
+        return x.sum()
+
+
+def twin(values: Any, x: Any) -> Any:
+    *ws, n = values
+    for i, w in enumerate(ws):
+        x = checkpoint_name(jnp.sin(w @ x), f"layer{i}")
+    return x.sum(), (*ws, n + 1)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        None,
+        POLICIES.everything_saveable,
+        POLICIES.nothing_saveable,
+        POLICIES.dots_saveable,
+        POLICIES.dots_with_no_batch_dims_saveable,
+        POLICIES.save_only_these_names("layer1"),
+        POLICIES.save_any_names_but_these("layer0"),
+        POLICIES.save_from_both_policies(POLICIES.dots_saveable, POLICIES.save_only_these_names("layer2")),
+    ],
+    ids=["none", "everything", "nothing", "dots", "dots without batch", "names", "all names but", "both"],
+)
+def test_a_policy_saves_what_it_saves_in_the_twin(policy: Any) -> None:
+    model, x = Deep(), jnp.ones(4)
+    fun = transform.functionalize(transform.checkpoint(model, policy=policy))
+    values = fun.values(x)
+    pure = jax.checkpoint(twin, policy=policy)
+    reference = tuple(s.value for s in (*model.w, model.n))
+    ours = saved(lambda ws, x: fun.apply({**values, **dict(zip(model.w, ws, strict=True))}, x)[0], reference[:3], x)
+    theirs = saved(lambda ws, x: pure((*ws, reference[3]), x)[0], reference[:3], x)
+    assert ours == theirs
+    assert model.n.value == 0
+
+
+def test_recomputation_is_counted_by_the_hardware_and_not_by_the_states() -> None:
+    calls, n = [], State(jnp.int32(0), name="n")
+
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        n.value = n.value + 1
+        jax.debug.callback(lambda: calls.append(1))
+        return jnp.sin(jnp.sin(x)) * n.value
+
+    g = transform.jit(transform.grad(f))
+    for i in range(1, 3):
+        g(1.0)
+        jax.effects_barrier()
+        assert n.value == i
+    reference: list[int] = []
+
+    def pure(n: Any, x: Any) -> Any:
+        jax.debug.callback(lambda: reference.append(1))
+        return jnp.sin(jnp.sin(x)) * n, n
+
+    h = jax.jit(jax.grad(jax.checkpoint(pure), argnums=1, has_aux=True))
+    for _ in range(2):
+        h(1.0, 1.0)
+        jax.effects_barrier()
+    assert calls == reference
+
+
+def test_draws_are_the_same_on_recomputation() -> None:
+    gradients = []
+    for wrap in (lambda f: f, transform.checkpoint, transform.remat(policy=POLICIES.nothing_saveable)):
+        rng = RandomState(0, name="rng")
+
+        def f(x: Any, rng: RandomState = rng) -> Any:
+            for _ in range(3):
+                x = jnp.where(jax.random.bernoulli(rng.split(), 0.5, x.shape), jnp.sin(x) * 2, x)
+            return x.sum()
+
+        g = wrap(lambda x, f=f: f(x))
+        gradients.append([transform.grad(g)(jnp.ones(32)).tolist() for _ in range(2)])
+        gradients[-1].append(jax.random.key_data(rng.key).tolist())
+    assert gradients[0] == gradients[1] == gradients[2]
+    assert gradients[0][0] != gradients[0][1]
+
+
+def test_nested_checkpoints_write_once_per_call() -> None:
+    n = State(jnp.float32(0), name="n")
+
+    @transform.checkpoint
+    def inner(x: Any) -> Any:
+        n.value = n.value + 1.0
+        return jnp.sin(x) * n.value
+
+    @transform.checkpoint
+    def outer(x: Any) -> Any:
+        return inner(inner(x)) + n.value
+
+    reference = jax.grad(lambda x: jnp.sin(jnp.sin(x) * 1.0) * 2.0)
+    assert jnp.allclose(transform.grad(outer)(0.5), reference(0.5))
+    assert n.value == 2.0
+    hessian = transform.grad(transform.grad(outer))(0.5)
+    assert jnp.allclose(hessian, jax.grad(jax.grad(lambda x: jnp.sin(jnp.sin(x) * 3.0) * 4.0))(0.5))
+    assert n.value == 4.0
+
+
+SIGNATURES: list[tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = [
+    (lambda x, n: x * n if n > 1 else x, {"static_argnums": 1}, (2.0, 3), {}),
+    (lambda x, n: x * n if n > 1 else x, {"static_argnums": (-1,)}, (2.0,), {"n": 3}),
+    (lambda x, n=2: x * n if n > 1 else x, {"static_argnames": "n"}, (2.0,), {}),
+    (lambda x, n=2: x * n if n > 1 else x, {"static_argnames": ("n",)}, (2.0, 5), {}),
+    (lambda x, /, n: x * n if n > 1 else x, {"static_argnums": 1}, (2.0, 5), {}),
+    (lambda x, *, n: x * n if n > 1 else x, {"static_argnames": ["n"]}, (2.0,), {"n": 4}),
+    (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": 2}, (2.0, 3.0, 4), {}),
+    (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": -1}, (2.0, 3.0, 4), {}),
+    (lambda *xs, **kw: xs[0] * xs[1] if kw["flag"] else xs[0], {"static_argnames": "flag"}, (2.0, 3.0), {"flag": True}),
+    (lambda n, x, mode="a": x * n if mode == "a" else x, {"static_argnums": (0, 2)}, (3, 2.0, "b"), {}),
+    (lambda x, shape=(2, 3), dtype="int32": x * jnp.ones(shape, dtype).sum(), {}, (2.0,), {}),
+    (lambda x, cfg: x * cfg["a"] + cfg["b"][0], {}, (2.0, {"a": 3.0, "b": (1.0,)}), {}),
+    (lambda x, nothing: x, {}, (2.0, None), {}),
+]
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda s: str(s[1]))
+@pytest.mark.parametrize("is_method", [False, True])
+@pytest.mark.parametrize("name", ["checkpoint", "jit", "named_call"])
+def test_arguments_are_taken_as_by_the_plain_function(signature: Any, is_method: bool, name: str) -> None:
+    fun, options, args, kwargs = signature
+    if name == "named_call" and options:
+        return  # it takes no static arguments, as in JAX
+    n = State(jnp.float32(0), name="n")
+    expected = fun(*args, **kwargs)
+
+    class Model:
+        def __init__(self) -> None:
+            self.n = n
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.n.value = self.n.value + 1.0
+        return fun(*args, **kwargs)
+
+    if is_method:
+        import inspect
+
+        parameters = list(inspect.signature(fun).parameters.values())
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        if parameters[0].kind is not inspect.Parameter.POSITIONAL_ONLY:
+            first = first.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        method.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+        transformed: Any = getattr(transform, name)(**options)(method)
+        Model.call = transformed  # type: ignore[attr-defined]
+        transformed.__set_name__(Model, "call")
+        f = Model().call  # type: ignore[attr-defined]
+    else:
+        f = getattr(transform, name)(fun, **options)
+    for i in range(1, 4):
+        assert jnp.allclose(f(*args, **kwargs), expected)
+        assert n.value == (i if is_method else 0)
+
+
+def test_static_values_trace_once_each() -> None:
+    runs = []
+
+    @transform.checkpoint(static_argnums=1, static_argnames="mode")
+    def f(x: Any, n: int, mode: str = "a") -> Any:
+        runs.append((n, mode))
+        return x * n
+
+    for _ in range(2):
+        f(1.0, 2), f(1.0, n=2), f(1.0, 2, "b"), f(1.0, 2, mode="b"), f(1.0, 3)
+    assert set(runs) == {(2, "a"), (2, "b"), (3, "a")}
+    assert len(runs) <= 5  # positional and keyword spelling may be two signatures, as in JAX
+
+
+def test_errors_about_arguments_are_those_of_python() -> None:
+    f = transform.checkpoint(lambda x, n: x, static_argnums=1)
+    with pytest.raises(TypeError, match="n"):
+        f(1.0)
+    with pytest.raises(TypeError, match="extra"):
+        f(1.0, 2, extra=3)
+    with pytest.raises(TypeError):
+        f(1.0, object(), 3)
+    with pytest.raises(TypeError):
+        transform.checkpoint(lambda x: x)("text")
+
+
+def test_states_limits_the_lift_to_states_kinds_or_a_predicate() -> None:
+    w, u = Param(jnp.float32(2), name="w"), State(jnp.float32(3), name="u")
+    f = lambda x: w.value * u.value * x
+    for states in (w, [w], {"w": w}, Param, lambda s: s.name == "w", st.states({"w": w})):
+        g = transform.checkpoint(f, states=states)
+        assert g(1.0) == 6.0
+        assert transform.grad(g, states=w)(1.0) == 3.0
+        u.value, w.value = jnp.float32(5), jnp.float32(7)
+        assert g(1.0) == 35.0
+        u.value, w.value = jnp.float32(3), jnp.float32(2)
+
+    def write(x: Any) -> Any:
+        w.value = w.value + x
+        u.value = u.value + x
+        return x
+
+    with pytest.raises(st.StateTraceError, match="State 'u'"):
+        transform.checkpoint(write, states=Param)(1.0)
+    assert (w.value, u.value) == (2.0, 3.0)
+    with pytest.raises(TypeError, match="select"):
+        transform.checkpoint(f, states="w")
+
+
+class Layer:
+    """A layer."""
+
+    def __init__(self, size: int) -> None:
+        self.w = Param(jnp.ones(size), name="w")
+        self.runs: list[int] = []
+
+    def __call__(self, x: Any) -> Any:
+        self.runs.append(1)
+        return jnp.sin(self.w.value * x).sum()
+
+    def step(self, x: Any) -> Any:
+        self.runs.append(2)
+        self.w.value = self.w.value + x
+        return self.w.value.sum()
+
+    @classmethod
+    def make(cls, size: int) -> Any:
+        return cls(size)
+
+
+def test_a_class_becomes_a_subclass_of_the_same_name() -> None:
+    cls = transform.checkpoint(Layer)
+    assert issubclass(cls, Layer)
+    assert (cls.__name__, cls.__qualname__, cls.__doc__, cls.__module__) == ("Layer", "Layer", "A layer.", __name__)
+    layer = cls(3)
+    assert isinstance(layer, Layer)
+    assert isinstance(cls.make(3), cls)
+    for _ in range(3):
+        layer(1.0)
+    assert layer.runs == [1]
+    layer.step(1.0), layer.step(1.0)
+    assert layer.runs == [1, 2, 2]
+    assert "remat" in str(jax.make_jaxpr(layer)(1.0)) or "checkpoint" in str(jax.make_jaxpr(layer)(1.0))
+
+
+def test_the_methods_of_a_class_are_chosen_by_name() -> None:
+    for cls in (transform.checkpoint(Layer, methods=["step"]), transform.checkpoint(methods="step")(Layer)):
+        layer = cls(2)
+        assert (layer.step(1.0), layer.step(1.0), layer.runs) == (4.0, 6.0, [2])
+    with pytest.raises(AttributeError, match="stop"):
+        transform.checkpoint(Layer, methods=["stop"])
+    with pytest.raises(TypeError, match="class"):
+        transform.checkpoint(lambda x: x, methods=["step"])
+
+
+def test_an_instance_of_a_checkpointed_class_can_be_pickled() -> None:
+    layer = transform.checkpoint(Layer)(2)
+    layer.step(1.0)
+    again = pickle.loads(pickle.dumps(layer))
+    assert again.w.value.tolist() == [2.0, 2.0]
+    again.step(1.0)
+    assert layer.w.value.tolist() == [2.0, 2.0]
+    assert [again(1.0), again(1.0)] == [layer.__class__.__call__(again, 1.0)] * 2
+
+
+@pytest.mark.parametrize("policy", ["dots_saveable", 3, ["name"]])
+def test_a_policy_that_is_no_function_is_refused(policy: Any) -> None:
+    with pytest.raises(TypeError, match="policy"):
+        transform.checkpoint(lambda x: x, policy=policy)
+
+
+def test_prevent_cse_is_passed_on() -> None:
+    s = State(jnp.float32(2))
+    for value in (True, False):
+        f = transform.checkpoint(lambda x: jnp.sin(s.value * x), prevent_cse=value)
+        (eqn,) = [e for e in jax.make_jaxpr(f)(1.0).jaxpr.eqns if "prevent_cse" in e.params]
+        assert eqn.params["prevent_cse"] in (value, (value,) * len(eqn.invars))
+
+
+def test_the_structure_of_a_state_may_change_within_the_body() -> None:
+    s = State({"a": jnp.float32(1)}, name="s")
+
+    @transform.checkpoint
+    def grow(x: Any) -> Any:
+        s.value = {**s.value, f"k{len(s.value)}": x}
+        return sum(s.value.values()) * x
+
+    assert transform.grad(grow)(2.0) == 5.0
+    assert s.value == {"a": 1.0, "k1": 2.0}
+    assert transform.jit(grow)(3.0) == 18.0
+    assert sorted(s.value) == ["a", "k1", "k2"]
