@@ -74,7 +74,7 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
         elif isinstance(kind, type) and issubclass(kind, State):
             types_.append(kind)
         elif callable(kind) and not isinstance(kind, type):
-            predicates.append(kind)
+            predicates.append(kind)  # type: ignore[arg-type]
         else:
             raise TypeError(
                 f"cannot select states by {kind!r}: give a State, a subclass of State, a predicate on states, "

@@ -28,7 +28,9 @@ def scan(
     _split_transpose: bool = False,
     *,
     checkpoint: str | None = None,
+    progress: Any = None,
 ) -> tuple[Any, Any]:
+    _refuse_planned("scan", progress=progress)
     return _scan(
         "scan",
         f,
@@ -51,7 +53,9 @@ def for_loop(
     reverse: bool = False,
     unroll: int | bool = 1,
     checkpoint: str | None = None,
+    progress: Any = None,
 ) -> Any:
+    _refuse_planned("for_loop", progress=progress)
     _, ys = _scan(
         "for_loop",
         f,
@@ -99,7 +103,10 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
+    checkpoint: None = None,
+    progress: Any = None,
 ) -> Any:
+    _refuse_planned("fori_loop", checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
     index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
@@ -113,7 +120,12 @@ def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
     init_val: Any,
+    *,
+    max_steps: int | None = None,
+    checkpoint: None = None,
+    progress: Any = None,
 ) -> Any:
+    _refuse_planned("while_loop", max_steps=max_steps, checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
     test = Staged("while_loop", cond_fun, (body.init[0],), body.entry)
@@ -158,8 +170,17 @@ def scan_with(checkpoint: str | None) -> Callable[..., Any]:
     if checkpoint is None:
         return jax.lax.scan
     if checkpoint != "step":
-        raise ValueError(f'checkpoint must be None or "step", not {checkpoint!r}')
+        raise NotImplementedError(
+            f'checkpoint={checkpoint!r} is not available in this version; "step" recomputes each step from its carry'
+        )
     return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
+
+
+def _refuse_planned(where: str, **arguments: Any) -> None:
+    """Arguments that are reserved: better an error than a loop that quietly ignores them."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"{where}: `{name}=` is not available in this version; leave it out")
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
