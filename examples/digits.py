@@ -204,7 +204,12 @@ def show_table(rows):
     for column in ("residuals, MB", "temporary, MB", "MFLOP", "time, ms"):
         table.add_column(column, justify="right")
     for row in rows:
-        numbers = (row["residuals"] / 1e6, row["temporary"] / 1e6, row["flops"] / 1e6, row["seconds"] * 1e3)
+        numbers = (
+            row["residuals"] / 1e6,
+            row["temporary"] / 1e6,
+            row["flops"] / 1e6,
+            row["seconds"] * 1e3,
+        )
         table.add_row(row["name"], *[f"{number:.1f}" for number in numbers])
     Console(width=100).print(table)
 
@@ -221,14 +226,25 @@ def plot(network, image, label, history, rows, n_steps, path):
     figure, (raster, curve, memory) = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
     times, neurons = jnp.nonzero(spikes)
     raster.plot(times, neurons, "|", color="black", markersize=2)
-    raster.set(xlabel="time [ms]", ylabel="neuron", title=f"Spikes for a digit {int(label)}", xlim=(0, n_steps))
+    raster.set(
+        xlabel="time [ms]",
+        ylabel="neuron",
+        title=f"Spikes for a digit {int(label)}",
+        xlim=(0, n_steps),
+    )
     raster.set_ylim(-2, 1.3 * spikes.shape[1])  # room for the digit above the spikes
     inset = raster.inset_axes((0.79, 0.79, 0.2, 0.2))
     inset.imshow(image.reshape(8, 8), cmap="gray_r")
     inset.set(xticks=[], yticks=[])
     epochs = range(1, len(history) + 1)
     curve.plot(epochs, [100 * seen for seen, _ in history], "o--", color="0.6", label="training batches")
-    curve.plot(epochs, [100 * held_out for _, held_out in history], "s-", color="black", label="held-out test set")
+    curve.plot(
+        epochs,
+        [100 * held_out for _, held_out in history],
+        "s-",
+        color="black",
+        label="held-out test set",
+    )
     curve.set(xlabel="epoch", ylabel="accuracy [%]", title="Learning", ylim=(0, 100))
     curve.grid(alpha=0.3)
     curve.legend(loc="lower right")

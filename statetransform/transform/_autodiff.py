@@ -111,6 +111,37 @@ def grad(
     *,
     states: Any = None,
 ) -> Any:
+    """The gradient of a scalar function over states: :func:`jax.grad`. State writes happen once, from the forward pass.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      argnums, has_aux, holomorphic: as in :func:`jax.grad`; `argnums` is 0 unless `states` is given.
+      allow_int, reduce_axes: as in :func:`jax.grad`.
+      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+
+    Returns:
+      The function of the same arguments whose result has, without `states`, the form of :func:`jax.grad`;
+      with `states` alone,
+      the structure of `states`; with both, the pair `(with respect to states, with respect to arguments)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.grad.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> loss = lambda x: w.value * x**2
+      >>> float(transform.grad(loss)(2.0))
+      12.0
+      >>> float(transform.grad(loss, states=w)(2.0))
+      4.0
+      >>> by_state, by_x = transform.grad(loss, argnums=0, states={"w": w})(2.0)
+      >>> float(by_state["w"]), float(by_x)
+      (4.0, 12.0)
+    """
     return _derivative(
         "grad",
         jax.grad,
@@ -133,6 +164,32 @@ def value_and_grad(
     *,
     states: Any = None,
 ) -> Any:
+    """Value and gradient of a scalar function over states: :func:`jax.value_and_grad`. State writes happen once.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      argnums, has_aux, holomorphic: as in :func:`jax.value_and_grad`; `argnums` is 0 unless `states` is given.
+      allow_int, reduce_axes: as in :func:`jax.value_and_grad`.
+      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+
+    Returns:
+      The function of the same arguments whose result has, without `states`, the form of
+      :func:`jax.value_and_grad`; with `states` alone,
+      the structure of `states`; with both, the pair `(with respect to states, with respect to arguments)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.value_and_grad.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> value, gradient = transform.value_and_grad(lambda x: w.value * x**2, states=w)(2.0)
+      >>> float(value), float(gradient)
+      (12.0, 4.0)
+    """
     return decorate(
         ValueAndGrad,
         fun,
@@ -154,6 +211,31 @@ def jacfwd(
     *,
     states: Any = None,
 ) -> Any:
+    """The derivative that :func:`jax.jacfwd` gives, of a function over states; writes happen once, from the
+    forward pass.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      argnums, has_aux, holomorphic: as in :func:`jax.jacfwd`; `argnums` is 0 unless `states` is given.
+      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+
+    Returns:
+      The function of the same arguments whose result has, without `states`, the form of :func:`jax.jacfwd`;
+      with `states` alone,
+      the structure of `states`; with both, the pair `(with respect to states, with respect to arguments)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.jacfwd.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> float(transform.jacfwd(lambda x: w.value * x**2, states=w)(2.0))
+      4.0
+    """
     return _derivative("jacfwd", jax.jacfwd, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
@@ -166,6 +248,32 @@ def jacrev(
     *,
     states: Any = None,
 ) -> Any:
+    """The derivative that :func:`jax.jacrev` gives, of a function over states; writes happen once, from the
+    forward pass.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      argnums, has_aux, holomorphic: as in :func:`jax.jacrev`; `argnums` is 0 unless `states` is given.
+      allow_int: as in :func:`jax.jacrev`.
+      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+
+    Returns:
+      The function of the same arguments whose result has, without `states`, the form of :func:`jax.jacrev`;
+      with `states` alone,
+      the structure of `states`; with both, the pair `(with respect to states, with respect to arguments)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.jacrev.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> float(transform.jacrev(lambda x: w.value * x**2)(2.0))
+      12.0
+    """
     return _derivative(
         "jacrev",
         jax.jacrev,
@@ -186,6 +294,31 @@ def hessian(
     *,
     states: Any = None,
 ) -> Any:
+    """The derivative that :func:`jax.hessian` gives, of a function over states; writes happen once, from the
+    forward pass.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      argnums, has_aux, holomorphic: as in :func:`jax.hessian`; `argnums` is 0 unless `states` is given.
+      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+
+    Returns:
+      The function of the same arguments whose result has, without `states`, the form of :func:`jax.hessian`;
+      with `states` alone,
+      the structure of `states`; with both, the pair `(with respect to states, with respect to arguments)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.hessian.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> float(transform.hessian(lambda x: w.value**2 * x, states=w)(2.0))
+      4.0
+    """
     return _derivative("hessian", jax.hessian, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
@@ -209,6 +342,30 @@ def vjp(
     reduce_axes: Any = (),
     states: Any = None,
 ) -> Any:
+    """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
+
+    Args:
+      fun, *primals, has_aux, reduce_axes: as in :func:`jax.vjp`.
+      states: a `State` or a pytree of them; they become the first primal.
+
+    Returns:
+      `(out, pullback)`, or `(out, pullback, aux)`. `pullback(cotangent)` gives a tuple with one cotangent for
+      each primal; with
+      `states`, those of the states come first, and stand alone where there are no primals.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.vjp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, pullback = transform.vjp(lambda x: w.value * x, 2.0, states=w)
+      >>> [float(ct) for ct in pullback(1.0)]
+      [2.0, 3.0]
+    """
     lift, pure, leading, primals = _first_primal("vjp", fun, primals, states, has_aux)
     out, pull, (aux, written, born) = jax.vjp(pure, leading, *primals, has_aux=True)
 
@@ -231,6 +388,28 @@ def jvp(
     *,
     states: Any = None,
 ) -> Any:
+    """The Jacobian-vector product of a function over states: :func:`jax.jvp`. The function runs once, and writes once.
+
+    Args:
+      fun, primals, tangents, has_aux: as in :func:`jax.jvp`.
+      states: a `State` or a pytree of them; they become the first primal: `tangents=(state_tangents, *tangents)`.
+
+    Returns:
+      `(out, tangent)`, or `(out, tangent, aux)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.jvp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, tangent = transform.jvp(lambda x: w.value * x, (2.0,), (1.0, 1.0), states=w)
+      >>> float(out), float(tangent)
+      (6.0, 5.0)
+    """
     primals, tangents = tuple(primals), tuple(tangents)
     lift, pure, leading, primals = _first_primal("jvp", fun, primals, states, has_aux)
     if states is None:
@@ -241,6 +420,30 @@ def jvp(
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None) -> Any:
+    """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
+
+    Args:
+      fun, *primals, has_aux: as in :func:`jax.linearize`.
+      states: a `State` or a pytree of them; they become the first primal.
+
+    Returns:
+      `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal, with
+      `states` that of
+      the states first. It can be called later, repeatedly, and under other transforms.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.linearize.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, pushforward = transform.linearize(lambda x: w.value * x**2, 2.0)
+      >>> float(pushforward(1.0))
+      12.0
+    """
     lift, pure, leading, primals = _first_primal("linearize", fun, primals, states, has_aux)
     out, push, (aux, written, born) = jax.linearize(pure, leading, *primals, has_aux=True)
     pushforward = push if states is not None else jax.tree_util.Partial(push, None)

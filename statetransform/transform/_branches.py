@@ -24,12 +24,57 @@ def cond(
     *operands: Any,
     operand: Any = _NO_OPERAND,
 ) -> Any:
+    """Applies one of two functions: :func:`jax.lax.cond` over states. What any branch writes is an output of both.
+
+    Args:
+      pred, true_fun, false_fun, *operands, operand: as in :func:`jax.lax.cond`.
+
+    Returns:
+      The output of the branch. A state that the branch does not write keeps its value.
+
+    Raises:
+      StateStructureError: the branches leave a state with different types; the message shows them.
+      StateTraceError: a branch makes a state that outlives it; make it before.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.cond.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def count(x):
+      ...     n.value = n.value + 1
+      ...     return x
+      >>> float(transform.cond(True, count, lambda x: -x, 2.0)), int(n.value)
+      (2.0, 1)
+    """
     operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
     return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND) -> Any:
+    """Applies one of several functions: :func:`jax.lax.switch` over states. What any branch writes is an output of all.
+
+    Args:
+      index, branches, *operands, operand: as in :func:`jax.lax.switch`.
+
+    Returns:
+      The output of the branch. A state that the branch does not write keeps its value.
+
+    Raises:
+      StateStructureError: the branches leave a state with different types; the message shows them.
+      StateTraceError: a branch makes a state that outlives it; make it before.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.switch.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> float(transform.switch(1, [lambda x: x, lambda x: x * w.value], 2.0))
+      6.0
+    """
     operands = operands if operand is _NO_OPERAND else (operand,)
     select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
     return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)

@@ -24,6 +24,44 @@ def checkpoint(
     states: Any = None,
     methods: Any = None,
 ) -> Any:
+    """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` over states.
+
+    Every state that the function reads is an argument of the checkpointed computation, so its present value is seen on
+    each call; every state that it writes is a result, written once, however often the body is recomputed. A
+    second eager
+    call with the same signature does not run the body. Random draws are the same on recomputation.
+
+    Args:
+      fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
+      prevent_cse: as in :func:`jax.checkpoint`.
+      policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `jax.checkpoint_policies`.
+      static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the end.
+      static_argnames: the same by name. Where Python decides on a value inside, it has to be static; what depends on
+        constants only can be computed under :func:`jax.ensure_compile_time_eval`.
+      concrete: not supported, as in JAX.
+      states: the states, kinds or predicate to lift; others are constants of the call. None lifts all.
+      methods: for a class, the methods to checkpoint (`__call__` by default); gives a subclass of the same name.
+
+    Returns:
+      The function with the same signature, or the subclass.
+
+    Raises:
+      TypeError: a static argument is not hashable, the policy is not callable, or an argument is a `jax.Ref`.
+      StateTraceError: on a write to a state that `states` leaves out; add it to `states`.
+
+    References:
+      https://docs.jax.dev/en/latest/gradient-checkpointing.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> count = State(0)
+      >>> @transform.checkpoint(static_argnums=(1,))
+      ... def power(x, n):
+      ...     count.value = count.value + 1
+      ...     return x**n
+      >>> float(transform.grad(power)(3.0, 2)), int(count.value)
+      (6.0, 1)
+    """
     if concrete:
         raise NotImplementedError(
             "checkpoint: `concrete=True` is gone, as in JAX: the body is always traced. List arguments on which "

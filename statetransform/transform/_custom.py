@@ -157,8 +157,62 @@ def _zero(value: Any) -> Any:
 
 
 def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp:
+    """Gives a function over states a reverse-mode rule: :class:`jax.custom_vjp`.
+
+    Gradients flow through the arguments only.
+
+    Args:
+      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_vjp`.
+
+    Returns:
+      The function, with `defvjp`. The forward rule runs in place of the function and has to write the same states.
+
+    Raises:
+      StateStructureError: a rule writes other states than the function, in whose place it runs.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> @transform.custom_vjp
+      ... def f(x):
+      ...     return w.value * x
+      >>> f.defvjp(lambda x: (w.value * x, None), lambda residual, ct: (100 * ct,))
+      >>> float(transform.grad(f)(2.0))
+      100.0
+    """
     return CustomVjp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)
 
 
 def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomJvp:
+    """Gives a function over states a forward-mode rule: :class:`jax.custom_jvp`.
+
+    Tangents flow through the arguments only.
+
+    Args:
+      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_jvp`.
+
+    Returns:
+      The function, with `defjvp`. The rule runs in place of the function and has to write the same states.
+
+    Raises:
+      StateStructureError: a rule writes other states than the function, in whose place it runs.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.custom_jvp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> @transform.custom_jvp
+      ... def f(x):
+      ...     return w.value * x
+      >>> @f.defjvp
+      ... def rule(primals, tangents):
+      ...     return w.value * primals[0], 7 * tangents[0]
+      >>> float(transform.grad(f)(2.0))
+      7.0
+    """
     return CustomJvp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)

@@ -56,10 +56,61 @@ class Functionalized:
 
 
 def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> Functionalized:
+    """The pure function behind a function over states, for raw JAX transforms (:func:`jax.jit`, ...) and other
+    libraries.
+
+    Args:
+      fun: the function.
+      static_argnums, static_argnames: as in :func:`jax.jit`.
+
+    Returns:
+      An object with `trace(*args)` (the states read, written and created, the abstract values, the jaxpr),
+      `values(*args)` (the
+      present values) and the pure call `apply(values, *args) -> (out, new values)`.
+
+    References:
+      https://docs.jax.dev/en/latest/jit-compilation.html#side-effects-and-pure-functions
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x * n.value
+      >>> pure = transform.functionalize(f)
+      >>> out, new = jax.jit(pure.apply)(pure.values(2.0), 2.0)
+      >>> float(out), int(new[n]), n.value
+      (2.0, 1, 0)
+    """
     return Functionalized(fun, static_argnums, static_argnames)
 
 
 def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a transform of functions state-aware, if it keeps the argument convention as :func:`jax.named_call` does.
+
+    Args:
+      jax_transform: takes a function, and gives one that takes the same arguments and returns a result of the
+        same structure.
+
+    Returns:
+      The transform for functions over states; options follow the function as they do in `jax_transform`.
+
+    References:
+      https://docs.jax.dev/en/latest/jax-101.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax
+      >>> compiled = transform.lift(jax.jit)
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x
+      >>> float(compiled(f)(2.0)), int(n.value)
+      (2.0, 1)
+    """
+
     @functools.wraps(jax_transform, updated=())
     def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         around = lambda body: jax_transform(body, *args, **kwargs)

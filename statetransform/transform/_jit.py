@@ -518,6 +518,43 @@ def jit(
     compiler_options: Any = None,
     donate_states: bool = False,
 ) -> Any:
+    """Compiles a function over states: :func:`jax.jit`.
+
+    The values of the states go in with each call, new ones come out.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      in_shardings, out_shardings: as in :func:`jax.jit`, for arguments and output; states keep the shardings
+      that they have.
+      static_argnums, static_argnames, donate_argnums, donate_argnames: as in :func:`jax.jit`; positions do
+      not count `self`.
+      keep_unused, device, backend, inline, compiler_options: as in :func:`jax.jit`.
+      donate_states: gives the buffers of written states to the program, which may reuse them for the new values.
+
+    Returns:
+      The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called
+      over states, too.
+
+    Raises:
+      TypeError: a static argument is not hashable.
+      StateTraceError: the call stands inside a raw JAX transform and writes; use `statetransform.transform` there, too.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.jit.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> u = State(1.0, name="u")
+      >>> @transform.jit
+      ... def grow(rate):
+      ...     u.value = u.value * (1 + rate)
+      >>> grow(0.5)
+      >>> float(u.value)
+      1.5
+      >>> grow.lower(0.5).compile()(0.5)
+      >>> float(u.value)
+      2.25
+    """
     given = {
         "in_shardings": in_shardings,
         "out_shardings": out_shardings,

@@ -30,6 +30,34 @@ def scan(
     checkpoint: str | None = None,
     progress: Any = None,
 ) -> tuple[Any, Any]:
+    """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states. Written states ride in the carry.
+
+    Args:
+      f, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`.
+      checkpoint: None to store what the backward pass needs, "step" to recompute each step from its carry.
+      progress: reserved.
+
+    Returns:
+      `(carry, ys)` as in :func:`jax.lax.scan`.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax.numpy as jnp
+      >>> def body(total, x):
+      ...     n.value = n.value + 1
+      ...     return total + x, total
+      >>> total, _ = transform.scan(body, 0.0, jnp.arange(4.0))
+      >>> float(total), int(n.value)
+      (6.0, 4)
+    """
     _refuse_planned("scan", progress=progress)
     return _scan(
         "scan",
@@ -55,6 +83,35 @@ def for_loop(
     checkpoint: str | None = None,
     progress: Any = None,
 ) -> Any:
+    """Calls a function for each slice of some arrays: :func:`jax.lax.scan` without a carry but the states.
+
+    Args:
+      f: called with one slice of each of `xs`.
+      *xs: pytrees of arrays with the same leading axis; none with `length`.
+      length, reverse, unroll: as in :func:`jax.lax.scan`.
+      checkpoint: None to store what the backward pass needs, "step" to recompute each step from its carry.
+      progress: reserved.
+
+    Returns:
+      The outputs, stacked on a new leading axis.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def step(x):
+      ...     n.value = n.value + 1
+      ...     return 2 * x
+      >>> import jax.numpy as jnp
+      >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
+      ([0, 2, 4], 3)
+    """
     _refuse_planned("for_loop", progress=progress)
     _, ys = _scan(
         "for_loop",
@@ -106,6 +163,31 @@ def fori_loop(
     checkpoint: None = None,
     progress: Any = None,
 ) -> Any:
+    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states. Written states ride in the carry.
+
+    Args:
+      lower, upper, body_fun, init_val, unroll: as in :func:`jax.lax.fori_loop`.
+      checkpoint, progress: reserved.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.fori_loop.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def body(i, total):
+      ...     n.value = n.value + 1
+      ...     return total + i
+      >>> int(transform.fori_loop(0, 4, body, 0)), int(n.value)
+      (6, 4)
+    """
     _refuse_planned("fori_loop", checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
     index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
@@ -125,6 +207,32 @@ def while_loop(
     checkpoint: None = None,
     progress: Any = None,
 ) -> Any:
+    """Loops while a condition holds: :func:`jax.lax.while_loop` over states, which the condition may read.
+
+    Args:
+      cond_fun, body_fun, init_val: as in :func:`jax.lax.while_loop`.
+      max_steps, checkpoint, progress: reserved.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+      StateTraceError: the condition writes a state; write it in the body.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.while_loop.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def body(x):
+      ...     n.value = n.value + 1
+      ...     return x / 2
+      >>> float(transform.while_loop(lambda x: n.value < 3, body, 8.0)), int(n.value)
+      (1.0, 3)
+    """
     _refuse_planned("while_loop", max_steps=max_steps, checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
@@ -144,6 +252,31 @@ def while_loop(
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """Applies a function to each slice, one after another: :func:`jax.lax.map` over states.
+
+    Args:
+      f, xs, batch_size: as in :func:`jax.lax.map`. Within a batch, states are shared as in `vmap`.
+
+    Returns:
+      The outputs, stacked on a new leading axis.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax.numpy as jnp
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x * n.value
+      >>> transform.map(f, jnp.ones(3)).tolist()
+      [1.0, 2.0, 3.0]
+    """
     if batch_size is None:
         return for_loop(f, xs)
     n = {jax.numpy.shape(x)[0] for x in jax.tree.leaves(xs)}.pop()
@@ -158,6 +291,26 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """A parallel prefix scan: :func:`jax.lax.associative_scan` over states that the function reads.
+
+    Args:
+      fn, elems, reverse, axis: as in :func:`jax.lax.associative_scan`. JAX calls `fn` directly, some times
+      that depend on the
+        length only, so what it writes is written as often.
+
+    Returns:
+      The scanned array or pytree.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.associative_scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> import jax.numpy as jnp
+      >>> transform.associative_scan(lambda a, b: a + b * w.value / 3, jnp.arange(4.0)).tolist()
+      [0.0, 1.0, 3.0, 6.0]
+    """
     # JAX calls `fn` directly, a number of times that depends on the length only; the frame makes the
     # writes of those calls one.
     scan = functools.partial(jax.lax.associative_scan, fn, reverse=reverse, axis=axis)

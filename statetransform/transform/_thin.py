@@ -23,6 +23,23 @@ _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
 
 
 def named_call(fun: Any = None, *, name: str | None = None) -> Any:
+    """Gives a function over states a name in profiles and compiled programs: :func:`jax.named_call`.
+
+    Args:
+      fun, name: as in :func:`jax.named_call`.
+
+    Returns:
+      The function.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.named_call.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> float(transform.named_call(lambda x: w.value * x, name="scale")(2.0))
+      6.0
+    """
     return decorate(Staged, fun, around=functools.partial(jax.named_call, name=name))
 
 
@@ -36,6 +53,35 @@ def shard_map(
     axis_names: Any = frozenset(),
     check_vma: bool = True,
 ) -> Any:
+    """Maps a function over shards of its arguments: :func:`jax.shard_map`.
+
+    States are replicated: each device sees them whole.
+
+    Args:
+      f, out_specs, in_specs, mesh, axis_names, check_vma: as in :func:`jax.shard_map`.
+
+    Returns:
+      The mapped function. A written state needs a value that is the same on all devices (use `jax.lax.psum`
+      and the like).
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.shard_map.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax.sharding import PartitionSpec as P
+      >>> total = State(0.0, name="total")
+      >>> def add(x):
+      ...     total.value = total.value + jax.lax.psum(x.sum(), "i")
+      ...     return x
+      >>> auto = (jax.sharding.AxisType.Auto,)
+      >>> mesh = jax.make_mesh((1,), ("i",), axis_types=auto, devices=jax.devices()[:1])
+      >>> _ = transform.shard_map(add, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(4.0))
+      >>> float(total.value)
+      6.0
+    """
     options = {"axis_names": axis_names, "check_vma": check_vma}
     replicated = jax.sharding.PartitionSpec()
 
@@ -54,6 +100,30 @@ def shard_map(
 
 
 def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
+    """Makes the checks in a function over states values: :func:`jax.experimental.checkify.checkify`.
+
+    Args:
+      fun, errors: as in :func:`jax.experimental.checkify.checkify`.
+
+    Returns:
+      A function that returns `(error, out)`. States are written whether a check failed or not.
+
+    References:
+      https://docs.jax.dev/en/latest/debugging/checkify_guide.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> from jax.experimental import checkify
+      >>> def f(x):
+      ...     checkify.check(x > 0, "x must be positive")
+      ...     n.value = n.value + 1
+      ...     return x
+      >>> error, _ = transform.checkify(f)(-1.0)
+      >>> "x must be positive" in error.get(), int(n.value)
+      (True, 1)
+    """
+
     def around(body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             error, (out, written, born) = jax_checkify.checkify(body, errors)(*args, **kwargs)
@@ -65,6 +135,24 @@ def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
+
+    Args:
+      fun, *args, **kwargs: as in :func:`jax.eval_shape`.
+
+    Returns:
+      The output with `jax.ShapeDtypeStruct` leaves.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.eval_shape.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> import jax.numpy as jnp
+      >>> u = State(jnp.zeros(3), name="u")
+      >>> transform.eval_shape(lambda x: u.value * x, 2.0)
+      ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
     record = _trace("eval_shape", fun, args, kwargs)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = record.layout.finish(*jax.tree.map(_shape, record.out_avals))
@@ -79,6 +167,28 @@ def make_jaxpr(
     axis_env: Any = None,
     return_shape: bool = False,
 ) -> Callable[..., Any]:
+    """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
+
+    Args:
+      fun, static_argnums, axis_env, return_shape: as in :func:`jax.make_jaxpr`.
+
+    Returns:
+      A function that gives the jaxpr, with the values of the states read as the first inputs and those
+      written as the last
+      outputs.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.make_jaxpr.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x
+      >>> len(transform.make_jaxpr(f)(2.0).jaxpr.outvars), n.value
+      (2, 0)
+    """
     static = StaticArguments(fun, static_argnums, ())
 
     @functools.wraps(fun)

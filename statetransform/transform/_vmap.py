@@ -153,6 +153,35 @@ def vmap(
     state_axes: Any = None,
     split_rngs: bool = True,
 ) -> Any:
+    """Vectorizes a function over states: :func:`jax.vmap`.
+
+    States are shared between the lanes unless `state_axes` lists them.
+
+    Args:
+      fun: the function; None for the form with arguments.
+      in_axes, out_axes, axis_name, axis_size, spmd_axis_name, sum_match: as in :func:`jax.vmap`.
+      state_axes: a mapping from `State`, kind or predicate to the axis of its value that the lanes have, in and out.
+      split_rngs: each lane of an unlisted `RandomState` draws numbers of its own, and the state advances once.
+
+    Returns:
+      The vectorized function. States created inside have the lanes on axis 0.
+
+    Raises:
+      StateAxisError: a shared state is given a value that differs between lanes; list it in `state_axes`.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.vmap.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> import jax.numpy as jnp
+      >>> heights = State(jnp.zeros(3), name="heights")
+      >>> def lift(by):
+      ...     heights.value = heights.value + by
+      >>> transform.vmap(lift, state_axes={heights: 0})(jnp.arange(3.0))
+      >>> heights.value.tolist()
+      [0.0, 1.0, 2.0]
+    """
     options = {"sum_match": True} if sum_match else {}  # not known to every JAX version
     return decorate(
         Vectorized,
