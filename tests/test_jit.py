@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
 from typing import Any
@@ -120,6 +121,73 @@ def test_a_dict_with_other_keys_of_the_same_number_is_noticed(wrap: Any) -> None
     del items["b"]
     items["c"] = State(jnp.float32(20))
     assert f(1.0) == 21.0
+
+
+def test_an_alias_of_a_state_is_followed_when_it_is_rebound(wrap: Any) -> None:
+    s, other = State(jnp.float32(1)), State(jnp.float32(10))
+    names = {"a": s, "b": s}
+    f = wrap(lambda x: names["a"].value * x + names["b"].value)
+    assert f(1.0) == 2.0
+    names["b"] = other
+    assert f(1.0) == 11.0
+    names["a"] = other
+    assert f(1.0) == 20.0
+    names["b"] = s
+    assert f(1.0) == 11.0
+
+
+@pytest.mark.parametrize("kind", ["state", "object"])
+def test_a_pointer_into_a_list_of_buffers_is_followed(wrap: Any, kind: str) -> None:
+    cells = [Cell(1.0), Cell(10.0)]
+    model = types.SimpleNamespace(buffers=cells if kind == "object" else [c.s for c in cells])
+    model.current = model.buffers[0]
+    get = lambda: model.current.s if kind == "object" else model.current
+
+    def step(x: Any) -> Any:
+        get().value = get().value + 1.0
+        return get().value * x
+
+    f = wrap(step)
+    for i in range(1, 4):
+        for j in range(2):
+            model.current = model.buffers[j]
+            assert f(1.0) == 1.0 + 9.0 * j + i
+    assert [float(cell.s.value) for cell in cells] == [4.0, 13.0]
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+def test_an_alias_inside_an_argument_is_followed(name: str) -> None:
+    a, b = Cell(1.0), Cell(10.0)
+    f = WRAPS[name](lambda pair, x: pair.left.s.value * x + pair.right.s.value)
+    pair = types.SimpleNamespace(left=a, right=a)
+    assert f(pair, 1.0) == 2.0
+    pair.right = b
+    assert f(pair, 1.0) == 11.0
+    pair.left = b
+    assert f(pair, 1.0) == 20.0
+    g = WRAPS[name](lambda pair, x: pair["left"].value * x + pair["right"].value)
+    pairs = [(a.s, a.s), (a.s, b.s), (b.s, a.s), (b.s, b.s)]
+    for _ in range(2):
+        assert [g({"left": p, "right": q}, 2.0) for p, q in pairs] == [3.0, 12.0, 21.0, 30.0]
+
+
+def test_a_name_that_the_function_imports_is_followed(wrap: Any) -> None:
+    module = types.ModuleType("followed_module")
+    module.cell = Cell(1.0)  # type: ignore[attr-defined]
+
+    def f(x: Any) -> Any:
+        from followed_module import cell  # type: ignore[import-not-found]
+
+        return cell.s.value * x
+
+    sys.modules["followed_module"] = module
+    try:
+        g = wrap(f)
+        assert g(1.0) == 1.0
+        module.cell = Cell(5.0)  # type: ignore[attr-defined]
+        assert g(1.0) == 5.0
+    finally:
+        del sys.modules["followed_module"]
 
 
 def test_two_states_that_change_places_are_followed(wrap: Any) -> None:
