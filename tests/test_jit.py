@@ -140,6 +140,7 @@ def test_an_alias_of_a_state_is_followed_when_it_is_rebound(wrap: Any) -> None:
 def test_a_pointer_into_a_list_of_buffers_is_followed(wrap: Any, kind: str) -> None:
     cells = [Cell(1.0), Cell(10.0)]
     model = types.SimpleNamespace(buffers=cells if kind == "object" else [c.s for c in cells])
+    model.first, model.second = model.buffers
     model.current = model.buffers[0]
     get = lambda: model.current.s if kind == "object" else model.current
 

@@ -272,3 +272,63 @@ def test_vmap_inside_a_loop_carries_the_batch() -> None:
     draws = transform.for_loop(lambda t: lanes(XS), jnp.arange(4))
     assert len(set(np.ravel(draws).tolist())) == 12
     assert u.value.tolist() == [0.0, 1.875, 3.75]
+
+
+INNER = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "named_call": transform.named_call,
+    "grad": lambda f: transform.grad(lambda x: f(x).sum()),
+    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c + f(x), None), 0.0 * x, None, length=2)[0],
+    "cond": lambda f: lambda x: transform.cond(x > 1.0, f, lambda x: x, x),
+    "vmap": lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=2)(x),
+    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", INNER)
+def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, is_compiled: bool) -> None:
+    u, w = State(jnp.array([1.0, 2.0, 3.0]), name="u"), State(jnp.float32(2), name="w")
+    alone = [State(value, name="alone") for value in u.value]
+
+    def make(u: State) -> Any:
+        def f(x: Any) -> Any:
+            u.value = u.value * w.value + 1.0 if inner != "vmap" else u.value + 1.0
+            return u.value * x * x
+
+        return f
+
+    if inner == "vmap":  # the lanes of the inner one share what the outer one maps
+        make = lambda u: lambda x: (u.value + w.value) * x * x
+    transformed = INNER[inner](make(u))
+    g = transform.vmap(transformed, state_axes={u: 0})
+    g = transform.jit(g) if is_compiled else g
+    for _ in range(2):
+        expected = [INNER[inner](make(state))(x) for state, x in zip(alone, XS, strict=True)]
+        assert jnp.allclose(g(XS), jnp.stack(expected))
+        assert u.value.tolist() == [float(state.value) for state in alone]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", ["jit", "checkpoint", "named_call", "scan", "jit of checkpoint"])
+def test_lanes_draw_their_own_numbers_through_transforms_inside(inner: str, is_compiled: bool) -> None:
+    rng = RandomState(0, name="rng")
+    g = transform.vmap(INNER[inner](lambda x: jax.random.uniform(rng.split()) + x))
+    g = transform.jit(g) if is_compiled else g
+    first, second = g(jnp.zeros(4)), g(jnp.zeros(4))
+    assert len(set(first.tolist() + second.tolist())) == 8
+    assert rng.key.shape == ()
+
+
+@pytest.mark.parametrize("inner", ["jit", "checkpoint", "scan", "cond", "grad"])
+def test_a_value_per_lane_is_refused_through_transforms_inside(inner: str) -> None:
+    u = State(jnp.float32(5), name="u")
+
+    def f(x: Any) -> Any:
+        u.value = u.value + x
+        return x * 1.0
+
+    with pytest.raises(st.StateAxisError, match="State 'u'"):
+        transform.vmap(INNER[inner](f))(XS)
+    assert u.value == 5.0
