@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,9 +45,15 @@ def has_tracer(value: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
+class _Context:
+    """Stands for one configuration of JAX."""
+
+    __slots__ = ("__weakref__",)
+
+
 @lu.cache
-def _context_slot(anchor: Any) -> dict[Any, Any]:
-    return {}
+def _context(anchor: Any) -> _Context:
+    return _Context()
 
 
 _NO_INFO = jex.DebugInfo("cache", "statetransform", (), ())  # without one, JAX warns
@@ -56,22 +63,28 @@ class ContextDict:
     """A dict per configuration of JAX (x64, matmul precision, mesh, named axes, ...).
 
     What a trace yields depends on JAX's whole trace context. Its key is not public, but the caches of
-    `jax.extend.linear_util` are keyed by it, so one of them hands out a dict for each context. It also
-    means that `jax.clear_caches()` empties these dicts.
+    `jax.extend.linear_util` are keyed by it, so one of them hands out an object for each context. The dicts
+    themselves are kept here, where the garbage collector can see that they refer back to their owner; but
+    `jax.clear_caches()` empties them all the same.
     """
 
-    __slots__ = ("_anchor",)
+    __slots__ = ("_anchor", "_dicts")
 
     def __init__(self) -> None:
         self.clear()
 
     def current(self) -> dict[Any, Any]:
         """The dict that belongs to the trace context of this moment."""
-        return _context_slot(self._anchor)
+        context = _context(self._anchor)
+        found = self._dicts.get(context)
+        if found is None:
+            found = self._dicts[context] = {}
+        return found
 
     def clear(self) -> None:
         """Forgets everything, in every context."""
         self._anchor = lu.wrap_init(lambda: None, debug_info=_NO_INFO)
+        self._dicts: weakref.WeakKeyDictionary[_Context, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def is_tracer_of(value: Any, trace: Any) -> bool:

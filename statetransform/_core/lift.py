@@ -109,15 +109,15 @@ class Staged(Transformed):
         self._around = around
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
-        self._cache = TraceCache(owns_function=True)
+        # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
+        self._cache, self._fun, self._leading = cache_of(fun, (around, states))
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         args, kwargs = hide((args, kwargs))
-        if obj is not NO_SELF:
-            args = (hide_self(obj), *args)
-        return self._cache.call(self.__wrapped__, args, kwargs, self._around, self._is_lifted)
+        leading = self._leading if obj is NO_SELF else (hide_self(obj),)
+        return self._cache.call(self._fun, (*leading, *args), kwargs, self._around, self._is_lifted)
 
 
 class Differentiated:
@@ -187,14 +187,14 @@ def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     return index % len(args)
 
 
-_caches = WeakIdDict()
+_caches = WeakIdDict()  # function -> kind -> TraceCache
 
 
-def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[..., Any], tuple[Any, ...]]:
-    """The cache for a function that a transform is called with, and how to call the function.
+def cache_of(fun: Callable[..., Any], kind: Any) -> tuple[TraceCache, Callable[..., Any], tuple[Any, ...]]:
+    """The cache for one way to transform a function, how to call the function, and its leading arguments.
 
-    A bound method is made anew at each look-up, so the cache belongs to the function and the instance
-    becomes an argument.
+    It lives as long as the function. A bound method is made anew at each look-up, so its cache belongs to
+    the function behind it, and the instance becomes an argument.
     """
     leading: tuple[Any, ...] = ()
     if isinstance(fun, types.MethodType):
@@ -204,6 +204,10 @@ def cache_of(fun: Callable[..., Any], kind: str) -> tuple[TraceCache, Callable[.
     if caches is None:
         caches = {}
         _caches.set(fun, caches)
-    if kind not in caches:
-        caches[kind] = TraceCache(owns_function=False)
-    return caches[kind], fun, leading
+    try:
+        cache = caches.get(kind)
+    except TypeError:  # options that cannot be hashed
+        return TraceCache(owns_function=False), fun, leading
+    if cache is None:
+        cache = caches[kind] = TraceCache(owns_function=False)
+    return cache, fun, leading

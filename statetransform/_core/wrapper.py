@@ -27,6 +27,8 @@ class Transformed:
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         functools.update_wrapper(self, fun, assigned=_PARTS, updated=())
+        if getattr(fun, "__isabstractmethod__", False):
+            self.__isabstractmethod__ = True
         self.__wrapped__ = fun
         self._is_method = is_method
         self._takes_cls = _first_parameter(fun) == "cls"

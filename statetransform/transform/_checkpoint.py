@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -95,17 +96,23 @@ def checkpoint(
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     del options["policy"], options["prevent_cse"]
-    return decorate(Staged, fun, around=_Around(policy, prevent_cse), **options)
+    return decorate(
+        Staged,
+        fun,
+        around=_Around(policy, tuple(prevent_cse) if isinstance(prevent_cse, list) else prevent_cse),
+        **options,
+    )
 
 
 remat = checkpoint
 
 
+@dataclasses.dataclass(frozen=True)
 class _Around:
-    """`jax.checkpoint` around the body of the one trace. Made anew for each: JAX caches by function."""
+    """`jax.checkpoint` around the body of the one trace."""
 
-    def __init__(self, policy: Callable[..., Any] | None, prevent_cse: Any) -> None:
-        self._policy, self._prevent_cse = policy, prevent_cse
+    _policy: Callable[..., Any] | None
+    _prevent_cse: Any
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -40,7 +41,15 @@ def named_call(fun: Any = None, *, name: str | None = None) -> Any:
       >>> float(transform.named_call(lambda x: w.value * x, name="scale")(2.0))
       6.0
     """
-    return decorate(Staged, fun, around=functools.partial(jax.named_call, name=name))
+    return decorate(Staged, fun, around=_NamedCall(name))
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamedCall:
+    name: str | None
+
+    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.named_call(body, name=self.name)
 
 
 def shard_map(
