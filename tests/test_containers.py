@@ -1,0 +1,239 @@
+"""Containers in states: changes in place count as writes, nothing is shared by accident; local states."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, transform
+
+STAGED = {"jit": transform.jit, "checkpoint": transform.checkpoint, "named_call": transform.named_call}
+WRAPS = {
+    **STAGED,
+    "grad": transform.grad,
+    "jit of grad": lambda f: transform.jit(transform.grad(f)),
+    "vjp": lambda f: lambda x: transform.vjp(f, x),
+    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,)),
+}
+LOOPS = {
+    "scan": lambda f: lambda x: transform.scan(lambda c, _: (f(c), None), x, None, length=1),
+    "for_loop": lambda f: lambda x: transform.for_loop(lambda: f(x), length=1),
+    "fori_loop": lambda f: lambda x: transform.fori_loop(0, 1, lambda i, c: f(c), x),
+    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c < x + 1, lambda c: f(c) + 1, x),
+    "cond": lambda f: lambda x: transform.cond(True, f, lambda x: x, x),
+}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_list_that_grows_in_place_has_grown_afterwards(name: str) -> None:
+    s = State([jnp.float32(1)])
+
+    def f(x: Any) -> Any:
+        s.value.append(x * 1.0)
+        return x
+
+    g = WRAPS[name](f)
+    g(2.0), g(3.0)
+    assert [float(v) for v in s.value] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("name", [*WRAPS, *LOOPS])
+def test_a_nested_container_that_is_changed_in_place_is_written(name: str) -> None:
+    s = State({"a": {"b": jnp.float32(1)}, "c": jnp.ones(2)}, name="s")
+
+    def f(x: Any) -> Any:
+        s.value["a"]["b"] = s.value["a"]["b"] * 3.0
+        return x
+
+    g = {**WRAPS, **LOOPS}[name](f)
+    for expected in (3.0, 9.0, 27.0):
+        g(2.0)
+        assert s.value["a"]["b"] == expected
+        assert s.value["c"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", [*WRAPS, *LOOPS, "vmap", "eval_shape", "make_jaxpr"])
+def test_changes_in_place_are_taken_back_when_the_body_raises(name: str) -> None:
+    s = State({"a": {"b": jnp.float32(1)}}, name="s")
+
+    def f(x: Any) -> Any:
+        s.value["a"]["b"] = x
+        s.value["new"] = x
+        raise KeyError("mine")
+
+    wraps = {
+        **WRAPS,
+        **LOOPS,
+        "vmap": lambda f: lambda x: transform.vmap(f)(jnp.stack([x, x])),
+        "eval_shape": lambda f: lambda x: transform.eval_shape(f, x),
+        "make_jaxpr": transform.make_jaxpr,
+    }
+    with pytest.raises(KeyError, match="mine"):
+        wraps[name](f)(jnp.float32(5))
+    assert s.value == {"a": {"b": 1.0}}
+
+
+@pytest.mark.parametrize("name", ["eval_shape", "make_jaxpr", "lower", "trace"])
+def test_what_only_looks_writes_nothing(name: str) -> None:
+    s = State({"a": jnp.float32(1)})
+
+    def f(x: Any) -> Any:
+        s.value["a"] = s.value["a"] + x
+        s.value = {**s.value, "b": x}
+        return x
+
+    looks = {
+        "eval_shape": lambda: transform.eval_shape(f, 1.0),
+        "make_jaxpr": lambda: transform.make_jaxpr(f)(1.0),
+        "lower": lambda: transform.jit(f).lower(1.0),
+        "trace": lambda: transform.jit(f).trace(1.0),
+    }
+    looks[name]()
+    assert s.value == {"a": 1.0}
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_an_output_shares_no_container_with_a_state(name: str) -> None:
+    s = State({"a": jnp.float32(1)})
+    out = STAGED[name](lambda x: s.value)(1.0)
+    out["a"], out["b"] = 5.0, 6.0
+    assert s.value == {"a": 1.0}
+
+    def write(x: Any) -> Any:
+        s.value = {"a": x}
+        return s.value
+
+    out = STAGED[name](write)(2.0)
+    out["b"] = 6.0
+    assert s.value == {"a": 2.0}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_container_that_is_changed_after_it_was_written_ends_as_without_the_transform(name: str) -> None:
+    s = State({"a": jnp.float32(0)})
+
+    def f(x: Any) -> Any:
+        held = {"a": x * 1.0}
+        s.value = held
+        held["a"] = x * 10.0
+        return x
+
+    f(1.0)
+    plain = float(s.value["a"])
+    s.value = {"a": jnp.float32(0)}
+    WRAPS[name](f)(1.0)
+    assert s.value["a"] == plain
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_a_numpy_array_that_is_changed_outside_is_seen(name: str) -> None:
+    array = np.ones(3, np.float32)
+    s = State(array)
+    f = STAGED[name](lambda x: s.value.sum() * x)
+    assert f(1.0) == 3.0
+    array[0] = 10.0
+    assert f(1.0) == 12.0
+
+
+def test_none_and_empty_containers_become_arrays_and_go_back() -> None:
+    s = State(None)
+    for wrap in STAGED.values():
+        f = wrap(lambda x: x * 2.0 if s.value is None else x + len(s.value))
+        for value, expected in [(None, 6.0), ({}, 3.0), ({"a": jnp.ones(2)}, 4.0), (None, 6.0), ({}, 3.0)]:
+            s.value = value
+            assert f(3.0) == expected
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_a_local_state_goes_through_every_transform(name: str) -> None:
+    def f(x: Any) -> Any:
+        s = State(x * 1.0, name="local")
+
+        def double(state: State) -> None:
+            state.value = state.value * 2.0
+
+        transform.checkpoint(double)(s)
+        transform.jit(double)(s)
+        transform.for_loop(lambda: double(s), length=2)
+        transform.cond(True, lambda: double(s), lambda: None)
+        return transform.grad(lambda y: s.value * y)(1.0) + transform.grad(lambda: s.value**2, states=s)()
+
+    g = STAGED[name](f)
+    assert [g(1.0), g(2.0), g(1.0)] == [96.0, 192.0, 96.0]
+
+
+def test_a_failed_inner_call_that_is_caught_takes_back_its_own_writes() -> None:
+    s = State(jnp.float32(1))
+
+    def fails(x: Any) -> Any:
+        s.value = s.value * 100.0
+        raise KeyError
+
+    def f(x: Any) -> Any:
+        s.value = s.value + 1.0
+        for wrap in (*STAGED.values(), transform.grad, LOOPS["scan"], LOOPS["cond"]):
+            with pytest.raises(KeyError):
+                wrap(fails)(x)
+        return s.value * x
+
+    for wrap in WRAPS.values():
+        s.value = jnp.float32(1)
+        wrap(f)(1.0)
+        assert s.value == 2.0
+
+
+class Named(NamedTuple):
+    s: State
+    k: Any
+
+
+@dataclasses.dataclass
+class Plain:
+    s: State
+    k: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    s: State
+    k: Any
+
+
+@pytest.mark.parametrize("kind", [Named, Plain, Registered, lambda s, k: {"s": s, "k": k}, lambda s, k: [s, k]])
+@pytest.mark.parametrize("name", STAGED)
+def test_a_state_in_the_structure_of_an_argument_is_lifted(name: str, kind: Any) -> None:
+    def parts(arg: Any) -> Any:
+        if isinstance(arg, dict):
+            return arg["s"], arg["k"]
+        return tuple(arg) if isinstance(arg, list | tuple) else (arg.s, arg.k)
+
+    def f(arg: Any, x: Any) -> Any:
+        s, k = parts(arg)
+        s.value = s.value + k * x
+        return s.value
+
+    g = STAGED[name](f)
+    a, b = State(jnp.float32(1)), State(jnp.float32(10))
+    assert [g(kind(a, 2.0), 1.0), g(kind(b, 2.0), 1.0), g(kind(a, 2.0), 2.0)] == [3.0, 12.0, 7.0]
+    assert (a.value, b.value) == (7.0, 12.0)
+    a.value = jnp.float32(0)
+    assert g(kind(a, 2.0), 1.0) == 2.0
+
+
+@pytest.mark.parametrize("value", [np.array(["a"]), np.array([object()]), "text", object(), [1.0, "x"]], ids=repr)
+def test_an_array_that_jax_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="State 'bad'"):
+        State(value, name="bad")
+
+
+def test_an_integer_that_is_too_large_is_refused_as_by_jax() -> None:
+    s = State(2**40)
+    with pytest.raises(OverflowError):
+        transform.jit(lambda x: s.value + x)(1)
+    assert s.value == 2**40
