@@ -226,7 +226,11 @@ def test_a_state_in_the_structure_of_an_argument_is_lifted(name: str, kind: Any)
     assert g(kind(a, 2.0), 1.0) == 2.0
 
 
-@pytest.mark.parametrize("value", [np.array(["a"]), np.array([object()]), "text", object(), [1.0, "x"]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [np.array(["a"]), np.array([object()]), "text", object(), [1.0, "x"]],
+    ids=["text array", "object array", "text", "object", "list"],
+)
 def test_an_array_that_jax_cannot_hold_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="State 'bad'"):
         State(value, name="bad")

@@ -172,25 +172,6 @@ def test_an_alias_inside_an_argument_is_followed(name: str) -> None:
         assert [g({"left": p, "right": q}, 2.0) for p, q in pairs] == [3.0, 12.0, 21.0, 30.0]
 
 
-def test_a_name_that_the_function_imports_is_followed(wrap: Any) -> None:
-    module = types.ModuleType("followed_module")
-    module.cell = Cell(1.0)  # type: ignore[attr-defined]
-
-    def f(x: Any) -> Any:
-        from followed_module import cell  # type: ignore[import-not-found]
-
-        return cell.s.value * x
-
-    sys.modules["followed_module"] = module
-    try:
-        g = wrap(f)
-        assert g(1.0) == 1.0
-        module.cell = Cell(5.0)  # type: ignore[attr-defined]
-        assert g(1.0) == 5.0
-    finally:
-        del sys.modules["followed_module"]
-
-
 def test_two_states_that_change_places_are_followed(wrap: Any) -> None:
     pair = [State(jnp.float32(1), name="one"), State(jnp.float32(10), name="ten")]
 

@@ -96,6 +96,7 @@ def walk(
     through_globals: bool = False,
     limit: int | None = None,
     empty: list[tuple[Step, ...]] | None = None,
+    aliases: list[tuple[tuple[Step, ...], tuple[Step, ...]]] | None = None,
 ) -> Iterator[tuple[tuple[str, ...], tuple[Step, ...], State]]:
     """Yields each reachable state once, nearest first, with its label and the steps that lead to it.
 
@@ -104,16 +105,20 @@ def walk(
       through_globals: also follow the global names that functions use, classes and their methods.
       limit: give up behind so many objects.
       empty: takes the steps to the empty lists and dicts on the way.
+      aliases: takes further steps to what was reached before, with the steps by which that was.
     """
     queue: deque[tuple[tuple[str, ...], tuple[Step, ...], Any]] = deque(
         ((), (("item", i),), root) for i, root in enumerate(roots)
     )
-    seen: dict[int, Any] = {}  # the values keep temporary objects alive, so that no address is used twice
+    # By address, with the object, to keep temporary ones alive so that no address is used twice.
+    seen: dict[int, tuple[Any, tuple[Step, ...]]] = {}
     while queue and (limit is None or len(seen) < limit):
         label, steps, obj = queue.popleft()
         if id(obj) in seen:
+            if aliases is not None and not isinstance(obj, types.FunctionType | type):
+                aliases.append((steps, seen[id(obj)][1]))
             continue
-        seen[id(obj)] = obj
+        seen[id(obj)] = obj, steps
         if isinstance(obj, State):
             yield label, steps, obj
         elif empty is not None and isinstance(obj, list | dict) and not obj:

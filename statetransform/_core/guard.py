@@ -2,7 +2,7 @@
 
 A compiled function is called without running its Python code, so nobody looks up `self.u` or the global
 `model` any more. A guard remembers by which path each state was reached, and follows the paths again on
-each call. A rebound name or attribute, or a container that has grown, gives other states: re-trace.
+each call. Names that the function itself imports when it runs are not followed. A rebound name or attribute, or a container that has grown, gives other states: re-trace.
 
 This is on the hot path, so a guard writes the walk down as one Python function, as `dataclasses` does for
 `__init__`: attribute look-ups in straight-line code cost a few nanoseconds each, composed getters of
@@ -11,7 +11,6 @@ This is on the hot path, so a guard writes the walk down as one Python function,
 
 from __future__ import annotations
 
-import types
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -31,7 +30,6 @@ class Guard:
     Args:
       roots: where the paths start: a function, and the objects among its arguments.
       states: the states to find.
-      owns_function: the first root lives as long as the guard, so parts of it may be kept.
 
     Attributes:
       tokens: of the states, in the order in which `resolve` returns them.
@@ -39,9 +37,9 @@ class Guard:
         when the paths have gone.
     """
 
-    __slots__ = ("_function", "_lengths", "_loose", "_paths", "find", "tokens")
+    __slots__ = ("_aliases", "_lengths", "_loose", "_paths", "find", "tokens")
 
-    def __init__(self, roots: Sequence[Any], states: Iterable[State], owns_function: bool = False) -> None:
+    def __init__(self, roots: Sequence[Any], states: Iterable[State]) -> None:
         wanted = {id(state): state for state in states}
         paths: dict[tuple[Step, ...], State] = {}
         lengths: dict[tuple[Step, ...], int] = {}
@@ -51,31 +49,37 @@ class Guard:
                     paths[steps] = wanted.pop(id(state))
                     if not wanted:
                         break
-        # A container that is empty now may hold states later.
+        # What lies a little farther on: containers that may get states, and other ways to the same things.
         empty: list[tuple[Step, ...]] = []
-        deque(walk(roots, through_globals=True, limit=_SHORT_WALK, empty=empty), maxlen=0)
+        aliases: list[tuple[tuple[Step, ...], tuple[Step, ...]]] = []
+        deque(walk(roots, through_globals=True, limit=_SHORT_WALK, empty=empty, aliases=aliases), maxlen=0)
         lengths.update({path: 0 for path in empty if _leads_to_nothing(roots, path)})
+        self._aliases = [
+            (other, first)
+            for other, first in aliases
+            if other[: len(first)] != first  # a pointer back to where one came from tells nothing new
+            and any(path[: len(first)] == first for path in paths)
+            and _follow(roots, other) is _follow(roots, first)
+        ]
         # States that no path leads to (made inside the function, kept in a registry) cannot be rebound.
         loose = list(wanted.values())
         self._paths = {steps: state._token for steps, state in paths.items()}
         self._loose = [state._token for state in loose]
         self._lengths = lengths
-        self._function = roots[0] if owns_function else None
-        writer = _Writer(self._function, self._lengths)
+        writer = _Writer(self._lengths, self._aliases)
         self.tokens = writer.walk(self._paths, self._loose)
         self.find = writer.compile("roots", f"return [{', '.join(writer.items)}]")
 
-    def values_finder(self, states: Sequence[State], passed: Sequence[int]) -> Callable[[Any], list[Any] | None]:
-        """`finder(obj)` gives the values of some of the states; None when others are found than these.
+    def values_finder(self, states: Sequence[State], passed: Sequence[int]) -> Callable[[Any, Any], list[Any] | None]:
+        """`finder(fun, obj)` gives the values of some of the states; None when others are found than these.
 
-        Unlike the guard it holds the states, and it knows the only root besides the function by name.
+        Unlike the guard it holds the states. Its roots are the function and, for a method, the instance.
 
         Args:
           states: those found now.
           passed: the positions of those whose values are wanted.
         """
-        writer = _Writer(self._function, self._lengths, roots={("item", 1): "obj"})
-        writer.name_root(("item", 0), self._function)
+        writer = _Writer(self._lengths, self._aliases, {("item", 0): "fun", ("item", 1): "obj"})
         writer.walk(self._paths, self._loose)
         if len(states) <= _UNROLLED and not any(item.startswith("*") for item in writer.items):
             names = [f"s{i}" for i in range(len(states))]
@@ -84,14 +88,14 @@ class Guard:
             if tests:
                 lines.append(f"if {' or '.join(tests)}: return None")
             wanted = [f"{names[i]}._value" for i in passed]
-            return writer.compile("obj", *lines, f"return [{', '.join(wanted)}]")
+            return writer.compile("fun, obj", *lines, f"return [{', '.join(wanted)}]")
         lines = [
             f"states = [{', '.join(writer.items)}]",
             f"if states != {writer.constant(list(states))}: return None",
         ]
         if list(passed) != list(range(len(states))):
             lines.append(f"states = {writer.constant(itemgetter(*passed, 0))}(states)[:-1]")
-        return writer.compile("obj", *lines, "return [state._value for state in states]")
+        return writer.compile("fun, obj", *lines, "return [state._value for state in states]")
 
     @property
     def is_alive(self) -> bool:
@@ -111,19 +115,19 @@ class _Writer:
     """Writes the source of a function that follows paths.
 
     Args:
-      function: an object that lives as long as the function that is written, or None.
       lengths: of the containers at some paths, which must stay.
+      aliases: pairs of paths that must lead to the same object.
       roots: names of roots that are not looked up in `roots`.
     """
 
     def __init__(
         self,
-        function: Any,
         lengths: dict[tuple[Step, ...], int],
+        aliases: list[tuple[tuple[Step, ...], tuple[Step, ...]]],
         roots: dict[Step, str] | None = None,
     ) -> None:
-        self._function = function
         self._lengths = lengths
+        self._aliases = aliases
         self._roots = roots or {}
         self._names: dict[str, Any] = {}
         self._lines: list[str] = []
@@ -143,17 +147,14 @@ class _Writer:
                 node = node.setdefault(step, {})
             node[steps[-1]] = token
         self._emit(tree, "roots", ())
+        self._lines += [f"if {self._path(a)} is not {self._path(b)}: return None" for a, b in self._aliases]
         self.items += [f"{self.constant(token)}.get()" for token in loose]
         return [*self._found, *loose]
 
-    def name_root(self, step: Step, root: Any) -> None:
-        """Makes a root a constant of the function."""
-        self._roots[step] = self.constant(root)
-
-    def compile(self, parameter: str, *lines: str) -> Callable[[Any], Any]:
+    def compile(self, parameters: str, *lines: str) -> Callable[..., Any]:
         """The function: the walk, and what follows it."""
         body = "\n ".join([*self._lines, *lines])
-        exec(compile(f"def find({parameter}):\n {body}\n", "<guard>", "exec"), self._names)
+        exec(compile(f"def find({parameters}):\n {body}\n", "<guard>", "exec"), self._names)
         return self._names.pop("find")
 
     def _emit(self, node: Any, expression: str, path: tuple[Step, ...]) -> None:
@@ -164,8 +165,8 @@ class _Writer:
             return
         name = expression
         if path:
-            name = self._fixed(path) or (expression if expression.isidentifier() else f"v{len(self._lines)}")
-            if name.startswith("v"):
+            name = expression if expression.isidentifier() else f"v{len(self._lines)}"
+            if name != expression:
                 self._lines.append(f"{name} = {expression}")
         length = self._lengths.get(path)
         if length is not None:
@@ -179,30 +180,24 @@ class _Writer:
             self._found.extend(node.values())
             return
         for step, child in node.items():
-            kind, key = step
-            plain = isinstance(key, str) and key.isidentifier()
-            if kind == "attr":
-                access = f".{key}" if plain else f".__getattribute__({self.constant(key)})"
-            else:
-                access = f"[{key}]" if type(key) is int else f"[{self.constant(key)}]"
-            self._emit(
-                child,
-                self._roots.get(step, name + access) if not path else name + access,
-                (*path, step),
-            )
+            self._emit(child, self._after(name, path, step), (*path, step))
 
-    def _fixed(self, path: tuple[Step, ...]) -> str | None:
-        """A function's globals and cells are the same for its whole life: no need to look them up."""
-        fun = self._function if path[0] == ("item", 0) else None
-        if not isinstance(fun, types.FunctionType):
-            return None
-        if len(path) < 2:
-            return None
-        if path[1:] == (("attr", "__globals__"),):
-            return self.constant(fun.__globals__)
-        if path[1:2] == (("attr", "__closure__"),) and len(path) == 3 and fun.__closure__ is not None:
-            return self.constant(fun.__closure__[path[2][1]])
-        return None
+    def _after(self, expression: str, path: tuple[Step, ...], step: Step) -> str:
+        """The expression for one more step."""
+        if not path and step in self._roots:
+            return self._roots[step]
+        kind, key = step
+        if kind == "attr":
+            plain = isinstance(key, str) and key.isidentifier()
+            return f"{expression}.{key}" if plain else f"getattr({expression}, {self.constant(key)})"
+        return f"{expression}[{key}]" if type(key) is int else f"{expression}[{self.constant(key)}]"
+
+    def _path(self, path: tuple[Step, ...]) -> str:
+        """The expression for a whole path."""
+        expression = "roots"
+        for i, step in enumerate(path):
+            expression = self._after(expression, path[:i], step)
+        return expression
 
     def constant(self, value: Any) -> str:
         """A name for an object in the function."""
@@ -213,13 +208,19 @@ class _Writer:
 
 def _leads_to_nothing(roots: Sequence[Any], path: Sequence[Step]) -> bool:
     """Whether a path really leads to an empty container."""
+    found = _follow(roots, path)
+    return isinstance(found, list | dict) and not found
+
+
+def _follow(roots: Sequence[Any], path: Sequence[Step]) -> Any:
+    """What a path leads to; something new for each path that leads nowhere."""
     obj: Any = roots
     try:
         for kind, key in path:
             obj = getattr(obj, key) if kind == "attr" else obj[key]
     except Exception:
-        return False
-    return isinstance(obj, list | dict) and not obj
+        return object()
+    return obj
 
 
 def _reaches(roots: Sequence[Any], steps: Sequence[Step], state: State, lengths: dict[tuple[Step, ...], int]) -> bool:

@@ -28,7 +28,7 @@ _checking = _Checking()
 
 def is_checking() -> bool:
     """Whether JAX looks, now or later, for keys that are used twice."""
-    return _checking.is_postponed or jax.config.jax_debug_key_reuse
+    return _checking.is_postponed or jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def check_later() -> Iterator[None]:
 
     What is traced is checked when it is re-bound.
     """
-    if not jax.config.jax_debug_key_reuse:
+    if not jax.config.jax_debug_key_reuse:  # type: ignore[attr-defined]
         yield
         return
     _checking.is_postponed = True

@@ -207,7 +207,7 @@ def cache_of(fun: Callable[..., Any], kind: Any) -> tuple[TraceCache, Callable[.
     try:
         cache = caches.get(kind)
     except TypeError:  # options that cannot be hashed
-        return TraceCache(owns_function=False), fun, leading
+        return TraceCache(), fun, leading
     if cache is None:
-        cache = caches[kind] = TraceCache(owns_function=False)
+        cache = caches[kind] = TraceCache()
     return cache, fun, leading

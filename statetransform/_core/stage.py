@@ -124,6 +124,7 @@ class Record:
 
     def __init__(self, frame: StagedFrame, layout: Layout, jaxpr: Any, consts: Any, out_tree: Any) -> None:
         self.layout = layout
+        self.signature: Any = None  # the types of the arguments that it was traced for
         self.jaxpr = jaxpr
         self.consts = consts
         self.out_tree = out_tree
@@ -190,6 +191,13 @@ class Record:
         return self.out_tree.unflatten(eval_jaxpr(self.jaxpr, self.consts, *arguments, *values))
 
 
+def signature_of(arguments: Any) -> Any:
+    """Structure, shapes, dtypes and weak types of arguments."""
+    leaves, treedef = jax.tree.flatten(arguments)
+    avals = [typeof(leaf) for leaf in leaves]
+    return treedef, tuple((aval.shape, aval.dtype, aval.weak_type) for aval in avals)
+
+
 def _same_avals(leaves: list[Any], avals: tuple[Any, ...]) -> bool:
     for leaf, aval in zip(leaves, avals, strict=True):
         now = typeof(leaf)
@@ -249,7 +257,9 @@ def trace(
         jaxpr, consts = close_over_inputs(closed, is_read, names, seen["tree"].num_leaves)
         if "culprit" in seen:
             raise seen["culprit"].explained(jaxpr, names)
-        return Record(frame, seen["layout"], jaxpr, consts, seen["tree"])
+        record = Record(frame, seen["layout"], jaxpr, consts, seen["tree"])
+        record.signature = signature_of((args, kwargs))
+        return record
     finally:
         seen.clear()  # `body` and `run` may sit in JAX's caches; what they close over must not
 
@@ -260,16 +270,11 @@ def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 class TraceCache:
-    """The records of one function, by what the trace depended on.
+    """The records of one function, by what the trace depended on."""
 
-    Args:
-      owns_function: whether the function lives as long as the cache anyway.
-    """
+    __slots__ = ("_records",)
 
-    __slots__ = ("_owns_function", "_records")
-
-    def __init__(self, owns_function: bool) -> None:
-        self._owns_function = owns_function
+    def __init__(self) -> None:
         self._records = ContextDict()
 
     def call(
@@ -311,7 +316,7 @@ class TraceCache:
 
     def _remember(self, slot: dict[Any, Any], key: Any, fun: Callable[..., Any], record: Record) -> None:
         objects = refs_in(key[0])
-        guard = Guard((fun, *objects), states_of(record), self._owns_function)
+        guard = Guard((fun, *objects), states_of(record))
         entry = (record, guard, [token_of(obj) for obj in objects])
         slot[key] = [entry, *[entry for entry in slot.get(key, ()) if entry[1].is_alive]]
         for obj in objects:  # records about an object that is gone are of no use to anybody

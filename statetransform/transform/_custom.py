@@ -55,7 +55,7 @@ class CustomRule(Transformed):
 
         fun = lambda *primals: self.__wrapped__(*whole(primals))
         primals = hide(tuple(args[i] for i in free))
-        _, record, values = TraceCache(owns_function=False).find(fun, primals, {})
+        _, record, values = TraceCache().find(fun, primals, {})
         results = self._apply(record, values, primals, whole, tuple(fixed.values()))
         return record.layout.finish(*results)
 

@@ -22,7 +22,7 @@ class Functionalized:
         functools.update_wrapper(self, fun, updated=())  # type: ignore[arg-type]
         self.__wrapped__ = fun
         self._static = StaticArguments(fun, static_argnums, static_argnames)
-        self._cache = TraceCache(owns_function=True)
+        self._cache = TraceCache()
 
     def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._static:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -21,6 +22,7 @@ from .._core.arguments import (
     NO_SELF,
     Static,
     StaticArguments,
+    WeakIdDict,
     hide,
     hide_self,
     identity,
@@ -34,7 +36,7 @@ from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.outcome import Layout
 from .._core.room import with_room
-from .._core.stage import Record, states_of, trace
+from .._core.stage import Record, signature_of, states_of, trace
 from .._core.wrapper import Transformed, decorate
 
 _layout_numbers = itertools.count()
@@ -54,17 +56,25 @@ class Entry:
     """One `jax.jit` function, and the states whose values it takes before the arguments.
 
     Args:
-      owner: whose function it is.
+      fun: gives the function, if it is still there.
+      donates: whether the buffers of written states are given away.
+      options: for `jax.jit`.
       roots: the function, and the objects among its arguments.
       record: the trace to start from.
-      args: the positional arguments that follow.
     """
 
-    def __init__(self, owner: Jitted, roots: Sequence[Any], record: Record, args: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        fun: Callable[[], Any],
+        donates: bool,
+        options: dict[str, Any],
+        roots: Sequence[Any],
+        record: Record,
+    ) -> None:
         self.pending: Record | None = record
-        self.guard = Guard(roots, states_of(record), owns_function=True)
+        self.guard = Guard(roots, states_of(record))
         reads = record.read_tokens
-        written = set(record.layout.written) if owner.donates else set()
+        written = set(record.layout.written) if donates else set()
         self.tokens = {
             "donated": [token for token in reads if token in written],
             "passed": [token for token in reads if token not in written],
@@ -74,11 +84,11 @@ class Entry:
         self.first: Callable[[Any], Any] | None = None  # picks the states of the first plain layout
         self.first_written: tuple[Any, ...] | None = None
         self.layouts: dict[int, tuple[Layout, Callable[[Any], Any]]] = {}
-        self._owner = weakref.ref(owner)
-        self._donates = owner.donates
+        self._fun = fun
+        self._donates = donates
         self._instance: Any = None
-        name = getattr(owner.__wrapped__, "__name__", type(owner.__wrapped__).__name__)
-        self.jitted = jax.jit(self._pure(name), **owner.jax_options(args))
+        name = getattr(fun(), "__name__", type(fun()).__name__)
+        self.jitted = jax.jit(self._pure(name), **options)
 
     def _pure(self, name: str) -> Callable[..., Any]:
         def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -121,8 +131,6 @@ class Entry:
 
     def trace(self, donated: Any, passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for a signature that it has not seen: one trace, re-bound into JAX's own."""
-        owner = self._owner()
-        assert owner is not None
         static, instance = (), self._instance
         if isinstance(passed, tuple):
             passed, static, instance = passed[0], passed[1].value, passed[2]
@@ -132,7 +140,7 @@ class Entry:
             for group, values in (("donated", donated), ("passed", passed), ("static", static)):
                 for token, value in zip(self.tokens[group], values, strict=True):
                     frame.seed(token.get(), value)  # type: ignore[arg-type]
-            leaves, record, values = self._record(owner, args, kwargs)
+            leaves, record, values = self._record(args, kwargs)
             out, written, born = record.bind(leaves, values)
         pick = self.picker(record.layout.written)
         if record.layout.is_plain and self.first_written in (None, record.layout.written):
@@ -142,14 +150,16 @@ class Entry:
         self.layouts[number] = record.layout, pick
         return out, {number: (written, born)}
 
-    def _record(self, owner: Jitted, args: Any, kwargs: Any) -> tuple[list[Any], Record, list[Any]]:
+    def _record(self, args: Any, kwargs: Any) -> tuple[list[Any], Record, list[Any]]:
         leaves = jax.tree.leaves((args, kwargs))
-        record, self.pending = self.pending, None
-        values = record.values() if record is not None else None
-        if record is None or values is None:
-            record = trace(owner.__wrapped__, args, kwargs)
+        record, values = self.pending, None
+        if record is not None and record.signature == signature_of((args, kwargs)):
+            self.pending = None
             values = record.values()
-        if values is None or not self.fits(record, owner.donates):
+        if record is None or values is None:
+            record = trace(self._fun(), args, kwargs)
+            values = record.values()
+        if values is None or not self.fits(record, self._donates):
             raise Restage(record)
         return leaves, record, values
 
@@ -220,22 +230,24 @@ class Jitted(Transformed):
             donate_states=donate_states,
             **options,
         )
-        self._static = StaticArguments(fun, static_argnums, static_argnames)
         self.donates = donate_states
         self._jax_options = options
-        self.clear_cache()
+        self._fun, self._instance = fun, NO_SELF
+        if isinstance(fun, types.MethodType):  # made anew at each look-up: the function behind it stays
+            self._fun, self._instance = fun.__func__, fun.__self__
+        self._static = StaticArguments(self._fun, static_argnums, static_argnames)
+        key = (donate_states, bool(self._static), *sorted(options.items()))
+        self._store = _store_of(self._fun, key)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
-        self._families: dict[Any, Family] = {}
-        self._fast: dict[int, FastPath] = {}
-        self._plain: FastPath | None = None  # the one without an instance
+        self._store.clear()
 
     def jax_options(self, args: tuple[Any, ...]) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output."""
         options = dict(self._jax_options)
         leading = 2 if self.donates else 1
-        parameters = positional_parameters(self.__wrapped__) or ()
+        parameters = positional_parameters(self._fun) or ()
         names = options.get("donate_argnames") or ()
         donated = [
             parameters.index(name) for name in ((names,) if isinstance(names, str) else names) if name in parameters
@@ -259,15 +271,16 @@ class Jitted(Transformed):
         return options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plain is not None and stack.frame is None:
-            return self._call_fast(self._plain, NO_SELF, args, kwargs)
+        fast = self._store.plain
+        if fast is not None and stack.frame is None and self._instance is NO_SELF:
+            return self._call_fast(fast, NO_SELF, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._call_bound(obj, *args, **kwargs)
+        return self._call_bound(self._instance if obj is NO_SELF else obj, *args, **kwargs)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        fast = self._fast.get(identity(obj))
+        fast = self._store.fast.get(identity(obj))
         if fast is not None and stack.frame is None:
             return self._call_fast(fast, obj, args, kwargs)
         return self.call_slowly(obj, args, kwargs)
@@ -275,7 +288,7 @@ class Jitted(Transformed):
     def _call_fast(self, fast: FastPath, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry, find, expected, jitted, targets, array_type = fast
         try:
-            values = find(obj)
+            values = find(self._fun, obj)
             if values is None:
                 return self.call_slowly(obj, args, kwargs)
             # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
@@ -288,7 +301,7 @@ class Jitted(Transformed):
             arguments = (args, kwargs)
             if isinstance(error, Restage):
                 return self.call_slowly(obj, args, kwargs, error.record)
-            if entry.guard.resolve((None, obj)) is None or hide(arguments) is not arguments:
+            if entry.guard.resolve((self._fun, obj)) is None or hide(arguments) is not arguments:
                 return self.call_slowly(obj, args, kwargs)
             raise
         if type(written) is list and not written:
@@ -328,6 +341,7 @@ class Jitted(Transformed):
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
         if obj is NO_SELF and (self._is_method or self._takes_cls) and args and self._binds(args[0]):
             obj, args = args[0], args[1:]
+        obj = self._instance if obj is NO_SELF else obj
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         entry, states, stage = self.run(method, obj, args, kwargs)
@@ -347,13 +361,13 @@ class Jitted(Transformed):
         instance = None if obj is NO_SELF else hide_self(obj)
         leaves, treedef = jax.tree.flatten((instance, args, kwargs))
         objects = refs_in(treedef)
-        roots = (self.__wrapped__, *objects)
+        roots = (self._fun, *objects)
         key = tuple([token_of(obj) for obj in objects])
-        family = self._families.get(key)
+        family = self._store.families.get(key)
         if family is None:
-            family = self._families[key] = Family()
+            family = self._store.families[key] = Family()
             for member in objects:
-                _when_gone(member, self, key)
+                _when_gone(member, self._store, key)
         hint = (
             treedef,
             tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]),
@@ -363,8 +377,10 @@ class Jitted(Transformed):
             if entry is None:
                 # Traced here rather than from within `jax.jit`: JAX notes the whole Python stack with each
                 # equation, and its own frames would be on it twice.
-                record = record or trace(self.__wrapped__, args if instance is None else (instance, *args), kwargs)
-                entry, states = family.add(Entry(self, roots, record, args), roots, hint)
+                record = record or trace(self._fun, args if instance is None else (instance, *args), kwargs)
+                entry, states = family.add(
+                    Entry(self._store.fun, self.donates, self.jax_options(args), roots, record), roots, hint
+                )
             try:
                 call, leading = getattr(entry.jitted, method), entry.inputs(states, instance)
                 result = with_room(lambda: call(*leading, *args, **kwargs))  # noqa: B023 - called at once
@@ -388,15 +404,15 @@ class Jitted(Transformed):
         fast = None
         is_alone = objects == [] if obj is NO_SELF else len(objects) == 1 and objects[0] is obj
         if any(not layout.is_reusable for layout, _ in entry.layouts.values()):
-            self._families.pop(key, None)
+            self._store.families.pop(key, None)
         elif is_alone and len(family.entries) == 1 and entry.is_simple and not self._static:
             fast = fast_path(entry, states)
         if obj is NO_SELF:
-            self._plain = fast
+            self._store.plain = fast
         elif fast is not None:
-            self._fast[identity(obj)] = fast
+            self._store.fast[identity(obj)] = fast
         else:
-            self._fast.pop(identity(obj), None)
+            self._store.fast.pop(identity(obj), None)
 
 
 class AheadOfTime:
@@ -485,14 +501,53 @@ def _has_leaves(tree: Any) -> bool:
     return bool(jax.tree.leaves(tree))
 
 
-def _when_gone(obj: Any, owner: Jitted, key: Any) -> None:
+class Store:
+    """What is compiled for one function with the same options.
+
+    Attributes:
+      fun: gives the function; weakly, as the store lives as long as the function.
+      families: the entries, by the tokens of the objects among the arguments.
+      fast: what a call of a method needs, by the identity of the instance.
+      plain: what a call without an instance needs.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        try:
+            self.fun: Callable[[], Any] = weakref.ref(fun)
+        except TypeError:
+            self.fun = lambda: fun
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.families: dict[Any, Family] = {}
+        self.fast: dict[int, FastPath] = {}
+        self.plain: FastPath | None = None
+
+
+_stores = WeakIdDict()  # function -> options -> Store
+
+
+def _store_of(fun: Callable[..., Any], options: Any) -> Store:
+    """The store for a function: as in JAX, a wrapper that is made anew finds what the last one compiled."""
+    stores = _stores.get(fun)
+    if stores is None:
+        stores = {}
+        _stores.set(fun, stores)
+    try:
+        return stores.setdefault(options, Store(fun))
+    except TypeError:  # options that cannot be hashed
+        return Store(fun)
+
+
+def _when_gone(obj: Any, store: Store, key: Any) -> None:
     """Lets go of what was compiled for an object when the object dies."""
-    owner_ref, address = weakref.ref(owner), identity(obj)
+    store_ref, address = weakref.ref(store), identity(obj)
 
     def forget() -> None:
-        if (owner := owner_ref()) is not None:
-            owner._families.pop(key, None)
-            owner._fast.pop(address, None)
+        if (store := store_ref()) is not None:
+            store.families.pop(key, None)
+            store.fast.pop(address, None)
 
     with contextlib.suppress(TypeError):  # an object without weak references is kept alive by its token
         weakref.finalize(obj, forget).atexit = False
