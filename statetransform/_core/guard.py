@@ -2,7 +2,8 @@
 
 A compiled function is called without running its Python code, so nobody looks up `self.u` or the global
 `model` any more. A guard remembers by which path each state was reached, and follows the paths again on
-each call. Names that the function itself imports when it runs are not followed. A rebound name or attribute, or a container that has grown, gives other states: re-trace.
+each call. A rebound name or attribute, or a container that has grown, gives other states: re-trace. Names
+that the function itself imports when it runs are not followed.
 
 This is on the hot path, so a guard writes the walk down as one Python function, as `dataclasses` does for
 `__init__`: attribute look-ups in straight-line code cost a few nanoseconds each, composed getters of

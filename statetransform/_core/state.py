@@ -18,6 +18,7 @@ from .values import Token
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
+_CHECKED = (jax.Array, *_SCALARS)  # of these every value is one that JAX can hold
 
 
 class State:
@@ -177,9 +178,9 @@ class State:
                     f"{describe(self)} is static, but its value of type {type(value).__name__} is not hashable. "
                     "A static value is part of cache keys: use a tuple, a frozenset or a frozen dataclass."
                 ) from error
-        elif not isinstance(value, _LEAVES):
+        elif not isinstance(value, _CHECKED):
             for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-                if not isinstance(leaf, _LEAVES) and not hasattr(leaf, "dtype"):
+                if not _is_array(leaf):
                     raise TypeError(
                         f"{describe(self)} is given a value of type {type(leaf).__name__}"
                         f"{' at ' + jax.tree_util.keystr(path) if path else ''}, which is no array. "
@@ -247,6 +248,12 @@ class RandomState(State):
         # `fresh` is split off first, so the keys drawn do not depend on how the rest is used.
         self.value, fresh = jax.random.split(self.value)
         return jax.random.split(fresh, num)
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether JAX can hold a value; numpy also has arrays of text, dates and objects."""
+    dtype = getattr(leaf, "dtype", None)
+    return isinstance(leaf, _CHECKED) or (dtype is not None and getattr(dtype, "kind", "") not in tuple("OUSMm"))
 
 
 def _is_typed_key(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Ratios against the hand-threaded JAX program, measured in one run, interleaved."""

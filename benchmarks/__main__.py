@@ -1,0 +1,253 @@
+"""Runs all benchmarks and prints one table for each: `make bench`.
+
+Every figure is a ratio to the hand-threaded JAX program (1.00), measured in turns in the same run; what is
+reported is the lower quartile. brainstate and flax.nnx take part where they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+import statetransform as st
+from statetransform import State, transform
+
+Runs = dict[str, Callable[[], Any]]
+
+
+def interleaved(runs: Runs, calls: int, rounds: int = 40) -> dict[str, float]:
+    """Seconds of one call of each, measured in turns: the lower quartile of the rounds."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run(), run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            for _ in range(calls):
+                run()
+            times[name].append((time.perf_counter() - start) / calls)
+    return {name: sorted(found)[len(found) // 4] for name, found in times.items()}
+
+
+def show(title: str, rows: dict[str, dict[str, float]], floor: str) -> None:
+    """Prints a table of ratios to one column."""
+    table = Table(title=title)
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for label, row in rows.items():
+        table.add_row(label, *[f"{row[name] / row[floor]:.3f}" if name in row else "" for name in names])
+    Console(width=120).print(table)
+
+
+class Model:
+    """N scalar states, and a method that writes them all."""
+
+    def __init__(self, n: int) -> None:
+        self.cells = [State(jnp.float32(i)) for i in range(n)]
+
+    @transform.jit
+    def add(self, x: Any) -> None:
+        for cell in self.cells:
+            cell.value = cell.value + x
+
+
+def by_hand(n: int) -> Callable[[], Any]:
+    """The floor: a compiled function over a list of arrays, which is stored again."""
+    held = {"values": [jnp.float32(i) for i in range(n)]}
+    add = jax.jit(lambda values, x: [value + x for value in values])
+    x = jnp.float32(1)
+
+    def run() -> None:
+        held["values"] = add(held["values"], x)
+
+    return run
+
+
+def with_brainstate(n: int) -> Callable[[], Any]:
+    """The same with brainstate."""
+    import brainstate
+
+    cells = [brainstate.State(jnp.float32(i)) for i in range(n)]
+
+    @brainstate.transform.jit
+    def add(x: Any) -> None:
+        for cell in cells:
+            cell.value = cell.value + x
+
+    x = jnp.float32(1)
+    return lambda: add(x)
+
+
+def with_nnx(n: int) -> Callable[[], Any]:
+    """The same with flax.nnx, whose states are passed in a module."""
+    from flax import nnx
+
+    class Module(nnx.Module):
+        def __init__(self) -> None:
+            self.cells = nnx.List([nnx.Variable(jnp.float32(i)) for i in range(n)])
+
+    @nnx.jit
+    def add(module: Any, x: Any) -> None:
+        for cell in module.cells:
+            cell[...] = cell[...] + x
+
+    module, x = Module(), jnp.float32(1)
+    return lambda: add(module, x)
+
+
+def _compiled(cells: list[State]) -> Callable[[Any], None]:
+    """A compiled function that closes over states."""
+
+    @transform.jit
+    def add(x: Any) -> None:
+        for cell in cells:
+            cell.value = cell.value + x
+
+    return add
+
+
+def dispatch() -> None:
+    """A compiled call on a known signature."""
+    rows = {}
+    for n in (1, 10, 100, 1000):
+        function, model, x = _compiled(Model(n).cells), Model(n), jnp.float32(1)
+        runs: Runs = {
+            "by hand": by_hand(n),
+            "function": lambda function=function, x=x: function(x),
+            "method": lambda model=model, x=x: model.add(x),
+        }
+        for name, package, make in (("brainstate", "brainstate", with_brainstate), ("nnx", "flax", with_nnx)):
+            if importlib.util.find_spec(package):
+                runs[name] = make(n)
+        rows[f"{n} states, all written"] = interleaved(runs, 2000 // n + 3)
+    show("Dispatch: time of a compiled call", rows, "by hand")
+
+
+def eager_checkpoint() -> None:
+    """Second and later eager calls of a checkpointed function."""
+    rows = {}
+    for n in (1, 10, 100):
+        cells, x = Model(n).cells, jnp.float32(1)
+        held = {"values": [cell.value for cell in cells]}
+
+        @jax.checkpoint
+        def pure(values: Any, x: Any) -> Any:
+            return jnp.sin(x), [value + x for value in values]
+
+        def step(x: Any, cells: list[State] = cells) -> Any:
+            for cell in cells:
+                cell.value = cell.value + x
+            return jnp.sin(x)
+
+        ours = transform.checkpoint(lambda x, step=step: step(x))
+
+        def run_pure(pure: Any = pure, held: Any = held, x: Any = x) -> None:
+            _, held["values"] = pure(held["values"], x)
+
+        runs: Runs = {"by hand": run_pure, "statetransform": lambda ours=ours, x=x: ours(x)}
+        rows[f"{n} states"] = interleaved(runs, 200 // n + 2, rounds=20)
+    show("Eager calls of a checkpointed function", rows, "by hand")
+
+
+def _step(values: list[Any], x: Any) -> tuple[list[Any], Any]:
+    """About 1000 equations over 120 states."""
+    new, y = [], x
+    for value in values:
+        for _ in range(2):
+            value = jnp.tanh(value * 0.5) + y * 0.1
+        new.append(value)
+        y = y * 0.9 + value.sum() * 0.01
+    return new, y
+
+
+def cold() -> None:
+    """Trace and lowering of jit(grad(scan(checkpoint(step))))."""
+
+    def hand() -> Any:
+        step = jax.checkpoint(lambda values, x: _step(values, x))
+
+        def loss(x: Any, values: Any) -> Any:
+            (values, x), _ = jax.lax.scan(lambda c, _: (step(*c), None), (values, x), None, length=10)
+            return x, values
+
+        values = [jnp.ones(8) * i / 100 for i in range(120)]
+        return lambda: jax.jit(jax.grad(loss, has_aux=True)).lower(1.0, values)
+
+    def ours() -> Any:
+        cells = [State(jnp.ones(8) * i / 100) for i in range(120)]
+
+        @transform.checkpoint
+        def step(x: Any) -> Any:
+            new, y = _step([cell.value for cell in cells], x)
+            for cell, value in zip(cells, new, strict=True):
+                cell.value = value
+            return y
+
+        loss = lambda x: transform.scan(lambda c, _: (step(c), None), x, None, length=10)[0]
+        return lambda: transform.jit(transform.grad(loss)).lower(1.0)
+
+    times: dict[str, list[float]] = {"by hand": [], "statetransform": []}
+    for depth in (0, 8, 16, 24, 32, 40):  # CPython's stack makes tracing slower at some depths, see _core/room.py
+        for _ in range(2):
+            for name, make in (("by hand", hand), ("statetransform", ours)):
+                run = make()
+                gc.collect()
+                start = time.perf_counter()
+                _deep(depth, run)
+                times[name].append(time.perf_counter() - start)
+    show(
+        "Cold: trace and lowering of jit(grad(scan(checkpoint(step)))), 120 states",
+        {
+            "best depth of the call stack": {name: min(found) for name, found in times.items()},
+            "mean over depths": {name: sum(found) / len(found) for name, found in times.items()},
+        },
+        "by hand",
+    )
+
+
+def _deep(depth: int, run: Callable[[], Any]) -> Any:
+    return run() if depth == 0 else _deep(depth - 1, run)
+
+
+def same_program() -> None:
+    """The compiled programs of six stateful functions over those of their hand-threaded twins."""
+    sys.path.insert(0, ".")
+    from tests.cases import BY_NAME
+    from tests.guarantees.test_5_same_program import PROGRAMS, compile_both
+
+    table = Table(title="Same program: statetransform over by hand")
+    for column in ("program", "FLOPs", "bytes accessed", "temporary bytes", "instructions"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for name, transforms in PROGRAMS:
+        ours, twin = compile_both(BY_NAME[name], transforms)
+        pairs = [(ours.cost_analysis()[key], twin.cost_analysis()[key]) for key in ("flops", "bytes accessed")]
+        pairs.append((ours.memory_analysis().temp_size_in_bytes, twin.memory_analysis().temp_size_in_bytes))
+        pairs.append((ours.as_text().count(" = "), twin.as_text().count(" = ")))
+        ratios = [f"{a / b:.3f}" if b else ("1.000" if a == b else "inf") for a, b in pairs]
+        table.add_row(f"{' of '.join(transforms)} of {name}", *ratios)
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
+    chosen = sys.argv[1:]
+    for benchmark in (dispatch, eager_checkpoint, cold, same_program):
+        if not chosen or benchmark.__name__ in chosen:
+            with contextlib.suppress(KeyboardInterrupt):
+                benchmark()
+
+
+if __name__ == "__main__":
+    main()

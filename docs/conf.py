@@ -1,0 +1,7 @@
+"""Sphinx with MyST: pages in Markdown, the reference from docstrings."""
+
+project = "statetransform"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "alabaster"
+autodoc_typehints = "none"
