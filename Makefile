@@ -27,7 +27,6 @@ lint: $(STAMP)test $(STAMP)lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes statetransform
 
 bench: $(STAMP)bench
 	$(BIN)/python -m benchmarks
