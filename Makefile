@@ -27,6 +27,7 @@ lint: $(STAMP)test $(STAMP)lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	cd docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/pyright --ignoreexternal --verifytypes statetransform
 
 bench: $(STAMP)bench
 	$(BIN)/python -m benchmarks

@@ -19,6 +19,7 @@ from typing import Any
 
 from .find import Step, walk
 from .state import State
+from .values import Token
 
 _UNROLLED = 16  # states that are compared one by one; more in one list comparison
 _SHORT_WALK = 200  # the same for containers that are empty, but may get states
@@ -68,8 +69,8 @@ class Guard:
         self._loose = [state._token for state in loose]
         self._lengths = lengths
         writer = _Writer(self._lengths, self._aliases)
-        self.tokens = writer.walk(self._paths, self._loose)
-        self.find = writer.compile("roots", f"return [{', '.join(writer.items)}]")
+        self.tokens: list[Token[State]] = writer.walk(self._paths, self._loose)
+        self.find: Callable[[Sequence[Any]], Any] = writer.compile("roots", f"return [{', '.join(writer.items)}]")
 
     def values_finder(self, states: Sequence[State], passed: Sequence[int]) -> Callable[[Any, Any], list[Any] | None]:
         """`finder(fun, obj)` gives the values of some of the states; None when others are found than these.

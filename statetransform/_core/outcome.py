@@ -14,6 +14,7 @@ import jax
 from .arguments import Ref, hide
 from .frame import Frame, leave
 from .state import State
+from .values import Token
 
 Results = tuple[Any, list[Any], list[Any]]
 
@@ -59,11 +60,13 @@ class Layout:
 
     def __init__(self, frame: Frame, born: list[State], has_nodes: bool, is_reusable: bool) -> None:
         changed = frame.written()
-        self.written = tuple(state._token for state in changed if not state._static)
-        self.static_written = tuple((s._token, value) for s, value in changed.items() if s._static)
-        self.sites = {state._token: site for state, site in frame.sites.items()}
-        self.is_reusable = is_reusable
-        self.is_plain = not (born or self.static_written or has_nodes)
+        self.written: tuple[Token[State], ...] = tuple(state._token for state in changed if not state._static)
+        self.static_written: tuple[tuple[Token[State], Any], ...] = tuple(
+            (s._token, value) for s, value in changed.items() if s._static
+        )
+        self.sites: dict[Token[State], tuple[str, int]] = {state._token: site for state, site in frame.sites.items()}
+        self.is_reusable: bool = is_reusable
+        self.is_plain: bool = not (born or self.static_written or has_nodes)
         self._first: list[State] | None = born
         self._blanks = [state._blank() for state in born]
         self._kept: Any = None

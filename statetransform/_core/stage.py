@@ -39,6 +39,7 @@ from .guard import Guard
 from .outcome import Layout, pack
 from .room import with_room
 from .state import State
+from .values import Token
 
 read_p = jex.Primitive("read_state")
 read_p.multiple_results = True
@@ -123,17 +124,21 @@ class Record:
     """
 
     def __init__(self, frame: StagedFrame, layout: Layout, jaxpr: Any, consts: Any, out_tree: Any) -> None:
-        self.layout = layout
+        self.layout: Layout = layout
         self.signature: Any = None  # the types of the arguments that it was traced for
-        self.jaxpr = jaxpr
-        self.consts = consts
-        self.out_tree = out_tree
-        self.read_tokens = tuple(state._token for state in frame.reads)
-        self.read_tree = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
-        self.read_avals = tuple(aval for _, avals in frame.reads.values() for aval in avals)
-        self.statics = tuple((state._token, value) for state, value in frame.statics.items())
-        self.constants = tuple((state._token, leaves) for state, leaves in frame.constants.items())
-        self.is_reusable = layout.is_reusable and not any(
+        self.jaxpr: Any = jaxpr
+        self.consts: Any = consts
+        self.out_tree: Any = out_tree
+        self.read_tokens: tuple[Token[State], ...] = tuple(state._token for state in frame.reads)
+        self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
+        self.read_avals: tuple[Any, ...] = tuple(aval for _, avals in frame.reads.values() for aval in avals)
+        self.statics: tuple[tuple[Token[State], Any], ...] = tuple(
+            (state._token, value) for state, value in frame.statics.items()
+        )
+        self.constants: tuple[tuple[Token[State], list[Any]], ...] = tuple(
+            (state._token, leaves) for state, leaves in frame.constants.items()
+        )
+        self.is_reusable: bool = layout.is_reusable and not any(
             isinstance(leaf, Tracer) for leaf in [*consts, *[x for _, xs in self.constants for x in xs]]
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -13,7 +13,47 @@ from .._core.lift import Staged
 from .._core.wrapper import decorate
 from ._classes import with_methods
 
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
+
+@overload
+def checkpoint(
+    fun: C,
+    *,
+    prevent_cse: Any = True,
+    policy: Any = None,
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    concrete: bool = False,
+    states: Any = None,
+    methods: Any = None,
+) -> C: ...
+@overload
+def checkpoint(
+    fun: Callable[P, R],
+    *,
+    prevent_cse: Any = True,
+    policy: Any = None,
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    concrete: bool = False,
+    states: Any = None,
+    methods: Any = None,
+) -> Callable[P, R]: ...
+@overload
+def checkpoint(
+    fun: None = None,
+    *,
+    prevent_cse: Any = True,
+    policy: Any = None,
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    concrete: bool = False,
+    states: Any = None,
+    methods: Any = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def checkpoint(
     fun: Any = None,
     *,

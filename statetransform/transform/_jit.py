@@ -14,7 +14,7 @@ import types
 import weakref
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
@@ -72,15 +72,17 @@ class Entry:
         record: Record,
     ) -> None:
         self.pending: Record | None = record
-        self.guard = Guard(roots, states_of(record))
+        self.guard: Guard = Guard(roots, states_of(record))
         reads = record.read_tokens
         written = set(record.layout.written) if donates else set()
-        self.tokens = {
+        self.tokens: dict[str, list[Any]] = {
             "donated": [token for token in reads if token in written],
             "passed": [token for token in reads if token not in written],
             "static": [token for token, _ in record.statics],
         }
-        self.pick = {group: self.picker(tokens) for group, tokens in self.tokens.items()}
+        self.pick: dict[str, Callable[[list[Any]], Sequence[Any]]] = {
+            group: self.picker(tokens) for group, tokens in self.tokens.items()
+        }
         self.first: Callable[[Any], Any] | None = None  # picks the states of the first plain layout
         self.first_written: tuple[Any, ...] | None = None
         self.layouts: dict[int, tuple[Layout, Callable[[Any], Any]]] = {}
@@ -88,7 +90,7 @@ class Entry:
         self._donates = donates
         self._instance: Any = None
         name = getattr(fun(), "__name__", type(fun()).__name__)
-        self.jitted = jax.jit(self._pure(name), **options)
+        self.jitted: Any = jax.jit(self._pure(name), **options)
 
     def _pure(self, name: str) -> Callable[..., Any]:
         def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -556,6 +558,77 @@ def _when_gone(obj: Any, store: Store, key: Any) -> None:
 Jitted.trace.takes_instance = Jitted.lower.takes_instance = True  # type: ignore[attr-defined]
 
 
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+S = TypeVar("S")
+Q = ParamSpec("Q")
+V = TypeVar("V")
+
+
+class Compiled(Protocol[P, R]):
+    """What static type checkers see of a function under `jit`: its signature, and JAX's methods."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the compiled function."""
+        ...
+
+    @overload
+    def __get__(self, obj: None, owner: type | None = None) -> Compiled[P, R]: ...
+    @overload
+    def __get__(self: Compiled[Concatenate[S, Q], V], obj: S, owner: type | None = None) -> Compiled[Q, V]: ...
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        """Binds the instance of a method."""
+        ...
+
+    def trace(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """Traces for these arguments."""
+        ...
+
+    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """Traces and lowers for these arguments."""
+        ...
+
+    def clear_cache(self) -> None:
+        """Forgets every trace and compiled program."""
+        ...
+
+
+@overload
+def jit(
+    fun: Callable[Q, V],
+    /,
+    *,
+    in_shardings: Any = ...,
+    out_shardings: Any = ...,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: Any = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+    donate_states: bool = False,
+) -> Compiled[Q, V]: ...
+@overload
+def jit(
+    fun: None = None,
+    /,
+    *,
+    in_shardings: Any = ...,
+    out_shardings: Any = ...,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: Any = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+    donate_states: bool = False,
+) -> Callable[[Callable[Q, V]], Compiled[Q, V]]: ...
 def jit(
     fun: Any = None,
     /,

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.experimental import checkify as jax_checkify
@@ -23,6 +23,14 @@ from .._core.wrapper import decorate
 _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def named_call(fun: Callable[P, R], *, name: str | None = None) -> Callable[P, R]: ...
+@overload
+def named_call(fun: None = None, *, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def named_call(fun: Any = None, *, name: str | None = None) -> Any:
     """Gives a function over states a name in profiles and compiled programs: :func:`jax.named_call`.
 

@@ -1,0 +1,42 @@
+"""Checked by pyright, not run: decorators keep the signature of what they decorate."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from statetransform import transform
+
+
+@transform.checkpoint
+def scale(x: int, y: str = "a") -> float:
+    return x * len(y)
+
+
+@transform.jit
+def compiled(x: int) -> float:
+    return float(x)
+
+
+class Sim:
+    @transform.checkpoint(static_argnums=(1,))
+    def step(self, x: float, n: int) -> str:
+        return str(x * n)
+
+    @transform.jit(static_argnums=1)
+    def fast(self, x: float, n: int) -> str:
+        return str(x * n)
+
+
+@transform.checkpoint
+class Layer:
+    def __call__(self, x: float) -> float:
+        return x
+
+
+assert_type(scale(1, y="b"), float)
+assert_type(compiled(1), float)
+assert_type(Sim().step(1.0, 2), str)
+assert_type(Sim().fast(1.0, 2), str)
+assert_type(Layer(), Layer)
+compiled.lower(1).compile()
+scale("no")  # pyright: ignore[reportArgumentType]
