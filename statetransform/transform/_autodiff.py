@@ -345,7 +345,7 @@ def vjp(
     """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
 
     Args:
-      fun, *primals, has_aux, reduce_axes: as in :func:`jax.vjp`.
+      fun, `*primals`, has_aux, reduce_axes: as in :func:`jax.vjp`.
       states: a `State` or a pytree of them; they become the first primal.
 
     Returns:
@@ -423,7 +423,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
     """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
 
     Args:
-      fun, *primals, has_aux: as in :func:`jax.linearize`.
+      fun, `*primals`, has_aux: as in :func:`jax.linearize`.
       states: a `State` or a pytree of them; they become the first primal.
 
     Returns:

@@ -27,7 +27,7 @@ def cond(
     """Applies one of two functions: :func:`jax.lax.cond` over states. What any branch writes is an output of both.
 
     Args:
-      pred, true_fun, false_fun, *operands, operand: as in :func:`jax.lax.cond`.
+      pred, true_fun, false_fun, `*operands`, operand: as in :func:`jax.lax.cond`.
 
     Returns:
       The output of the branch. A state that the branch does not write keeps its value.
@@ -57,7 +57,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     """Applies one of several functions: :func:`jax.lax.switch` over states. What any branch writes is an output of all.
 
     Args:
-      index, branches, *operands, operand: as in :func:`jax.lax.switch`.
+      index, branches, `*operands`, operand: as in :func:`jax.lax.switch`.
 
     Returns:
       The output of the branch. A state that the branch does not write keeps its value.

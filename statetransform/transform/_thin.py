@@ -155,7 +155,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
 
     Args:
-      fun, *args, **kwargs: as in :func:`jax.eval_shape`.
+      fun, `*args`, `**kwargs`: as in :func:`jax.eval_shape`.
 
     Returns:
       The output with `jax.ShapeDtypeStruct` leaves.
