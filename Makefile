@@ -1,6 +1,6 @@
 # Two commands do all the set-up: `make demo` and `make test`. Each makes .venv if there is none.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 # One stamp per set of extras: a target installs only what it needs.
@@ -9,8 +9,9 @@ STAMP = $(VENV)/.installed-
 .PHONY: demo test lint bench docs clean
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed (on Debian: python3-venv);" \
+		"set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(STAMP)%: pyproject.toml | $(BIN)/python

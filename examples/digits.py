@@ -169,7 +169,7 @@ def measure(network, params, rate, pixels, labels, n_steps):
     """Residuals, temporary memory, FLOPs and time of a training step, for both ways to differentiate."""
     rows = []
     for name, step in {
-        "store everything": type(network).step.__wrapped__.__get__(network),
+        "store everything": network.step.__wrapped__,  # the method without `checkpoint`
         "checkpoint each step": network.step,
     }.items():
         loss = make_loss(network, step, n_steps)
@@ -233,6 +233,7 @@ def plot(network, image, label, history, rows, n_steps, path):
         xlim=(0, n_steps),
     )
     raster.set_ylim(-2, 1.3 * spikes.shape[1])  # room for the digit above the spikes
+    raster.set_yticks([0, spikes.shape[1] // 2, spikes.shape[1]])
     inset = raster.inset_axes((0.79, 0.79, 0.2, 0.2))
     inset.imshow(image.reshape(8, 8), cmap="gray_r")
     inset.set(xticks=[], yticks=[])
