@@ -60,6 +60,12 @@ class Lift:
             return out, Values({**values, **frame.written(), **frame.survivors()})
 
 
+def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function as it is, its writes being one: when it raises, none has happened."""
+    lifted = Lift(fun)
+    return lifted.leave(*lifted.call({}, args, kwargs))
+
+
 def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
     """The method of an instance, or the function itself."""
     return fun if obj is NO_SELF else types.MethodType(fun, obj)

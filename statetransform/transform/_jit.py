@@ -34,6 +34,7 @@ from .._core.arguments import (
 from .._core.compat import concrete_array, is_top_level
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
+from .._core.lift import at_once, bind
 from .._core.outcome import Layout
 from .._core.room import with_room
 from .._core.stage import Record, signature_of, states_of, trace
@@ -50,6 +51,10 @@ class Restage(Exception):
     def __init__(self, record: Record) -> None:
         super().__init__("the states used are not the states passed")
         self.record = record
+
+
+class Disabled(Exception):
+    """Leaves a call of `jax.jit` under :func:`jax.disable_jit`: JAX calls the function then, with values."""
 
 
 class Entry:
@@ -133,6 +138,8 @@ class Entry:
 
     def trace(self, donated: Any, passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for a signature that it has not seen: one trace, re-bound into JAX's own."""
+        if jax.config.jax_disable_jit:
+            raise Disabled
         static, instance = (), self._instance
         if isinstance(passed, tuple):
             passed, static, instance = passed[0], passed[1].value, passed[2]
@@ -303,7 +310,8 @@ class Jitted(Transformed):
             arguments = (args, kwargs)
             if isinstance(error, Restage):
                 return self.call_slowly(obj, args, kwargs, error.record)
-            if entry.guard.resolve((self._fun, obj)) is None or hide(arguments) is not arguments:
+            is_rebound = entry.guard.resolve((self._fun, obj)) is None
+            if is_rebound or isinstance(error, Disabled) or hide(arguments) is not arguments:
                 return self.call_slowly(obj, args, kwargs)
             raise
         if type(written) is list and not written:
@@ -327,6 +335,8 @@ class Jitted(Transformed):
 
     def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None) -> Any:
         """A call that looks at its arguments first; `record` is a trace for them, if there is one already."""
+        if jax.config.jax_disable_jit:
+            return at_once(bind(self._fun, obj), *args, **kwargs)
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         entry, states, results = self.run("__call__", obj, args, kwargs, record)
@@ -346,7 +356,8 @@ class Jitted(Transformed):
         obj = self._instance if obj is NO_SELF else obj
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        entry, states, stage = self.run(method, obj, args, kwargs)
+        with jax.disable_jit(False):  # as in JAX, who asks for a program gets one
+            entry, states, stage = self.run(method, obj, args, kwargs)
         fixed = [arg if isinstance(arg, Static) else None for arg in args]
         instance = None if obj is NO_SELF else hide_self(obj)
         return AheadOfTime(stage, entry, states, instance, fixed)

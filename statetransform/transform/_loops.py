@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +11,9 @@ import jax.core
 import jax.extend.core as jex
 
 from .._core.arguments import hide, reveal
-from .._core.compat import typeof
+from .._core.compat import has_tracer, typeof
 from .._core.errors import StateTraceError
-from .._core.lift import Lift
+from .._core.lift import at_once
 from ._bodies import Body, Staged
 from ._vmap import vmap
 
@@ -141,6 +141,9 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     init, xs = hide((init, xs))
+    if jax.config.jax_disable_jit:
+        in_python = lambda carry, x: split(hide(f(*reveal(make_args(carry, x)))))
+        return reveal(at_once(jax.lax.scan, in_python, init, xs, **options))
     slices = jax.tree.map(_first_slice, xs)
     body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0])
 
@@ -190,6 +193,9 @@ def fori_loop(
     """
     _refuse_planned("fori_loop", checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
+    if jax.config.jax_disable_jit and not has_tracer((lower, upper)):
+        in_python = lambda i, carry: hide(body_fun(i, reveal(carry)))
+        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, init_val))
     index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
     step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
@@ -235,6 +241,10 @@ def while_loop(
     """
     _refuse_planned("while_loop", max_steps=max_steps, checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
+    if jax.config.jax_disable_jit:
+        # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
+        with contextlib.suppress(jax.errors.ConcretizationTypeError):
+            return at_once(_while_in_python, cond_fun, body_fun, init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
     test = Staged("while_loop", cond_fun, (body.init[0],), body.entry)
     for state in test.record.written:
@@ -249,6 +259,12 @@ def while_loop(
     carry, values = jax.lax.while_loop(condition, step, body.init)
     body.leave(values)
     return reveal(carry)
+
+
+def _while_in_python(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], carry: Any) -> Any:
+    while cond_fun(carry):
+        carry = body_fun(carry)
+    return carry
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
@@ -313,9 +329,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     """
     # JAX calls `fn` directly, a number of times that depends on the length only; the frame makes the
     # writes of those calls one.
-    scan = functools.partial(jax.lax.associative_scan, fn, reverse=reverse, axis=axis)
-    lifted = Lift(scan)
-    return lifted.leave(*lifted.call({}, (elems,), {}))
+    return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis)
 
 
 def scan_with(checkpoint: str | None) -> Callable[..., Any]:
