@@ -1,6 +1,8 @@
 """JAX's transforms, made aware of mutable state."""
 
 from . import transform
+from ._binomial.budget import MemoryBudget
+from ._binomial.plan import schedule
 from ._core.bulk import update, values
 from ._core.errors import StateAxisError, StateStructureError, StateTraceError, StateTransformError
 from ._core.find import states
@@ -9,6 +11,7 @@ from ._core.values import Values
 from ._version import __version__
 
 __all__ = [
+    "MemoryBudget",
     "Param",
     "RandomState",
     "State",
@@ -18,6 +21,7 @@ __all__ = [
     "StateTransformError",
     "Values",
     "__version__",
+    "schedule",
     "states",
     "transform",
     "update",

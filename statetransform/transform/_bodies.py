@@ -90,12 +90,14 @@ class Body:
             self.staged = Staged(where, fun, make_args(carry), entry)
             after = self.staged.written_avals
             before = {state: entry.get(state, read(state)) for state in after}
-            new_carry, carry_changed = _without_weak_type(carry, carry_of(self.staged.out_avals))
+            carry_after = carry_of(self.staged.out_avals)
+            new_carry, carry_changed = _without_weak_type(carry, carry_after)
             stronger = {state: _without_weak_type(value, after[state]) for state, value in before.items()}
             if not carry_changed and not any(changed for _, changed in stronger.values()):
                 break
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
+        _check_carry(where, carry, carry_after)
         self.written = list(after)
         for state in self.written:
             _check_type(where, state, before[state], after[state], self.staged.record)
@@ -135,6 +137,26 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
             changed = changed or dtype != now.dtype
             leaves[i] = jax.lax.convert_element_type(leaf, dtype)
     return treedef.unflatten(leaves), changed
+
+
+def _check_carry(where: str, before: Any, after: Any) -> None:
+    """The user's own carry keeps its type, too; JAX's message would speak of a carry that has the states in it."""
+    treedef, treedef_after = jax.tree.structure(before), jax.tree.structure(after)
+    if treedef != treedef_after:
+        raise TypeError(
+            f"{where}: the body changes the structure of the carry.\n  on entry : {treedef}\n"
+            f"  after    : {treedef_after}\nReturn a carry of the structure that the body was given."
+        )
+    rows, show = [], lambda aval: aval.str_short(short_dtypes=False)
+    for (path, leaf), later in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        now = typeof(leaf)
+        if (now.shape, now.dtype) != (later.shape, later.dtype):
+            rows.append(f"  carry{jax.tree_util.keystr(path)}: {show(now)} on entry, {show(later)} after")
+    if rows:
+        raise TypeError(
+            f"{where}: the body changes the type of the carry.\n" + "\n".join(rows) + "\nA loop's carry keeps its "
+            "type. Return values of the types on entry, `x.astype(...)` for example, or start with those after."
+        )
 
 
 def _check_type(where: str, state: State, before: Any, after: Any, record: Record) -> None:

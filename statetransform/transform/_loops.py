@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +13,18 @@ import jax
 import jax.core
 import jax.extend.core as jex
 
+from .._binomial import execute as binomial
+from .._binomial.budget import MemoryBudget
+from .._binomial.execute import steps_of
 from .._core.arguments import hide, reveal
 from .._core.compat import has_tracer, typeof
 from .._core.errors import StateTraceError
 from .._core.lift import at_once
 from ._bodies import Body, Staged
+from ._progress import Meter
 from ._vmap import vmap
+
+Checkpoint = None | int | str | MemoryBudget
 
 
 def scan(
@@ -27,15 +36,19 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
     *,
-    checkpoint: str | None = None,
+    checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> tuple[Any, Any]:
     """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states. Written states ride in the carry.
 
     Args:
       f, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`.
-      checkpoint: None to store what the backward pass needs, "step" to recompute each step from its carry.
-      progress: reserved.
+      checkpoint: what reverse mode stores. None: the residuals of every step, as JAX. "step": the carry of every step,
+        from which the step is recomputed. A number `k`: at most `k` carries besides the initial one, with the fewest
+        step evaluations possible, those of :func:`statetransform.schedule`. "sqrt", "log": that with the square root or
+        the binary logarithm of the number of steps. A :class:`statetransform.MemoryBudget`: what fits.
+      progress: True for a bar of `tqdm`, its label, the number of steps between updates, or a mapping of `every` and
+        arguments of `tqdm.tqdm`.
 
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
@@ -57,14 +70,25 @@ def scan(
       >>> total, _ = transform.scan(body, 0.0, jnp.arange(4.0))
       >>> float(total), int(n.value)
       (6.0, 4)
+
+      Ten thousand steps backwards with 20 stored carries:
+
+      >>> u = State(jnp.linspace(0.0, 1.0, 50), name="u")
+      >>> def simulate(rate):
+      ...     def step(_, x):
+      ...         u.value = u.value + rate * jnp.sin(u.value)
+      ...         return None, None
+      ...     transform.scan(step, None, length=10_000, checkpoint=20)
+      ...     return u.value.mean()
+      >>> gradient = transform.grad(simulate)(1e-4)
     """
-    _refuse_planned("scan", progress=progress)
     return _scan(
         "scan",
         f,
         init,
         xs,
         checkpoint,
+        progress,
         make_args=lambda carry, x: (carry, x),
         split=_pair,
         length=length,
@@ -80,7 +104,7 @@ def for_loop(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    checkpoint: str | None = None,
+    checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
     """Calls a function for each slice of some arrays: :func:`jax.lax.scan` without a carry but the states.
@@ -89,8 +113,7 @@ def for_loop(
       f: called with one slice of each of `xs`.
       *xs: pytrees of arrays with the same leading axis; none with `length`.
       length, reverse, unroll: as in :func:`jax.lax.scan`.
-      checkpoint: None to store what the backward pass needs, "step" to recompute each step from its carry.
-      progress: reserved.
+      checkpoint, progress: as in :func:`scan`.
 
     Returns:
       The outputs, stacked on a new leading axis.
@@ -112,13 +135,13 @@ def for_loop(
       >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
       ([0, 2, 4], 3)
     """
-    _refuse_planned("for_loop", progress=progress)
     _, ys = _scan(
         "for_loop",
         f,
         None,
         xs,
         checkpoint,
+        progress,
         make_args=lambda carry, x: x,
         split=lambda out: (None, out),
         length=length,
@@ -133,7 +156,8 @@ def _scan(
     f: Callable[..., Any],
     init: Any,
     xs: Any,
-    checkpoint: str | None,
+    checkpoint: Checkpoint,
+    progress: Any,
     *,
     make_args: Callable[[Any, Any], tuple[Any, ...]],
     split: Callable[[Any], tuple[Any, Any]],
@@ -151,7 +175,10 @@ def _scan(
         carry, out = body.step(carry, lambda user_carry: make_args(user_carry, x))
         return carry, split(out)[1]
 
-    (carry, values), ys = scan_with(checkpoint)(step, body.init, xs, **options)
+    if progress:
+        meter = Meter(where, steps_of(xs, options["length"]), progress)
+        step, xs = meter.over_inputs(step, xs, options["reverse"])
+    (carry, values), ys = scan_with(where, checkpoint)(step, body.init, xs, **options)
     body.leave(values)
     return reveal((carry, ys))
 
@@ -163,14 +190,15 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
-    checkpoint: None = None,
+    checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
     """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states. Written states ride in the carry.
 
     Args:
       lower, upper, body_fun, init_val, unroll: as in :func:`jax.lax.fori_loop`.
-      checkpoint, progress: reserved.
+      checkpoint, progress: as in :func:`scan`. With bounds that are traced, too, reverse mode works with a number of
+        carries or a budget.
 
     Returns:
       The last carry.
@@ -191,17 +219,39 @@ def fori_loop(
       >>> int(transform.fori_loop(0, 4, body, 0)), int(n.value)
       (6, 4)
     """
-    _refuse_planned("fori_loop", checkpoint=checkpoint, progress=progress)
     init_val = hide(init_val)
     if jax.config.jax_disable_jit and not has_tracer((lower, upper)):
         in_python = lambda i, carry: hide(body_fun(i, reveal(carry)))
         return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, init_val))
-    index = jax.core.ShapedArray((), jax.dtypes.result_type(lower, upper), weak_type=True)
+    dtype = jax.dtypes.result_type(lower, upper)
+    index = jax.core.ShapedArray((), dtype, weak_type=True)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
     step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
-    carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
+    n = None if has_tracer((lower, upper)) else max(int(upper) - int(lower), 0)
+    if progress:
+        step = Meter("fori_loop", n, progress).over_steps(step, lower)
+    if checkpoint is None:
+        carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
+    else:
+        count = lambda state: (state[0] + 1, step(*state))
+        start = jax.numpy.asarray(lower, dtype), body.init
+        if n is None:
+            _, (carry, values) = while_with("fori_loop", checkpoint, None)(lambda state: state[0] < upper, count, start)
+        else:
+            counted = lambda state, _: (count(state), None)
+            (_, (carry, values)), _ = scan_with("fori_loop", checkpoint)(counted, start, length=n, unroll=unroll or 1)
     body.leave(values)
     return reveal(carry)
+
+
+def while_with(where: str, checkpoint: Checkpoint, max_steps: int | None) -> Callable[..., Any]:
+    """The pure loop of unknown length that keeps what `checkpoint` says."""
+    if checkpoint == "step":
+        raise ValueError(
+            f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
+            "how many carries may be stored, checkpoint=20 for example."
+        )
+    return functools.partial(binomial.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint)
 
 
 def while_loop(
@@ -210,14 +260,19 @@ def while_loop(
     init_val: Any,
     *,
     max_steps: int | None = None,
-    checkpoint: None = None,
+    checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
     """Loops while a condition holds: :func:`jax.lax.while_loop` over states, which the condition may read.
 
     Args:
       cond_fun, body_fun, init_val: as in :func:`jax.lax.while_loop`.
-      max_steps, checkpoint, progress: reserved.
+      max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
+      checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
+        mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
+        takes a few percent more step evaluations than if it were. "sqrt", "log": as in :func:`scan`, of `max_steps`.
+        Reverse mode over reverse mode needs `max_steps`.
+      progress: as in :func:`scan`.
 
     Returns:
       The last carry.
@@ -239,12 +294,13 @@ def while_loop(
       >>> float(transform.while_loop(lambda x: n.value < 3, body, 8.0)), int(n.value)
       (1.0, 3)
     """
-    _refuse_planned("while_loop", max_steps=max_steps, checkpoint=checkpoint, progress=progress)
+    if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
+        raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
     init_val = hide(init_val)
     if jax.config.jax_disable_jit:
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
-            return at_once(_while_in_python, cond_fun, body_fun, init_val)
+            return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
     test = Staged("while_loop", cond_fun, (body.init[0],), body.entry)
     for state in test.record.written:
@@ -256,13 +312,24 @@ def while_loop(
         return test.call((user_carry,), {**constants, **dict(zip(body.written, values, strict=True))})[0]
 
     step = lambda carry: body.step(carry, lambda user_carry: (user_carry,))[0]
-    carry, values = jax.lax.while_loop(condition, step, body.init)
+    if progress:
+        condition, step, init = Meter("while_loop", None, progress).over_carry(condition, step, body.init)
+        leave = lambda carry: carry[1]
+    else:
+        init, leave = body.init, lambda carry: carry
+    carry = while_with("while_loop", checkpoint, max_steps)(condition, step, init)
+    carry, values = leave(carry)
     body.leave(values)
     return reveal(carry)
 
 
-def _while_in_python(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], carry: Any) -> Any:
-    while cond_fun(carry):
+def _while_in_python(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], carry: Any, max_steps: int | None
+) -> Any:
+    steps = itertools.count() if max_steps is None else range(max_steps)
+    for _ in steps:
+        if not cond_fun(carry):
+            break
         carry = body_fun(carry)
     return carry
 
@@ -332,22 +399,13 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis)
 
 
-def scan_with(checkpoint: str | None) -> Callable[..., Any]:
+def scan_with(where: str, checkpoint: Checkpoint) -> Callable[..., Any]:
     """The pure scan that keeps what `checkpoint` says."""
     if checkpoint is None:
         return jax.lax.scan
-    if checkpoint != "step":
-        raise NotImplementedError(
-            f'checkpoint={checkpoint!r} is not available in this version; "step" recomputes each step from its carry'
-        )
-    return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
-
-
-def _refuse_planned(where: str, **arguments: Any) -> None:
-    """Arguments that are reserved: better an error than a loop that quietly ignores them."""
-    for name, value in arguments.items():
-        if value is not None:
-            raise NotImplementedError(f"{where}: `{name}=` is not available in this version; leave it out")
+    if checkpoint == "step":
+        return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
+    return functools.partial(binomial.scan, where=where, checkpoint=checkpoint)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -1,0 +1,275 @@
+"""The forward and the backward sweep of a loop, as programs whose size does not depend on the number of steps.
+
+A sweep keeps a stack of stored carries. Where the next carry goes is computed on the device, by the same `split` as on
+the host, so the plan takes no room in the program and the number of steps may be a traced value. Steps run in place;
+stored carries sit in one array per leaf, into which they are written in place, too.
+
+The carry at the end of a leg is written to its slot by the *next* leg: every leg so begins with a write and no
+branch is needed for the last one, whose carry is never stored. (A conditional would copy the stored carries.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from . import plan
+
+Leaves = list[Any]
+Index = Any  # an int32 scalar
+
+
+def is_differentiable(x: Any) -> bool:
+    """Whether a leaf has tangents of its own type."""
+    return jnp.issubdtype(x.dtype if hasattr(x, "dtype") else jnp.result_type(x), jnp.inexact)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a loop as a function of lists of arrays, `fun(consts, carry, x) -> (carry, y)`."""
+
+    fun: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
+    y_avals: tuple[Any, ...]
+    is_reversed: bool
+    k: int
+
+    def at(self, n: Index, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        """The `i`-th step of `n`."""
+        return self.fun(consts, carry, take(xs, self.place(n, i)))
+
+    def place(self, n: Index, i: Index) -> Index:
+        """Where the inputs and outputs of the `i`-th step are."""
+        return n - 1 - i if self.is_reversed else i
+
+
+class Stack(NamedTuple):
+    """The stored carries. Those at `rows[:top + 1]` are in use; the carry at `rows[j]` is that before step `at[j]`."""
+
+    slots: Leaves
+    rows: Any
+    at: Any
+    top: Index
+
+    @classmethod
+    def of(cls, carry: Leaves, k: int) -> Stack:
+        """Room for `k` carries and the initial one, which is in."""
+        rows = jnp.arange(k + 1, dtype=jnp.int32)
+        return cls([lax.broadcast(x, (k + 1,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
+
+    def write(self, carry: Leaves) -> Stack:
+        """Puts a carry into the topmost slot."""
+        return self._replace(slots=put(self.slots, self.rows[self.top], carry))
+
+    def read(self) -> tuple[Leaves, Index]:
+        """The topmost carry, and its position."""
+        return take(self.slots, self.rows[self.top]), self.at[self.top]
+
+    def push(self, at: Index, when: Any) -> Stack:
+        """Reserves the next slot for the carry at a position."""
+        top = self.top + when.astype(jnp.int32)
+        return self._replace(top=top, at=set_one(self.at, top, jnp.where(when, at, self.at[top])))
+
+    def pop(self, when: Any) -> Stack:
+        """Gives the topmost slot back."""
+        return self._replace(top=jnp.maximum(self.top - when.astype(jnp.int32), 0))
+
+
+class Saved(NamedTuple):
+    """What the backward sweep starts from: the number of steps, the stored carries, and the carry before step `at`."""
+
+    n: Any
+    stack: Stack
+    at: Index
+    carry: Leaves
+
+
+def take(arrays: Leaves, i: Index) -> Leaves:
+    """The `i`-th slices."""
+    return [lax.dynamic_index_in_dim(x, i, 0, keepdims=False) for x in arrays]
+
+
+def put(arrays: Leaves, i: Index, slices: Leaves) -> Leaves:
+    """With the `i`-th slices replaced."""
+    return [lax.dynamic_update_index_in_dim(x, y, i, 0) for x, y in zip(arrays, slices, strict=True)]
+
+
+def set_one(array: Any, i: Index, value: Any) -> Any:
+    """With the `i`-th element replaced."""
+    return lax.dynamic_update_index_in_dim(array, value, i, 0)
+
+
+def empty(n: int, avals: Sequence[Any]) -> Leaves:
+    """Arrays for `n` stacked outputs."""
+    return [lax.full((n, *aval.shape), 0, aval.dtype) for aval in avals]
+
+
+def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
+    """`plan.split(length, slots)` on the device; the slots count the one that holds the start."""
+    if k == 0:
+        return lambda length, slots: length - 1
+    beta = jnp.asarray(plan.table(k + 1, plan.LIMIT if n is None else n))
+
+    def split(length: Index, slots: Index) -> Index:
+        row, below = beta[slots], beta[slots - 1]
+        r = jnp.sum(row < length, dtype=jnp.int32)
+        best = jnp.minimum(row[r - 1], length - below[r - 1])
+        return jnp.where(slots == 1, length - 1, jnp.clip(best, 1, length - 1))
+
+    return split
+
+
+def climb(
+    k: int,
+    split: Callable[[Index, Index], Index],
+    advance: Callable[[Index, Any], Any],
+    end: Index,
+    state: tuple[Index, Any, Stack],
+    position: Callable[[Index], Index] = lambda at: at,
+) -> tuple[Index, Any, Stack]:
+    """Goes on to step `end`, storing carries on the way as is best for reversing all from `end` down.
+
+    Args:
+      k: the number of carries that may be stored.
+      split: how far to go, out of the number of steps up to and with `end`, and the number of slots.
+      advance: one step, from what moves (the carry and what is written on the way) to the same.
+      end: where to arrive.
+      state: the present step, what moves, and the stored carries, on whose top there is a slot for the present one.
+      position: from the numbers of steps here to those that `advance` takes.
+    """
+
+    def leg(state: Any) -> Any:
+        at, moving, stack = state
+        stack = stack.write(moving[0])
+        to = at + split(end + 1 - at, k + 1 - stack.top)
+        return to, lax.fori_loop(position(at), position(to), advance, moving), stack.push(to, to < end)
+
+    return lax.while_loop(lambda state: state[0] < end, leg, state)
+
+
+def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves, Saved]:
+    """Runs all steps, storing carries along the way.
+
+    Returns:
+      The last carry, the stacked outputs, and what the backward sweep starts from.
+    """
+
+    def advance(i: Index, moving: Any) -> Any:
+        carry, ys = moving
+        carry, y = step.at(n, i, consts, carry, xs)
+        return carry, put(ys, step.place(n, i), y)
+
+    start = jnp.int32(0), (init, empty(n, step.y_avals)), Stack.of(init, step.k)
+    at, moving, stack = climb(step.k, splitter(step.k, n), advance, n - 1, start)
+    return *advance(at, moving), Saved(n, stack, at, moving[0])
+
+
+class Selected(NamedTuple):
+    """Which constants, initial values and inputs the cotangents are wanted for, as lists of truth values."""
+
+    consts: tuple[bool, ...]
+    init: tuple[bool, ...]
+    xs: tuple[bool, ...]
+
+
+def pick(leaves: Sequence[Any], mask: Sequence[bool]) -> Leaves:
+    """Those with a mark."""
+    return [x for x, marked in zip(leaves, mask, strict=True) if marked]
+
+
+def merge(leaves: Sequence[Any], mask: Sequence[bool], picked: Sequence[Any]) -> Leaves:
+    """With those with a mark replaced."""
+    rest = iter(picked)
+    return [next(rest) if marked else x for x, marked in zip(leaves, mask, strict=True)]
+
+
+def backward(
+    step: Step,
+    selected: Selected,
+    consts: Leaves,
+    xs: Leaves,
+    saved: Saved,
+    ct_carry: Leaves,
+    ct_ys: Leaves,
+) -> Leaves:
+    """Reverses all steps, storing carries again in the slots that become free.
+
+    Args:
+      step: the step.
+      selected: whose cotangents to compute.
+      consts, xs: as for `forward`.
+      saved: what `forward` saved.
+      ct_carry: cotangents of the differentiable leaves of the last carry.
+      ct_ys: cotangents of the stacked outputs, None for zero and for integers.
+
+    Returns:
+      The cotangents of the selected constants, initial values and inputs.
+    """
+    n, stack, at, carry = saved
+    split = splitter(step.k, n if isinstance(n, int) else None)
+    is_moving = [is_differentiable(x) for x in carry]
+    seen = [ct is not None for ct in ct_ys]
+
+    def advance(i: Index, moving: Any) -> Any:
+        return (step.at(n, i, consts, moving[0], xs)[0],)
+
+    def reverse(i: Index, carry: Leaves, ct: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        def selected_step(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
+            out, y = step.fun(
+                merge(consts, selected.consts, some_consts),
+                merge(carry, is_moving, moving),
+                merge(x, selected.xs, some_x),
+            )
+            return pick(out, is_moving), pick(y, seen)
+
+        place = step.place(n, i)
+        x = take(xs, place)
+        arguments = pick(consts, selected.consts), pick(carry, is_moving), pick(x, selected.xs)
+        _, pull = jax.vjp(selected_step, *arguments)
+        return pull((ct, take(pick(ct_ys, seen), place)))
+
+    def one(j: Index, state: Any) -> Any:
+        (at, carry), stack, (ct_consts, ct, ct_xs) = state
+        end = n - j
+        at, (carry,), stack = climb(step.k, split, advance, end - 1, (at, (carry,), stack))
+        more, ct, ct_x = reverse(end - 1, carry, ct)
+        ct_consts = [total + new for total, new in zip(ct_consts, more, strict=True)]
+        ct_xs = put(ct_xs, step.place(n, end - 1), ct_x)
+        stack = stack.pop(stack.at[stack.top] == end - 1)
+        carry, at = stack.read()
+        return (at, carry), stack, (ct_consts, ct, ct_xs)
+
+    zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
+    state = (at, carry), stack, (*zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)])
+    _, _, (ct_consts, ct, ct_xs) = lax.fori_loop(0, n, one, state)
+    return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
+
+
+def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:
+    """The loop as nested checkpointed scans: any derivative of any order, in memory of the square root of `n`.
+
+    For the derivatives of the sweeps themselves, which cannot be transposed.
+    """
+    inner = max(int(np.sqrt(n)), 1)
+    outer = n // inner
+    order = (lambda x: x[::-1]) if step.is_reversed else (lambda x: x)
+    xs = [order(x) for x in xs]
+
+    @jax.checkpoint
+    def one(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        return step.fun(consts, carry, x)
+
+    @jax.checkpoint
+    def block(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        return lax.scan(one, carry, x, length=inner)
+
+    head = [x[: outer * inner].reshape(outer, inner, *x.shape[1:]) for x in xs]
+    carry, ys = lax.scan(block, init, head, length=outer)
+    ys = [y.reshape(outer * inner, *y.shape[2:]) for y in ys]
+    carry, rest = lax.scan(one, carry, [x[outer * inner :] for x in xs], length=n - outer * inner)
+    return carry, [order(jnp.concatenate([y, z])) for y, z in zip(ys, rest, strict=True)]
