@@ -60,6 +60,8 @@ class Tape:
     """
 
     def __init__(self, step: Step, selected: Selected, consts: Leaves, carry: Leaves, x: Leaves) -> None:
+        trees = []
+
         def linearized(consts: Leaves, carry: Leaves, x: Leaves) -> Any:
             is_moving = [is_differentiable(leaf) for leaf in carry]
 
@@ -73,10 +75,12 @@ class Tape:
 
             arguments = pick(consts, selected.consts), pick(carry, is_moving), pick(x, selected.xs)
             _, pull, (out, y) = jax.vjp(some, *arguments, has_aux=True)
-            residuals, self._tree = jax.tree.flatten(pull)
+            residuals, tree = jax.tree.flatten(pull)
+            trees.append(tree)
             return out, y, residuals
 
-        self._jaxpr = jax.make_jaxpr(linearized)(consts, carry, x)
+        self._jaxpr: Any = jax.make_jaxpr(linearized)(consts, carry, x)
+        self._tree: Any = trees[0]
         self._n = len(carry), len(carry) + len(step.y_avals)
         jaxpr = self._jaxpr.jaxpr
         self._x = jaxpr.invars[len(consts) + len(carry) :]
@@ -90,7 +94,7 @@ class Tape:
         self._recorded = list(dict.fromkeys(recorded))
         self._fixed = [v for v in residuals if isinstance(v, jex.Var) and v not in moving]
         self._fixed_jaxpr = only_for(jaxpr, jaxpr.invars[: len(consts)], self._fixed)
-        self.avals = tuple(v.aval for v in self._recorded)
+        self.avals: tuple[Any, ...] = tuple(v.aval for v in self._recorded)
 
     @property
     def nbytes(self) -> int:
@@ -190,8 +194,8 @@ class Blocks:
             block = self.count - 1 - j
             first, behind = self.position(block), self.position(block + 1)
 
-            def reverse(i: Index, cts: Any) -> Any:
-                ct_consts, ct, ct_xs = cts
+            def reverse(i: Index, state: Any) -> Any:
+                residuals, (ct_consts, ct, ct_xs) = state
                 i = behind - 1 - i
                 place = step.place(n, i)
                 ct_y = [
@@ -200,9 +204,10 @@ class Blocks:
                 ]
                 more, ct, ct_x = tape.pull(fixed, take(residuals, i - first), take(xs, place), (ct, ct_y))
                 total = [total + new for total, new in zip(ct_consts, more, strict=True)]
-                return total, ct, put(ct_xs, place, ct_x)
+                # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
+                return lax.optimization_barrier((residuals, (total, ct, put(ct_xs, place, ct_x))))
 
-            cts = lax.fori_loop(0, behind - first, reverse, cts)
+            residuals, cts = lax.fori_loop(0, behind - first, reverse, (residuals, cts))
             # The block before: its residuals take the place of those just used. There is none before the first.
             stack = stack.pop(stack.at[stack.top] == block)
             carry, at = stack.read()

@@ -102,11 +102,10 @@ class Choice:
             what = f"{self.carries} carries of {show_bytes(self.carry_bytes)}"
             if self.block > 1:
                 what += f" and the residuals of {self.block} steps of {show_bytes(self.residual_bytes)} each"
-        cost = (
-            ""
-            if self.n is None
-            else f", {self.evaluations} step evaluations ({self.evaluations / self.n:.3f} per step)"
-        )
+        cost = ""
+        if self.n:
+            evaluated = evaluations(self.n, self.carries, self.block)
+            cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
         return f"{steps} within {show_bytes(self.budget)}: stores {what}, {show_bytes(self.bytes)} in all{cost}"
 
 

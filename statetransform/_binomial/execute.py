@@ -74,7 +74,7 @@ def scan(
         blocks = Blocks(step, n, block)
         loop = Loop(step, plain, blocks.forward, blocks.backward, again)
     else:
-        forward = lambda _, *primals: sweep.forward(step, *primals, n)
+        forward = lambda _, consts, init, xs: sweep.forward(step, consts, init, xs, n)
         loop = Loop(step, plain, forward, functools.partial(sweep.backward, step), again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
@@ -132,7 +132,7 @@ def while_loop(
             [],
         )
         bounded = dataclasses.replace(step, fun=run)
-        return sweep.nested(bounded, consts, init, [jnp.arange(max_steps)], max_steps)
+        return sweep.nested(bounded, consts, init, [jnp.arange(bound)], bound)
 
     backward = functools.partial(sweep.backward, step)
     # Without a bound, no loop that can be transposed does the same.
@@ -196,10 +196,15 @@ class Flat:
         return Closed(jax.make_jaxpr(test)(self._tree.unflatten(self.init)))
 
     def nbytes(self, xs: Any) -> tuple[int, int]:
-        """Bytes of the carry, and of what one step records if it is differentiated in all that can be."""
+        """Bytes of the carry, and of what one step records if it is differentiated in all that can be.
+
+        What the step closes over is not differentiated if it is no tracer.
+        """
         x = [jax.eval_shape(lambda x: x[0], x) for x in jax.tree.leaves(xs)]
         groups = self.consts, self.init, x
-        selected = Selected(*[tuple(is_differentiable(leaf) for leaf in leaves) for leaves in groups])
+        consts, init, inputs = [tuple(is_differentiable(leaf) for leaf in leaves) for leaves in groups]
+        traced = tuple(m and isinstance(c, jax.core.Tracer) for c, m in zip(self.consts, consts, strict=True))
+        selected = Selected(traced, init, inputs)
         step = Step(self.call, self.y_avals, False, 0)
         return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, *groups).nbytes
 
@@ -295,8 +300,8 @@ def tangent(
         """The loop as a function of what is differentiated, and its argument."""
 
         def fun(*some: Leaves) -> Leaves:
-            args = [merge(whole, mask, part) for whole, mask, part in zip(primals, selected, some, strict=True)]
-            out = loop.plain(*args) if loop.again is None else loop.again(*args, saved)
+            consts, init, xs = [merge(*parts) for parts in zip(primals, selected, some, strict=True)]
+            out = loop.plain(consts, init, xs) if loop.again is None else loop.again(consts, init, xs, saved)
             return pick(jax.tree.leaves(out), is_moving)
 
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, selected, strict=True))

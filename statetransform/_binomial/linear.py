@@ -20,6 +20,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 Leaves = Sequence[Any]
+Rule = Callable[[list[Any], list[Any]], Leaves]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class Linear:
       n_residuals: how many of the operands are residuals.
     """
 
-    fun: Callable[[Leaves, Leaves], Leaves]
-    transpose: Callable[[Leaves, Leaves], Leaves]
+    fun: Rule
+    transpose: Rule
     out: tuple[Any, ...]
     n_residuals: int
 
@@ -99,10 +100,10 @@ def _batch(operands: Leaves, axes: Leaves, *, linear: Linear) -> tuple[list[Any]
     (size,) = {np.shape(x)[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None}
     residual_axes, tangent_axes = linear.divide(axes)
 
-    def fun(residuals: Leaves, tangents: Leaves) -> Leaves:
+    def fun(residuals: list[Any], tangents: list[Any]) -> Leaves:
         return jax.vmap(linear.fun, in_axes=(residual_axes, tangent_axes), axis_size=size)(residuals, tangents)
 
-    def transpose(residuals: Leaves, cotangents: Leaves) -> Leaves:
+    def transpose(residuals: list[Any], cotangents: list[Any]) -> Leaves:
         ct_axes = [None if ct is None else 0 for ct in cotangents]
         mapped = jax.vmap(
             linear.transpose, in_axes=(residual_axes, ct_axes), out_axes=[axis or 0 for axis in tangent_axes]

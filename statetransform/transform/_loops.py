@@ -312,13 +312,13 @@ def while_loop(
         return test.call((user_carry,), {**constants, **dict(zip(body.written, values, strict=True))})[0]
 
     step = lambda carry: body.step(carry, lambda user_carry: (user_carry,))[0]
+    run = while_with("while_loop", checkpoint, max_steps)
     if progress:
-        condition, step, init = Meter("while_loop", None, progress).over_carry(condition, step, body.init)
-        leave = lambda carry: carry[1]
+        meter = Meter("while_loop", None, progress)
+        count, (carry, values) = run(*meter.over_carry(condition, step, body.init))
+        meter.finish(count)
     else:
-        init, leave = body.init, lambda carry: carry
-    carry = while_with("while_loop", checkpoint, max_steps)(condition, step, init)
-    carry, values = leave(carry)
+        carry, values = run(condition, step, body.init)
     body.leave(values)
     return reveal(carry)
 

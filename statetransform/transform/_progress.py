@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -48,7 +49,7 @@ class Meter:
                 f"{where}: `progress` must be True, a label, a number of steps, or a mapping of options of `tqdm`, "
                 f"not {config!r}"
             )
-        every = options.pop("every", None) or max((n or 100 * _UPDATES) // _UPDATES, 1)
+        every = options.pop("every", max((n or 100 * _UPDATES) // _UPDATES, 1))
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"{where}: progress bars are updated every so many steps, but `every` is {every!r}")
         self._n, self._every = n, every
@@ -75,6 +76,10 @@ class Meter:
         """Condition, step and initial carry of a `while_loop`, with a counter in the carry."""
         counted = lambda state: (state[0] + 1, self.mark(state[0], step(state[1])))
         return lambda state: test(state[1]), counted, (jnp.int32(0), init)
+
+    def finish(self, n: Any) -> None:
+        """After a loop whose length was not known: it was `n`."""
+        jax.debug.callback(self._bars.finish, n)
 
     def mark(self, i: Any, carry: Any) -> Any:
         """The carry after step `i`, unchanged."""
@@ -119,7 +124,7 @@ class Bars:
         self._n, self._options = n, options
         self._lock = threading.Lock()
         self._bar: Any = None
-        self._is_backward = False
+        self._is_backward, self._last = False, 0
 
     def forward(self, i: Any) -> None:
         """Step `i` was run."""
@@ -131,13 +136,21 @@ class Bars:
             if not self._is_backward:
                 self._move(int(i) + 1)
 
+    def finish(self, n: Any) -> None:
+        """A forward sweep of unknown length is done after `n` steps."""
+        with self._lock:
+            self._last = int(n)
+            if self._bar is not None and not self._is_backward:
+                self._move(int(n))
+                self._close()
+
     def backward(self, i: Any) -> None:
         """Step `i` was reversed."""
         with self._lock:
             if not self._is_backward:
-                self._open(" (backward)", self._n or int(i) + 1)
-                self._is_backward, self._total = True, self._n or int(i) + 1
-            self._move(self._total - int(i))
+                self._open(" (backward)", self._n or self._last)
+                self._is_backward = True
+            self._move(self._bar.total - int(i))
 
     def _open(self, suffix: str, total: int | None) -> None:
         from tqdm import tqdm

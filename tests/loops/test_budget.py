@@ -1,0 +1,154 @@
+"""Budgets of loops: sizes, choices, and what the chosen plans take."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+from statetransform._binomial import budget as budgets
+from statetransform._binomial import execute
+
+
+@pytest.mark.parametrize(
+    ("size", "n"),
+    [
+        (1000, 1000), ("1000", 1000), ("1kB", 1000), ("1 KB", 1000), ("1KiB", 1024), ("1.5 MiB", 3 << 19),
+        ("2GiB", 2 << 30), (" 2 GB ", 2 * 10**9), (".5TiB", 1 << 39), ("1_000b", 1000), (np.int64(7), 7), (2.5e3, 2500),
+    ],
+)  # fmt: skip
+def test_sizes(size: Any, n: int) -> None:
+    assert st.MemoryBudget(size).bytes == n
+
+
+@pytest.mark.parametrize("size", ["", "2 XB", "GiB", "-1GB", "1GiB 2", "1,5 GB", "0", 0, -5, "0.1B"])
+def test_what_is_no_size_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"is not a size|more than nothing"):
+        st.MemoryBudget(size)
+
+
+@pytest.mark.parametrize("size", [None, True, [1]])
+def test_what_is_neither_number_nor_text_is_refused(size: Any) -> None:
+    with pytest.raises(TypeError, match="a number of bytes or a text such as"):
+        st.MemoryBudget(size)
+
+
+@functools.cache
+def fewest(n: int, room: int, carry: int, residual: int) -> float:
+    """The fewest evaluations to reverse `n` steps from a stored carry, all mixtures tried."""
+    if n * residual <= room:
+        return n
+    best = min(
+        [(n - b) + b + fewest(n - b, room, carry, residual) for b in range(1, room // residual + 1)], default=1e9
+    )
+    if room >= carry:
+        for m in range(1, n):
+            best = min(best, m + fewest(n - m, room - carry, carry, residual) + fewest(m, room, carry, residual))
+    return best
+
+
+@pytest.mark.parametrize(("carry", "residual"), [(1, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("n", [10, 30])
+def test_plans_are_near_the_best_of_all_mixtures(n: int, carry: int, residual: int) -> None:
+    """Property: blocks of one size and binomial carries take at most an eighth more than the best mixture."""
+    for room in range(carry + residual, n * residual, max(1, n * residual // 12)):
+        found = min(
+            budgets.evaluations(n, k, b) - (b == 1)
+            for k in range(n)
+            for b in range(1, n)
+            if k * carry + b * residual <= room
+        )
+        assert found <= 1.125 * fewest(n, room, carry, residual)
+
+
+@pytest.mark.parametrize(("k", "block"), [(0, 2), (1, 3), (3, 2), (0, 29), (0, 30), (2, 13)])
+def test_evaluations_of_blocks_are_as_counted(k: int, block: int) -> None:
+    count = [0]
+
+    def step(carry: Any, _: Any) -> Any:
+        jax.debug.callback(lambda i: count.__setitem__(0, count[0] + 1), carry[0])
+        return (carry[0] + 1, jnp.sin(carry[1])), None
+
+    f = lambda x: execute.scan(step, (0, x), None, 30, checkpoint=k, block=block)[0][1]
+    jax.block_until_ready(jax.jit(jax.grad(f))(1.0))
+    jax.effects_barrier()
+    assert count[0] == budgets.evaluations(30, k, block)
+
+
+def gradient(n: int, size: int, checkpoint: Any) -> Any:
+    w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+
+    def loss(x: Any) -> Any:
+        x, _ = transform.scan(lambda x, _: (jnp.sin(w @ x), None), x, None, n, checkpoint=checkpoint)
+        return (x**2).sum()
+
+    return jax.jit(jax.grad(loss)).lower(jnp.ones((size, size))).compile()
+
+
+def test_more_memory_never_takes_more_evaluations_and_the_plan_joins_the_plain_scan() -> None:
+    n, carry, residual = 200, 1000, 3000
+    sizes = np.linspace(10 * carry, 1.02 * n * residual, 60).astype(int)
+    found = [st.MemoryBudget(int(size)).choose("scan", n, carry, residual) for size in sizes]
+    evaluations = [choice.evaluations for choice in found]
+    assert evaluations == sorted(evaluations, reverse=True)
+    assert found[-1].is_plain and evaluations[-1] == n
+    just_below = st.MemoryBudget(n * residual + 2 * carry).choose("scan", n, carry, residual)
+    assert not just_below.is_plain and just_below.evaluations <= n + 5
+    assert all(choice.bytes <= size for choice, size in zip(found, sizes, strict=True))
+
+
+@pytest.mark.parametrize("carries", [6, 8, 15, 40, 120, 199])
+def test_the_compiled_program_stays_within_the_budget(carries: int) -> None:
+    size, n = 64, 200
+    budget = st.MemoryBudget(carries * 4 * size**2)
+    compiled = gradient(n, size, budget)
+    assert compiled.memory_analysis().temp_size_in_bytes <= 1.02 * budget.bytes + 8192
+    expected = gradient(n, size, None)(jnp.ones((size, size)))
+    np.testing.assert_array_equal(compiled(jnp.ones((size, size))), expected)
+
+
+def test_a_budget_that_nothing_can_meet_says_what_could() -> None:
+    with pytest.raises(ValueError) as info:
+        gradient(50, 32, st.MemoryBudget("10 KiB"))
+    text = str(info.value)
+    assert "scan: a budget of 10 KiB cannot be met. The least possible is " in text
+    least = int(text.split("least possible is ")[1].split(" bytes")[0])
+    gradient(50, 32, st.MemoryBudget(least))
+    with pytest.raises(ValueError, match="cannot be met"):
+        gradient(50, 32, st.MemoryBudget(least - 1))
+
+
+def test_it_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
+    budget = st.MemoryBudget("200 KiB")
+    with caplog.at_level(logging.INFO, logger="statetransform"):
+        gradient(100, 32, budget)
+    choice = budget.choices[-1]
+    assert str(choice) in caplog.text
+    assert f"{choice.evaluations} step evaluations" in str(choice) and "within 200 KiB" in str(choice)
+    assert choice.carry_bytes == choice.residual_bytes == 4096
+
+
+def test_an_unknown_length_takes_carries_only() -> None:
+    budget = st.MemoryBudget("2KiB")
+    f = lambda x: transform.while_loop(lambda x: x.sum() > 1, lambda x: x * 0.9, x, checkpoint=budget).sum()
+    np.testing.assert_allclose(jax.grad(f)(jnp.ones(10)), np.full(10, 0.9**22), rtol=1e-5)
+    assert budget.choices[-1].carries == (2048 - 5 * 40) // 40
+    with pytest.raises(ValueError, match="while_loop: a budget of 100 B cannot be met"):
+        transform.while_loop(lambda x: x.sum() > 1, lambda x: x * 0.9, jnp.ones(10), checkpoint=st.MemoryBudget(100))
+
+
+def test_residuals_that_do_not_change_and_inputs_are_not_counted() -> None:
+    w, budget = jnp.eye(16), st.MemoryBudget("1 GiB")
+
+    def loss(w: Any, xs: Any) -> Any:
+        return transform.scan(lambda c, x: (w @ c * x, None), jnp.ones(16), xs, checkpoint=budget)[0].sum()
+
+    jax.grad(loss, (0, 1))(w, jnp.ones((5, 16)))
+    assert budget.choices[-1].residual_bytes == 2 * 64  # the carry, and its product with `w`

@@ -1,0 +1,315 @@
+"""Checkpointed loops against the plain scan: values, gradients of any order, states, counts, memory and size."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+from statetransform._binomial import execute
+
+LENGTHS = (0, 1, 2, 3, 7, 17)
+
+
+def program(w: Any, x: Any, xs: Any, scan: Any, **options: Any) -> Any:
+    """A pure loop that differentiates with respect to closed-over values, carry and inputs."""
+
+    def step(carry: Any, x: Any) -> Any:
+        u, n = carry
+        u = jnp.tanh(w @ u + x)
+        return (u, n + 1), {"sum": u.sum(), "n": n}
+
+    (u, n), ys = scan(step, (x, 0), xs, **options)
+    weights = jnp.arange(xs.shape[0], dtype=jnp.float32)
+    return (u**2).sum() + ys["sum"] @ weights + (n + ys["n"].sum()) * u.sum()
+
+
+def checkpointed(k: Any, block: int = 1) -> Any:
+    return lambda *args, **options: execute.scan(*args, checkpoint=k, block=block, **options)
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    keys = jax.random.split(jax.random.key(0), 2)
+    return jax.random.normal(keys[0], (4, 4)) / 2, jnp.linspace(-1, 1, 4), jax.random.normal(keys[1], (17, 4))
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_gradients_are_those_of_the_plain_scan_to_the_last_bit(n: int, is_reversed: bool, data: Any) -> None:
+    w, x, xs = data
+    args = w, x, xs[:n]
+    gradient = lambda scan: jax.value_and_grad(program, (0, 1, 2))(*args, scan, reverse=is_reversed)
+    expected = gradient(jax.lax.scan)
+    for k, block in [(0, 1), (1, 1), (4, 1), (30, 1), (0, 3), (2, 3), (1, 16), (0, 17)]:
+        jax.tree.map(np.testing.assert_array_equal, gradient(checkpointed(k, block)), expected)
+
+
+@pytest.mark.parametrize(("k", "block"), [(3, 1), (1, 4)])
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda f: lambda w, x, xs: jax.jit(jax.grad(f, (0, 1, 2)))(w, x, xs),
+        lambda f: lambda w, x, xs: jax.jvp(f, (w, x, xs), (w, x, xs)),
+        lambda f: lambda w, x, xs: jax.jacfwd(f, 1)(w, x, xs),
+        lambda f: lambda w, x, xs: jax.hessian(f, 1)(w, x, xs),
+        lambda f: lambda w, x, xs: jax.jacrev(jax.jacrev(f, 1), 0)(w, x, xs),
+        lambda f: lambda w, x, xs: jax.jacfwd(jax.jacfwd(f, 1), 1)(w, x, xs),
+        lambda f: lambda w, x, xs: jax.grad(lambda x: (jax.grad(f, 1)(w, x, xs) ** 2).sum())(x),
+        lambda f: lambda w, x, xs: jax.jit(jax.grad(lambda x: jax.grad(f, 1)(w, x, xs).sum()))(x),
+        lambda f: lambda w, x, xs: jax.grad(
+            lambda x: jax.grad(lambda x: jax.grad(f, 1)(w, x, xs).sum())(x).sum()
+        )(x),
+        lambda f: lambda w, x, xs: jax.vmap(jax.grad(f, 1), (None, 0, None))(w, jnp.stack([x, 2 * x]), xs),
+        lambda f: lambda w, x, xs: jax.vmap(jax.grad(f, (0, 2)), (0, None, None))(jnp.stack([w, -w]), x, xs),
+        lambda f: lambda w, x, xs: jax.grad(
+            lambda w, xx: jax.vmap(f, (None, 0, None))(w, xx, xs).sum(), (0, 1)
+        )(w, jnp.stack([x, 2 * x])),
+        lambda f: lambda w, x, xs: jax.linearize(lambda x: f(w, x, xs), x)[1](x),
+        lambda f: lambda w, x, xs: jax.grad(lambda x: jax.checkpoint(f)(w, x, xs))(x),
+        lambda f: lambda w, x, xs: jax.vmap(lambda t: jax.jvp(lambda x: f(w, x, xs), (x,), (t,))[1])(jnp.eye(4)),
+    ],
+    ids=[
+        "jit_grad", "jvp", "jacfwd", "hessian", "jacrev_jacrev", "jacfwd_jacfwd", "grad_grad", "jit_grad_grad",
+        "grad_grad_grad", "vmap_grad", "vmap_grad_weights", "grad_vmap", "linearize", "grad_checkpoint", "vmap_jvp",
+    ],
+)  # fmt: skip
+def test_it_composes(transformed: Any, k: int, block: int, data: Any) -> None:
+    w, x, xs = data
+    xs = xs[:9]
+    expected = transformed(lambda *args: program(*args, jax.lax.scan))(w, x, xs)
+    found = transformed(lambda *args: program(*args, checkpointed(k, block)))(w, x, xs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-5, atol=3e-5), found, expected)
+
+
+def counted(n: int, k: Any, block: int = 1) -> list[int]:
+    """The steps in the order in which one gradient evaluates them."""
+    seen: list[int] = []
+
+    def step(carry: Any, _: Any) -> Any:
+        i, x = carry
+        jax.debug.callback(lambda i: seen.append(int(i)), i)
+        return (i + 1, x * 1.01 + i), None
+
+    scan = lambda x: execute.scan(step, (0, x), None, n, checkpoint=k, block=block)[0][1]
+    jax.block_until_ready(jax.jit(jax.grad(scan))(1.0))
+    jax.effects_barrier()
+    return seen
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 57])
+@pytest.mark.parametrize("k", [0, 1, 2, 5, 23])
+def test_each_step_runs_as_often_as_the_schedule_says(n: int, k: int) -> None:
+    schedule = st.schedule(n, k)
+    expected = collections.Counter()
+    for action in schedule.actions:
+        if action.kind == "advance":
+            expected.update(range(action.start, action.stop))
+        elif action.kind == "reverse":
+            expected.update([action.start])
+    found = counted(n, k)
+    assert len(found) == schedule.evaluations
+    assert collections.Counter(found) == expected
+
+
+def matrix_loop(n: int, size: int, checkpoint: Any) -> Any:
+    """A compiled gradient of a loop whose plain form stores one carry per step."""
+    w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+
+    def loss(x: Any) -> Any:
+        x, _ = transform.scan(lambda x, _: (jnp.tanh(w @ x), None), x, None, n, checkpoint=checkpoint)
+        return (x**2).sum()
+
+    return jax.jit(jax.grad(loss)).lower(jnp.ones((size, size)))
+
+
+@pytest.mark.parametrize("k", [0, 5, 20])
+def test_memory_is_that_of_the_stored_carries(k: int) -> None:
+    size = 64
+    carries = lambda checkpoint: (
+        matrix_loop(300, size, checkpoint).compile().memory_analysis().temp_size_in_bytes / (4 * size**2)
+    )
+    assert carries(k) <= k + 6
+    assert carries(None) > 300
+
+
+def test_the_program_does_not_grow_with_the_number_of_steps() -> None:
+    sizes = [len(matrix_loop(n, 8, 20).as_text()) for n in (100, 100_000)]
+    assert abs(sizes[1] / sizes[0] - 1) < 0.01
+
+
+def test_stacked_outputs_ride_in_no_stored_carry() -> None:
+    def loss(x: Any) -> Any:
+        step = lambda x, _: (jnp.sin(x), jnp.cos(x))
+        _, ys = transform.scan(step, x, None, 400, checkpoint=5)
+        return (ys**2).sum()
+
+    memory = jax.jit(jax.grad(loss)).lower(jnp.ones(1000)).compile().memory_analysis()
+    outputs, carry = 400 * 4000, 4000
+    # The outputs and their cotangents, once each.
+    assert memory.temp_size_in_bytes <= 2 * outputs + 12 * carry
+
+
+class Simulation:
+    """Written, read-only and random states, an integer and a key, and arrays closed over."""
+
+    def __init__(self) -> None:
+        self.u = State({"a": jnp.linspace(0.1, 1, 4), "b": jnp.float32(0.5)}, name="u")
+        self.n = State(0, name="n")
+        self.w = Param(jnp.eye(4) * 0.7 + 0.1, name="w")
+        self.rng = RandomState(7, name="rng")
+
+    def run(self, x: Any, checkpoint: Any, inner: str, **options: Any) -> Any:
+        closed_over = x * jnp.arange(4.0)
+
+        def update(x: Any) -> None:
+            noise = jax.random.normal(self.rng.split(), (4,))
+            u = self.u.value
+            self.u.value = {"a": jnp.tanh(self.w.value @ u["a"] + noise * x + closed_over), "b": u["b"] * 0.9}
+
+        def step(carry: Any, x: Any) -> Any:
+            if inner == "cond":
+                transform.cond(self.n.value % 3 == 0, lambda: update(x), lambda: None)
+            elif inner == "checkpoint":
+                transform.checkpoint(update)(x)
+            elif inner == "loop":
+                transform.fori_loop(0, 3, lambda i, _: update(x * i), None, checkpoint=1)
+            else:
+                update(x)
+            self.n.value += 1
+            return carry * 1.01 + self.u.value["b"], self.u.value["a"].sum()
+
+        carry, ys = transform.scan(step, x, jnp.linspace(0, 1, 11), checkpoint=checkpoint, **options)
+        return carry + (ys * jnp.arange(11)).sum() + (self.u.value["a"] ** 2).sum()
+
+    def gradient(self, *args: Any, **options: Any) -> Any:
+        grads = transform.value_and_grad(self.run, argnums=0, states=(self.u, self.w))(*args, **options)
+        return grads, self.u.value, self.n.value, jax.random.key_data(self.rng.key)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", ["plain", "cond", "checkpoint", "loop"])
+def test_states_of_every_kind_ride_along(inner: str, is_compiled: bool) -> None:
+    def run(checkpoint: Any) -> Any:
+        simulation = Simulation()
+        fun = lambda x: simulation.gradient(x, checkpoint, inner, reverse=True)
+        found = transform.jit(fun)(0.3) if is_compiled else fun(0.3)
+        return jax.tree.map(np.asarray, (found, simulation.u.value, simulation.n.value))
+
+    expected = run(None)
+    every_form = ["step", 0, "sqrt", "log", st.MemoryBudget("1KiB")] if inner == "plain" else []
+    for checkpoint in (3, st.MemoryBudget(600), *every_form):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), run(checkpoint), expected)
+
+
+def test_double_precision() -> None:
+    with jax.enable_x64(True):
+        w, x = jnp.eye(3) * 0.8 + 0.1, jnp.arange(3.0)
+        loss = lambda checkpoint: (
+            lambda w, x: (
+                transform.scan(lambda x, _: (jnp.sin(w @ x), x.sum()), x, None, 50, checkpoint=checkpoint)[1] ** 2
+            ).sum()
+        )
+        expected = jax.grad(loss(None), (0, 1))(w, x)
+        found = jax.grad(loss(4), (0, 1))(w, x)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
+def test_keys_and_truth_values_in_the_carry_and_the_outputs() -> None:
+    def loss(x: Any, checkpoint: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            key, flag, x = carry
+            key, sub = jax.random.split(key)
+            x = jnp.where(flag, x * jax.random.uniform(sub), x + 1)
+            return (key, ~flag, x), (sub, flag, x)
+
+        (_, _, x), (keys, flags, xs) = transform.scan(
+            step, (jax.random.key(1), True, x), None, 9, checkpoint=checkpoint
+        )
+        return x + (xs * flags).sum(), keys
+
+    expected, keys = jax.grad(loss, has_aux=True)(0.3, None)
+    found, found_keys = jax.grad(loss, has_aux=True)(0.3, 2)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(jax.random.key_data(found_keys), jax.random.key_data(keys))
+
+
+@pytest.mark.parametrize("loop", ["scan", "for_loop", "fori_loop", "fori_loop_traced", "while_loop"])
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_every_loop_with_few_carries_is_the_plain_one(loop: str, n: int) -> None:
+    def run(x: Any, checkpoint: Any, n: Any) -> Any:
+        u, i = State(jnp.ones(3), name="u"), State(0, name="i")
+
+        def step(x: Any) -> Any:
+            u.value = jnp.sin(u.value * x + i.value)
+            i.value = i.value + 1
+            return x * 0.9
+
+        if loop == "scan":
+            x, _ = transform.scan(lambda c, _: (step(c), None), x, None, n, checkpoint=checkpoint)
+        elif loop == "for_loop":
+            x = transform.for_loop(lambda: step(x), length=n, checkpoint=checkpoint).sum()
+        elif "fori" in loop:
+            x = transform.fori_loop(0, n, lambda i, x: step(x), x, checkpoint=checkpoint)
+        else:
+            x = transform.while_loop(lambda x: i.value < n, step, x, checkpoint=checkpoint)
+        return x + u.value.sum(), i.value
+
+    gradient = transform.value_and_grad(run, has_aux=True)
+    if loop in ("fori_loop_traced", "while_loop"):
+        reference, loop = loop, "fori_loop"
+        expected = gradient(0.7, None, n)
+        loop = reference
+        found = transform.jit(lambda n: gradient(0.7, 2, n))(n)
+    else:
+        expected, found = gradient(0.7, None, n), gradient(0.7, 2, n)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+def test_a_long_loop() -> None:
+    loss = lambda x, checkpoint: transform.scan(
+        lambda x, i: (jnp.sin(x) + 1e-3 * i, None), x, jnp.arange(4097.0) / 4097, checkpoint=checkpoint
+    )[0]
+    assert jax.grad(loss)(0.3, 12) == jax.grad(loss)(0.3, None)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "error", "text"),
+    [
+        (-1, ValueError, "scan: the number of stored carries must be 0 or more, not -1"),
+        (True, TypeError, "not True of type bool"),
+        (1.5, TypeError, 'must be an integer, "sqrt" or "log", not 1.5 of type float'),
+        ("all", ValueError, "checkpoint='all' is not known. Write a number of carries"),
+    ],
+)
+@pytest.mark.parametrize("n", [0, 3])
+def test_what_is_no_number_of_carries_is_refused(checkpoint: Any, error: type, text: str, n: int) -> None:
+    state = State(0.0)
+
+    def step(carry: Any, _: Any) -> Any:
+        state.value = state.value + 1
+        return carry, None
+
+    with pytest.raises(error) as info:
+        transform.scan(step, 0.0, None, n, checkpoint=checkpoint)
+    assert text in str(info.value)
+    assert state.value == 0
+
+
+def test_the_carry_keeps_its_type_under_the_users_own_names() -> None:
+    for checkpoint in (None, 2):
+        with pytest.raises(TypeError) as info:
+            transform.scan(
+                lambda c, _: ({"a": c["a"].astype(int), "b": c["b"]}, None), {"a": jnp.ones(2), "b": 0.0}, None, 3,
+                checkpoint=checkpoint,
+            )  # fmt: skip
+        assert "scan: the body changes the type of the carry" in str(info.value)
+        assert "carry['a']: float32[2] on entry, int32[2] after" in str(info.value)
+        with pytest.raises(TypeError, match="the body changes the structure of the carry"):
+            transform.fori_loop(0, 3, lambda i, c: (c, c), 1.0, checkpoint=checkpoint)

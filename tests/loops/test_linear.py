@@ -1,0 +1,52 @@
+"""The linear call with its own transpose, and when it is no longer needed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.custom_derivatives import linear_call
+
+from statetransform._binomial.linear import Linear
+
+
+def scaled(w: jax.Array, x: jax.Array) -> jax.Array:
+    """`w @ x` whose transpose is written down, times ten to tell it apart."""
+    out = (jax.core.ShapedArray(w.shape[-2:-1], w.dtype),)
+    linear = Linear(lambda r, t: [r[0] @ t[0]], lambda r, ct: [10 * (r[0].T @ ct[0])], out, 1)
+    return linear([w], [x])[0]
+
+
+W, X = jnp.arange(6.0).reshape(2, 3), jnp.array([1.0, -1.0, 2.0])
+
+
+def test_forward_and_transposed() -> None:
+    np.testing.assert_array_equal(scaled(W, X), W @ X)
+    np.testing.assert_array_equal(jax.jit(scaled)(W, X), W @ X)
+    _, pull = jax.vjp(lambda x: scaled(W, x), X)
+    np.testing.assert_array_equal(pull(jnp.ones(2))[0], 10 * W.T @ jnp.ones(2))
+
+
+def test_derivatives_in_the_residuals() -> None:
+    out, dot = jax.jvp(scaled, (W, X), (2 * W, 3 * X))
+    np.testing.assert_array_equal(dot, 2 * W @ X + W @ (3 * X))
+    _, dot = jax.jvp(lambda w: scaled(w, X), (W,), (W,))
+    np.testing.assert_array_equal(dot, out)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def test_batched_forward_and_transposed(axes: tuple) -> None:
+    w = jnp.stack([W, -W]) if axes[0] == 0 else W
+    x = jnp.stack([X, 2 * X]) if axes[1] == 0 else X
+    plain = lambda w, x: w @ x
+    np.testing.assert_array_equal(jax.vmap(scaled, axes)(w, x), jax.vmap(plain, axes)(w, x))
+    found = jax.grad(lambda x: jax.vmap(scaled, axes)(w, x).sum())(x)
+    np.testing.assert_array_equal(found, 10 * jax.grad(lambda x: jax.vmap(plain, axes)(w, x).sum())(x))
+
+
+def test_jax_own_linear_call_still_has_no_batching() -> None:
+    """When this fails, `jax.custom_derivatives.linear_call` may take the place of the primitive."""
+    own = lambda x: linear_call(lambda _, x: 2 * x, lambda _, ct: 2 * ct, (), x)
+    with pytest.raises(NotImplementedError, match="Batching rule"):
+        jax.vmap(own)(jnp.ones(3))

@@ -1,0 +1,101 @@
+"""Bars from inside compiled loops: they move, forward and backward, and change nothing."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+from statetransform.transform._progress import Bars
+
+
+def shown(run: Any) -> str:
+    file = io.StringIO()
+    run(file)
+    jax.effects_barrier()
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("checkpoint", [None, "step", 3])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_bar_for_each_sweep_and_the_same_bits(checkpoint: Any, is_reversed: bool) -> None:
+    def run(progress: Any) -> Any:
+        u = State(jnp.ones(3), name="u")
+
+        def loss(x: Any) -> Any:
+            def step(carry: Any, x: Any) -> Any:
+                u.value = jnp.sin(u.value * carry + x)
+                return carry * 1.01, u.value.sum()
+
+            options = {"checkpoint": checkpoint, "progress": progress, "reverse": is_reversed}
+            carry, ys = transform.scan(step, x, jnp.arange(20.0), **options)
+            return carry + ys.sum()
+
+        return *transform.jit(transform.value_and_grad(loss))(0.5), *u.value.tolist()
+
+    found = []
+    text = shown(lambda file: found.append(run({"file": file, "every": 5})))
+    assert found[0] == run(None)
+    assert "scan:" in text and "20/20" in text.split("(backward)")[0]
+    assert "20/20" in text.split("(backward)")[-1]
+
+
+def test_other_loops() -> None:
+    text = shown(lambda file: transform.for_loop(lambda x: x, jnp.arange(3), progress={"file": file, "desc": "mine"}))
+    assert "mine:" in text and "3/3" in text
+    text = shown(lambda file: transform.fori_loop(2, 9, lambda i, c: c + i, 0.0, progress={"file": file}))
+    assert "fori_loop:" in text and "7/7" in text
+    loop = lambda x, file: transform.while_loop(
+        lambda x: x < 20, lambda x: x * 1.5, x, checkpoint=2, progress={"file": file, "every": 2}
+    )
+    text = shown(lambda file: jax.grad(loop)(1.0, file))
+    assert "while_loop:" in text and "8/8" in text.split("(backward)")[-1]
+
+
+def test_each_run_has_its_own_bar() -> None:
+    def run(file: Any) -> None:
+        loop = jax.jit(lambda x: transform.scan(lambda c, _: (c + 1, None), x, None, 4, progress={"file": file})[0])
+        for _ in range(3):
+            loop(0.0).block_until_ready()
+            jax.effects_barrier()
+
+    assert shown(run).count("4/4") == 3
+
+
+def test_a_bar_never_goes_back() -> None:
+    bars = Bars(10, {"desc": "x", "file": io.StringIO()})
+    for i in (0, 4, 2):
+        bars.forward(i)
+    assert bars._bar.n == 5
+    bars.forward(9)
+    for i in (7, 3):  # computed again
+        bars.forward(i)
+    assert bars._bar is None
+    for i in (9, 4, 6):
+        bars.backward(i)
+    bars.forward(0)
+    assert bars._bar.n == 6
+    bars.backward(0)
+    assert bars._bar is None
+
+
+def test_under_vmap() -> None:
+    loop = lambda x, file: transform.scan(lambda c, _: (jnp.sin(c), None), x, None, 6, progress={"file": file})[0]
+    found = []
+    text = shown(lambda file: found.append(jax.vmap(jax.grad(lambda x: loop(x, file)))(jnp.arange(3.0))))
+    assert "6/6" in text
+    assert (found[0] == jax.vmap(jax.grad(lambda x: loop_plain(x)))(jnp.arange(3.0))).all()
+
+
+def loop_plain(x: Any) -> Any:
+    return jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 6)[0]
+
+
+@pytest.mark.parametrize("progress", [1.5, object(), {"every": 0}, {"every": 1.5}])
+def test_what_is_no_configuration_is_refused(progress: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"scan: .*(`progress` must be True|`every` is)"):
+        transform.scan(lambda c, _: (c, None), 0.0, None, 3, progress=progress)

@@ -1,0 +1,131 @@
+"""The schedule as data: counts against dynamic programming and another package, actions against a simulation."""
+
+from __future__ import annotations
+
+import functools
+
+import checkpoint_schedules
+import pytest
+from hypothesis import given
+from hypothesis import strategies as hs
+
+import statetransform as st
+from statetransform._binomial import plan
+
+
+@functools.cache
+def least_advances(n: int, c: int) -> int:
+    """The fewest advances that reverse `n` steps with `c` slots: all first moves tried."""
+    if n <= 1:
+        return 0
+    if c == 1:
+        return n * (n - 1) // 2
+    return min(m + least_advances(n - m, c - 1) + least_advances(m, c) for m in range(1, n))
+
+
+def test_the_formula_is_the_optimum_of_all_ways_to_split() -> None:
+    for n in range(1, 80):
+        for c in range(1, 10):
+            assert plan.advances(n, c) == least_advances(n, c), (n, c)
+
+
+def test_evaluations_are_the_binomial_optimum_for_all_lengths_up_to_300() -> None:
+    for n in range(1, 301):
+        for k in range(24):
+            schedule = st.schedule(n, k)
+            advanced = sum(a.stop - a.start for a in schedule.actions if a.kind == "advance")
+            reversed_ = sum(a.kind == "reverse" for a in schedule.actions)
+            assert advanced + reversed_ == schedule.evaluations == plan.advances(n, k + 1) + 1 + n, (n, k)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "t"),
+    [
+        (10, 3, 15), (100, 5, 316), (100, 10, 222), (1000, 10, 3636),
+        (1000, 20, 2747), (1000, 32, 2405), (10000, 20, 37976), (100000, 100, 294747),
+    ],
+)  # fmt: skip
+def test_known_values(n: int, c: int, t: int) -> None:
+    assert plan.advances(n, c) == t
+    assert st.schedule(n, c - 1).evaluations == t + 1 + n
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 5, 8, 13, 24])
+def test_evaluations_agree_with_another_package(c: int) -> None:
+    for n in [*range(2, 40), *range(41, 300, 37)]:
+        actions = checkpoint_schedules.Revolve(n, c)
+        forward = [a for a in actions if isinstance(a, checkpoint_schedules.Forward)]
+        assert sum(a.n1 - a.n0 for a in forward if not a.write_adj_deps) == plan.advances(n, c), (n, c)
+
+
+@given(n=hs.integers(0, 200), k=hs.integers(0, 40))
+def test_every_schedule_can_be_carried_out(n: int, k: int) -> None:
+    """Property: each step is reversed once, last first, from a carry that is there; at most `k` carries are stored."""
+    schedule = st.schedule(n, k)
+    slots, at, reversed_, peak = {0: 0}, 0, [], 0
+    for action in schedule.actions:
+        if action.kind == "advance":
+            assert at == action.start < action.stop
+            before, at = action.stop - 1, action.stop
+        elif action.kind == "store":
+            assert at == action.start
+            slots[action.slot] = at
+        elif action.kind == "restore":
+            at = slots[action.slot]
+            assert at == action.start
+        else:
+            # After the forward pass the carry before the last step is still at hand.
+            assert action.start in (at, before)
+            reversed_.append(action.start)
+            slots = {slot: step for slot, step in slots.items() if step < action.start or slot == 0}
+        peak = max(peak, len(slots) - 1)
+    assert reversed_ == list(range(n))[::-1]
+    assert peak == schedule.peak <= k
+
+
+def test_nothing_is_computed_again_when_there_is_room() -> None:
+    for k in range(10):
+        assert st.schedule(k + 2, k).evaluations == 2 * (k + 2)
+        assert st.schedule(k + 3, k).evaluations > 2 * (k + 3)
+
+
+def test_names_choose_the_number_of_carries() -> None:
+    assert [st.schedule(n, "sqrt").k for n in (0, 1, 2, 4, 5, 100, 101)] == [1, 1, 2, 2, 3, 10, 11]
+    assert [st.schedule(n, "log").k for n in (1, 2, 3, 4, 5, 1000, 1024, 1025)] == [1, 1, 2, 2, 3, 10, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((1.5, 2), TypeError, "`n` must be a number of steps, not 1.5 of type float"),
+        ((True, 2), TypeError, "not True of type bool"),
+        ((-1, 2), ValueError, "`n` must be 0 or more, not -1"),
+        ((5, -2), ValueError, "must be 0 or more, not -2"),
+        ((5, 2.0), TypeError, 'must be an integer, "sqrt" or "log", not 2.0'),
+        ((5, "cube"), ValueError, "checkpoint='cube' is not known"),
+    ],
+)
+def test_what_is_no_number_is_refused(arguments: tuple, error: type, text: str) -> None:
+    with pytest.raises(error) as info:
+        st.schedule(*arguments)
+    assert text in str(info.value)
+
+
+def test_it_prints_and_plots() -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    schedule = st.schedule(1000, 5)
+    assert repr(schedule) == f"schedule(n=1000, k=5): {schedule.evaluations} evaluations, 5 stored carries at most"
+    assert f"... and {len(schedule.actions) - 60} more" in str(schedule)
+    ax = st.schedule(30, 3).plot()
+    assert "evaluations" in ax.get_xlabel() and ax.get_ylabel() == "step"
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"advance", "reverse", "stored carry"}
+    plt.close("all")
+
+
+def test_the_table_on_the_device_has_one_size_for_all_lengths() -> None:
+    sizes = {plan.table(21, n).shape for n in (2, 100, 1000, 100_000)}
+    assert len(sizes) == 1

@@ -1,0 +1,159 @@
+"""Reverse mode through loops whose length is not known in advance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import State, transform
+from statetransform._binomial import online, plan
+from statetransform._binomial.sweep import Stack
+
+
+def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:
+    body = lambda c: (c[0] + 1, jnp.sin(c[1]) * 1.01 + 0.1 * x)
+    return transform.while_loop(lambda c: c[0] < n, body, (0, x), max_steps=max_steps, checkpoint=checkpoint)[1]
+
+
+def reference(x: Any, n: int) -> Any:
+    return jax.lax.scan(lambda c, _: (jnp.sin(c) * 1.01 + 0.1 * x, None), x, None, n)[0]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize("max_steps", [None, 40])
+def test_gradients_for_every_length_from_one_program(k: int, max_steps: int | None) -> None:
+    gradient = jax.jit(jax.value_and_grad(lambda x, n: loop(x, n, k, max_steps)))
+    for n in (0, 1, 2, 3, 9, 33):
+        np.testing.assert_allclose(gradient(0.3, n), jax.value_and_grad(reference)(0.3, n), rtol=1e-5)
+
+
+def test_forward_mode_and_forward_over_reverse_without_a_bound() -> None:
+    f, r = (lambda x: loop(x, 7, 2)), (lambda x: reference(x, 7))
+    np.testing.assert_allclose(jax.jvp(f, (0.3,), (1.0,)), jax.jvp(r, (0.3,), (1.0,)), rtol=1e-5)
+    np.testing.assert_allclose(jax.hessian(f)(0.3), jax.hessian(r)(0.3), rtol=1e-4)
+
+
+def test_reverse_over_reverse_with_a_bound() -> None:
+    f, r = (lambda x: loop(x, 7, 2, 10)), (lambda x: reference(x, 7))
+    np.testing.assert_allclose(jax.grad(jax.grad(f))(0.3), jax.grad(jax.grad(r))(0.3), rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(jax.jacrev(jax.jacrev(f)))(0.3), jax.grad(jax.grad(r))(0.3), rtol=1e-4)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_lanes_that_are_done_stay_as_they_are(k: int) -> None:
+    x, n = jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.array([0, 1, 5, 12])
+    expected = [jax.grad(reference)(a, int(m)) for a, m in zip(x, n, strict=True)]
+    lanes = lambda x, n: loop(x, n, k)
+    np.testing.assert_allclose(jax.vmap(jax.grad(lanes))(x, n), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(lambda x: jax.vmap(lanes)(x, n).sum())(x), expected, rtol=1e-5)
+
+
+def test_a_state_in_the_condition_and_in_the_body() -> None:
+    def run(x: Any, checkpoint: Any) -> Any:
+        def body(total: Any) -> Any:
+            u.value = u.value * x
+            return total + u.value.sum()
+
+        return transform.while_loop(lambda total: u.value.sum() > 0.1, body, 0.0, checkpoint=checkpoint)
+
+    u = State(jnp.array([1.0, 2.0]), name="u")
+    gradient, ct = transform.grad(lambda x: run(x, 2), argnums=0, states=u)(0.5)[::-1]
+
+    def by_hand(x: Any, u: Any) -> Any:
+        total = 0.0
+        for _ in range(5):
+            u = u * x
+            total = total + u.sum()
+        return total
+
+    expected = jax.grad(by_hand, (0, 1))(0.5, jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(gradient, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(ct, expected[1], rtol=1e-6)
+    np.testing.assert_allclose(u.value, np.array([1.0, 2.0]) / 32)
+
+
+def test_a_bound_ends_the_loop() -> None:
+    for checkpoint in (None, 3):
+        np.testing.assert_allclose(loop(0.3, 100, checkpoint, 5), reference(0.3, 5), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(loop)(0.3, 100, 3, 5), jax.grad(reference)(0.3, 5), rtol=1e-5)
+    assert transform.while_loop(lambda x: True, lambda x: x + 1, 0, max_steps=0) == 0
+
+
+@pytest.mark.parametrize("bound", [-1, True])
+def test_a_bound_is_a_number_of_steps(bound: Any) -> None:
+    with pytest.raises(ValueError, match="`max_steps` must be a number of steps"):
+        loop(0.3, 5, 3, bound)
+
+
+def test_what_needs_the_length_is_refused() -> None:
+    with pytest.raises(ValueError, match='checkpoint="step" stores the carry of every step'):
+        loop(0.3, 5, "step")
+    with pytest.raises(ValueError, match="needs a number of steps that is known when the loop is traced"):
+        loop(0.3, 5, "sqrt")
+    np.testing.assert_allclose(jax.grad(loop)(0.3, 5, "sqrt", 30), jax.grad(reference)(0.3, 5), rtol=1e-5)
+
+
+def placements(k: int, n: int) -> list[list[int]]:
+    """The stored positions before each step, from the program's own rule."""
+    place = jax.jit(online.placer(k))
+    stack, until, found = Stack.of([], k), 1, []
+    for i in range(1, n + 1):
+        found.append([int(p) for p in stack.at[: int(stack.top) + 1]])
+        if i >= until:
+            stack, _ = place(stack, jnp.int32(i))
+            until = i + (1 if int(stack.top) < k else max(i // (online.SHARE * (k + 1)), 1))
+    return found
+
+
+def evaluations(positions: list[int], n: int, k: int) -> int:
+    """Of one gradient, when the forward sweep has left these carries."""
+    ends = [*positions[1:], n]
+    again = [plan.advances(end - at, k - j + 1) for j, (at, end) in enumerate(zip(positions, ends, strict=True))]
+    return n + sum(again) + n
+
+
+@pytest.mark.parametrize("k", [5, 10, 20, 32])
+def test_evaluations_are_within_a_tenth_of_those_for_a_known_length(k: int) -> None:
+    """Property: for every length, at most 1.10 times the evaluations of the schedule that knows it."""
+    for n, positions in enumerate(placements(k, 700), start=1):
+        assert evaluations(positions, n, k) <= 1.1 * st.schedule(n, k).evaluations, n
+
+
+@pytest.mark.parametrize(("k", "n"), [(5, 5), (5, 61), (10, 253), (20, 130), (3, 400)])
+def test_steps_run_as_often_as_the_placement_says(k: int, n: int) -> None:
+    count = [0]
+
+    def body(c: Any) -> Any:
+        jax.debug.callback(lambda i: count.__setitem__(0, count[0] + 1), c[0])
+        return c[0] + 1, c[1] * 1.01
+
+    f = lambda x: transform.while_loop(lambda c: c[0] < n, body, (0, x), checkpoint=k)[1]
+    jax.block_until_ready(jax.jit(jax.grad(f))(1.0))
+    jax.effects_barrier()
+    assert count[0] == evaluations(placements(k, n)[-1], n, k)
+    assert count[0] <= 1.25 * st.schedule(n, k).evaluations
+
+
+def test_the_device_counts_as_the_host() -> None:
+    n = np.arange(1, 300)
+    for c in range(1, 9):
+        beta = jnp.asarray(plan.table(c + 1, plan.LIMIT), jnp.float32)
+        found = online.advances(jnp.asarray(n), np.full(n.shape, c), beta)
+        np.testing.assert_array_equal(found, [plan.advances(int(i), c) for i in n])
+
+
+def test_memory_does_not_grow_with_the_length() -> None:
+    size, k = 64, 8
+    w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+
+    def loss(x: Any, n: Any) -> Any:
+        x = transform.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, jnp.tanh(w @ c[1])), (0, x), checkpoint=k)[1]
+        return (x**2).sum()
+
+    memory = jax.jit(jax.grad(loss)).lower(jnp.ones((size, size)), 300).compile().memory_analysis()
+    assert memory.temp_size_in_bytes <= (k + 7) * 4 * size**2
