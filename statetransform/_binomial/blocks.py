@@ -163,16 +163,16 @@ class Blocks:
             return carry, put(ys, step.place(n, i), y)
 
         def record(i: Index, state: Any) -> Any:
-            (carry, ys), residuals = state
+            carry, ys, residuals = state
             place = step.place(n, i)
             carry, y, recorded = tape.record(consts, carry, take(xs, place))
-            return (carry, put(ys, place, y)), put(residuals, i - first, recorded)
+            return carry, put(ys, place, y), put(residuals, i - first, recorded)
 
-        start = jnp.int32(0), (init, empty(n, step.y_avals)), Stack.of(init, step.k)
-        last = self.count - 1
-        _, moving, stack = climb(step.k, splitter(step.k, self.count), advance, last, start, self.position)
+        ys, stack, last = empty(n, step.y_avals), Stack.of(init, step.k), self.count - 1
+        stack, (ys,) = climb(step.k, splitter(step.k, self.count), advance, last, stack, (ys,), self.position)
         first = self.position(last)
-        (carry, ys), residuals = lax.fori_loop(first, n, record, (moving, empty(self.size, tape.avals)))
+        start = stack.read()[0], ys, empty(self.size, tape.avals)
+        carry, ys, residuals = lax.fori_loop(first, n, record, start)
         return carry, ys, Recorded(stack, residuals)
 
     def backward(
@@ -209,9 +209,8 @@ class Blocks:
 
             residuals, cts = lax.fori_loop(0, behind - first, reverse, (residuals, cts))
             # The block before: its residuals take the place of those just used. There is none before the first.
-            stack = stack.pop(stack.at[stack.top] == block)
-            carry, at = stack.read()
-            _, (carry,), stack = climb(step.k, split, advance, block - 1, (at, (carry,), stack), self.position)
+            stack, _ = climb(step.k, split, advance, block - 1, stack.pop(), (), self.position)
+            carry, _ = stack.read()
             start = self.position(block - 1)
 
             def record(i: Index, state: Any) -> Any:

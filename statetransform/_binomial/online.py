@@ -60,8 +60,7 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
     else:
         start = *lax.while_loop(lambda s: (s[0] < 1) & test(*s), advance, (jnp.int32(0), init)), Stack.of(init, step.k)
         n, carry, stack, _ = lax.while_loop(lambda s: test(s[0], s[1]), leg, (*start, jnp.int32(1)))
-    last, at = stack.read()
-    return carry, Saved(n, stack, at, last)
+    return carry, Saved(n, stack)
 
 
 def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
@@ -76,7 +75,8 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
 
     def place(stack: Stack, i: Index) -> tuple[Stack, Any]:
         is_full = stack.top == k
-        starts = jnp.append(stack.at, i)
+        at, rows = stack.at[:-1], stack.rows[:-1]  # the last slot is for the carry at work
+        starts = jnp.append(at, i)
         lengths = jnp.append(starts[1:], i + 1) - starts
         # Without the j-th carry, its segment joins the one before, and those behind have one more slot.
         before = jnp.cumsum(advances(lengths[:-1], slots[:-1], beta))
@@ -87,13 +87,12 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
         is_stored = j <= k
         source = jnp.clip(jnp.where(index < j, index, index + 1), 0, k)
         last = jnp.where(is_full, k, stack.top + 1)
-        new_at = jnp.where(index == last, i, stack.at[source])
-        new_rows = jnp.where(index == last, stack.rows[jnp.minimum(j, k)], stack.rows[source])
+        new_at = jnp.where(index == last, i, at[source])
+        new_rows = jnp.where(index == last, rows[jnp.minimum(j, k)], rows[source])
         keep = lambda new, old: jnp.where(is_stored, jnp.where(is_full | (index == last), new, old), old)
-        stack = stack._replace(
-            at=keep(new_at, stack.at), rows=keep(new_rows, stack.rows), top=jnp.where(is_stored, last, stack.top)
-        )
-        return stack, is_stored
+        at = stack.at.at[:-1].set(keep(new_at, at))
+        rows = stack.rows.at[:-1].set(keep(new_rows, rows))
+        return Stack(stack.slots, rows, at, jnp.where(is_stored, last, stack.top)), is_stored
 
     return place
 

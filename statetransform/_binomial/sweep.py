@@ -4,8 +4,9 @@ A sweep keeps a stack of stored carries. Where the next carry goes is computed o
 the host, so the plan takes no room in the program and the number of steps may be a traced value. Steps run in place;
 stored carries sit in one array per leaf, into which they are written in place, too.
 
-The carry at the end of a leg is written to its slot by the *next* leg: every leg so begins with a write and no
-branch is needed for the last one, whose carry is never stored. (A conditional would copy the stored carries.)
+A leg begins in the topmost slot and ends in the next one, always: a carry that is reversed at once lies in a slot
+like any other, for which there is one more than are stored. So no branch decides whether to store (a conditional would
+copy all stored carries), and no carry is copied to be worked on.
 """
 
 from __future__ import annotations
@@ -58,35 +59,30 @@ class Stack(NamedTuple):
 
     @classmethod
     def of(cls, carry: Leaves, k: int) -> Stack:
-        """Room for `k` carries and the initial one, which is in."""
-        rows = jnp.arange(k + 1, dtype=jnp.int32)
-        return cls([lax.broadcast(x, (k + 1,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
-
-    def write(self, carry: Leaves) -> Stack:
-        """Puts a carry into the topmost slot."""
-        return self._replace(slots=put(self.slots, self.rows[self.top], carry))
+        """Room for `k` stored carries, the initial one, which is in, and the one at work."""
+        rows = jnp.arange(k + 2, dtype=jnp.int32)
+        return cls([lax.broadcast(x, (k + 2,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
 
     def read(self) -> tuple[Leaves, Index]:
         """The topmost carry, and its position."""
         return take(self.slots, self.rows[self.top]), self.at[self.top]
 
-    def push(self, at: Index, when: Any) -> Stack:
-        """Reserves the next slot for the carry at a position."""
-        top = self.top + when.astype(jnp.int32)
-        return self._replace(top=top, at=set_one(self.at, top, jnp.where(when, at, self.at[top])))
+    def push(self, carry: Leaves, at: Index) -> Stack:
+        """Puts the carry at a position on top."""
+        top = self.top + 1
+        slots = put(self.slots, self.rows[top], carry)
+        return Stack(slots, self.rows, lax.dynamic_update_index_in_dim(self.at, at, top, 0), top)
 
-    def pop(self, when: Any) -> Stack:
-        """Gives the topmost slot back."""
-        return self._replace(top=jnp.maximum(self.top - when.astype(jnp.int32), 0))
+    def pop(self) -> Stack:
+        """Gives the topmost slot back; that of the initial carry stays."""
+        return self._replace(top=jnp.maximum(self.top - 1, 0))
 
 
 class Saved(NamedTuple):
-    """What the backward sweep starts from: the number of steps, the stored carries, and the carry before step `at`."""
+    """What the backward sweep starts from: the number of steps, and the stored carries."""
 
     n: Any
     stack: Stack
-    at: Index
-    carry: Leaves
 
 
 def take(arrays: Leaves, i: Index) -> Leaves:
@@ -97,11 +93,6 @@ def take(arrays: Leaves, i: Index) -> Leaves:
 def put(arrays: Leaves, i: Index, slices: Leaves) -> Leaves:
     """With the `i`-th slices replaced."""
     return [lax.dynamic_update_index_in_dim(x, y, i, 0) for x, y in zip(arrays, slices, strict=True)]
-
-
-def set_one(array: Any, i: Index, value: Any) -> Any:
-    """With the `i`-th element replaced."""
-    return lax.dynamic_update_index_in_dim(array, value, i, 0)
 
 
 def empty(n: int, avals: Sequence[Any]) -> Leaves:
@@ -129,27 +120,30 @@ def climb(
     split: Callable[[Index, Index], Index],
     advance: Callable[[Index, Any], Any],
     end: Index,
-    state: tuple[Index, Any, Stack],
+    stack: Stack,
+    others: Any = (),
     position: Callable[[Index], Index] = lambda at: at,
-) -> tuple[Index, Any, Stack]:
-    """Goes on to step `end`, storing carries on the way as is best for reversing all from `end` down.
+) -> tuple[Stack, Any]:
+    """Goes on from the topmost carry to that before step `end`, storing carries on the way.
 
     Args:
       k: the number of carries that may be stored.
       split: how far to go, out of the number of steps up to and with `end`, and the number of slots.
-      advance: one step, from what moves (the carry and what is written on the way) to the same.
+      advance: one step of `(carry, *others)`.
       end: where to arrive.
-      state: the present step, what moves, and the stored carries, on whose top there is a slot for the present one.
+      stack: the stored carries.
+      others: what is written on the way besides the carry.
       position: from the numbers of steps here to those that `advance` takes.
     """
 
     def leg(state: Any) -> Any:
-        at, moving, stack = state
-        stack = stack.write(moving[0])
+        stack, others = state
+        carry, at = stack.read()
         to = at + split(end + 1 - at, k + 1 - stack.top)
-        return to, lax.fori_loop(position(at), position(to), advance, moving), stack.push(to, to < end)
+        carry, *others = lax.fori_loop(position(at), position(to), advance, (carry, *others))
+        return stack.push(carry, to), tuple(others)
 
-    return lax.while_loop(lambda state: state[0] < end, leg, state)
+    return lax.while_loop(lambda state: state[0].at[state[0].top] < end, leg, (stack, others))
 
 
 def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves, Saved]:
@@ -164,9 +158,10 @@ def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tup
         carry, y = step.at(n, i, consts, carry, xs)
         return carry, put(ys, step.place(n, i), y)
 
-    start = jnp.int32(0), (init, empty(n, step.y_avals)), Stack.of(init, step.k)
-    at, moving, stack = climb(step.k, splitter(step.k, n), advance, n - 1, start)
-    return *advance(at, moving), Saved(n, stack, at, moving[0])
+    ys = empty(n, step.y_avals)
+    stack, (ys,) = climb(step.k, splitter(step.k, n), advance, n - 1, Stack.of(init, step.k), (ys,))
+    carry, at = stack.read()
+    return *advance(at, (carry, ys)), Saved(n, stack)
 
 
 class Selected(NamedTuple):
@@ -210,9 +205,9 @@ def backward(
     Returns:
       The cotangents of the selected constants, initial values and inputs.
     """
-    n, stack, at, carry = saved
+    n, stack = saved
     split = splitter(step.k, n if isinstance(n, int) else None)
-    is_moving = [is_differentiable(x) for x in carry]
+    is_moving = [is_differentiable(x) for x in stack.slots]
     seen = [ct is not None for ct in ct_ys]
 
     def advance(i: Index, moving: Any) -> Any:
@@ -234,19 +229,16 @@ def backward(
         return pull((ct, take(pick(ct_ys, seen), place)))
 
     def one(j: Index, state: Any) -> Any:
-        (at, carry), stack, (ct_consts, ct, ct_xs) = state
-        end = n - j
-        at, (carry,), stack = climb(step.k, split, advance, end - 1, (at, (carry,), stack))
-        more, ct, ct_x = reverse(end - 1, carry, ct)
+        stack, (ct_consts, ct, ct_xs) = state
+        i = n - 1 - j
+        stack, _ = climb(step.k, split, advance, i, stack)
+        more, ct, ct_x = reverse(i, stack.read()[0], ct)
         ct_consts = [total + new for total, new in zip(ct_consts, more, strict=True)]
-        ct_xs = put(ct_xs, step.place(n, end - 1), ct_x)
-        stack = stack.pop(stack.at[stack.top] == end - 1)
-        carry, at = stack.read()
-        return (at, carry), stack, (ct_consts, ct, ct_xs)
+        return stack.pop(), (ct_consts, ct, put(ct_xs, step.place(n, i), ct_x))
 
     zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
-    state = (at, carry), stack, (*zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)])
-    _, _, (ct_consts, ct, ct_xs) = lax.fori_loop(0, n, one, state)
+    cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
+    _, (ct_consts, ct, ct_xs) = lax.fori_loop(0, n, one, (stack, cts))
     return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
 
 
