@@ -1,6 +1,6 @@
 """JAX's transforms, made aware of mutable state."""
 
-from . import transform
+from . import inspect, policies, transform
 from ._binomial.budget import MemoryBudget
 from ._binomial.plan import schedule
 from ._core.bulk import update, values
@@ -21,6 +21,8 @@ __all__ = [
     "StateTransformError",
     "Values",
     "__version__",
+    "inspect",
+    "policies",
     "schedule",
     "states",
     "transform",

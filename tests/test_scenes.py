@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, RandomState, State, inspect, policies, transform
 
 ck = transform.checkpoint
 
@@ -238,6 +238,57 @@ def test_a_mutable_jax_reference_is_right_or_refused_in_checkpoint() -> None:
         assert r[...] == 1.0
     else:
         assert (gradient, r[...]) == (1.0, 2.0)
+
+
+def test_a_policy_for_a_name_that_nobody_bears_warns_at_the_users_line_and_lists_the_names() -> None:
+    """Scene 15."""
+    s = State(2.0, name="s")
+
+    @ck(policy=policies.save_only_these_names("Act"))
+    def f(x: Any) -> Any:
+        return jnp.cos(transform.checkpoint_name(jnp.sin(x * s.value), "act"))
+
+    with pytest.warns(policies.PolicyWarning, match=r"The names seen are .act.\. Did you mean .act.\?") as caught:
+        f(1.0)
+    assert caught[0].filename == __file__
+
+
+SAVED = """
+import jax.numpy as jnp
+from statetransform import State, inspect, policies, transform
+w = State(jnp.eye(4), name="w")
+def f(x):
+    x = transform.checkpoint_name(jnp.sin(w.value @ x), "act")
+    return jnp.exp(w.value @ x).sum()
+for policy in (None, policies.dots_saveable, policies.save_only_these_names("act"), policies.save_larger_than(8),
+               policies.any_of(policies.dots_saveable, policies.save_only_these_names("act")),
+               policies.save_from(f), lambda prim, *_, **__: prim.name == "sin"):
+    records = inspect.residuals(transform.checkpoint(f, policy=policy), jnp.ones(4))
+    print([(r.shape, str(r.dtype), r.kind) for r in records])
+"""
+
+
+def test_the_saved_set_does_not_depend_on_the_new_remat() -> None:
+    """Scene 15."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SAVED], check=True, capture_output=True, env={**os.environ, "JAX_REMAT3": flag}
+        ).stdout
+        for flag in ("0", "1")
+    ]
+    assert found[0] == found[1] and found[0].count(b"\n") == 7
+
+
+def test_why_was_this_traced_again() -> None:
+    """Scene 17."""
+    u = State(jnp.zeros(3), name="u")
+    f = transform.jit(lambda x: u.value * x)
+    f(1.0), f(2.0)
+    u.value = jnp.zeros(5)
+    f(1.0)
+    report = str(inspect.explain_retrace(f))
+    assert "traced 2 times" in report
+    assert "float32[3]" in report.splitlines()[-1] and "float32[5]" in report.splitlines()[-1]
 
 
 REMAT3 = """

@@ -9,53 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-
+from .._analysis.sizes import format_bytes, parse_bytes
 from . import plan
 
 logger = logging.getLogger("statetransform")
 
-_UNITS = {unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
-_UNITS |= {unit: 1024**i for i, unit in enumerate(("b", "kib", "mib", "gib", "tib"))}
 _WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
-
-
-def parse_bytes(size: Any) -> int:
-    """Bytes out of a number or a text such as "512 MiB".
-
-    Raises:
-      TypeError, ValueError: it is neither, or not positive.
-    """
-    if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
-        if match is None or (match[2].lower() or "b") not in _UNITS:
-            raise ValueError(
-                f"{size!r} is not a size; write a number with a unit of bytes, such as '2GiB', '512 MiB', '1.5 GB' or "
-                "'64kB'"
-            )
-        number = int(float(match[1]) * _UNITS[match[2].lower() or "b"])
-    elif isinstance(size, bool) or not isinstance(size, int | float | np.integer | np.floating):
-        raise TypeError(
-            f"a size is a number of bytes or a text such as '2GiB', not {size!r} of type {type(size).__name__}"
-        )
-    else:
-        number = int(size)
-    if number <= 0:
-        raise ValueError(f"a budget has to be more than nothing, but {size!r} is {number} bytes")
-    return number
-
-
-def show_bytes(n: float) -> str:
-    """For people: 1536 is "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.4g} {unit}"
-        n /= 1024
-    return f"{n:.4g} TiB"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +60,14 @@ class Choice:
         if self.is_plain:
             what = "all residuals"
         else:
-            what = f"{self.carries} carries of {show_bytes(self.carry_bytes)}"
+            what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
             if self.block > 1:
-                what += f" and the residuals of {self.block} steps of {show_bytes(self.residual_bytes)} each"
+                what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
         cost = ""
         if self.n:
             evaluated = evaluations(self.n, self.carries, self.block)
             cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
-        return f"{steps} within {show_bytes(self.budget)}: stores {what}, {show_bytes(self.bytes)} in all{cost}"
+        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} in all{cost}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,14 +100,15 @@ class MemoryBudget:
       ...     return y.sum()
       >>> _ = jax.grad(loss)(jnp.ones(1024))
       >>> print(budget.choices[-1])
-      a loop of 1000 steps within 1 MiB: stores 232 carries of 4 KiB and the residuals of 18 steps of 4 KiB each, ...
+      a loop of 1000 steps within 1 MiB: stores 3 carries of 4 KiB and the residuals of 247 steps ...
     """
 
     size: int | str
     choices: list[Choice] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parse_bytes(self.size)
+        if self.bytes == 0:
+            raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
 
     @property
     def bytes(self) -> int:
@@ -154,7 +116,7 @@ class MemoryBudget:
         return parse_bytes(self.size)
 
     def __str__(self) -> str:
-        return show_bytes(self.bytes)
+        return format_bytes(self.bytes)
 
     def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
         """The plan with the fewest step evaluations that fits.
@@ -174,10 +136,10 @@ class MemoryBudget:
             if n is not None:
                 least = min(least, make(0, n).bytes)
             raise ValueError(
-                f"{where}: a budget of {show_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
-                f"({show_bytes(least)}): a sweep works on {_WORKING} carries of {show_bytes(carry_bytes)}, and the "
-                f"residuals of one step have {show_bytes(residual_bytes)}. Raise the budget to that, or make the carry "
-                "smaller."
+                f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
+                f"({format_bytes(least)}): a sweep works on {_WORKING} carries of {format_bytes(carry_bytes)}, and the "
+                f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
+                "carry smaller."
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         self.choices.append(best)

@@ -196,7 +196,7 @@ def schedule(n: int, k: int | str) -> Schedule:
       >>> import statetransform as st
       >>> plan = st.schedule(1000, 20)
       >>> plan.evaluations, plan.peak
-      (3748, 20)
+      (3725, 20)
       >>> print(st.schedule(3, 0))
       3 steps, up to 0 stored carries besides the initial one
         step evaluations   7   (2.333 per step; the plain loop has 1 per step)

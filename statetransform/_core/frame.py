@@ -15,6 +15,7 @@ from __future__ import annotations
 import os.path
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
@@ -46,11 +47,17 @@ class _Stack(threading.local):
 stack = _Stack()
 
 
-def user_site() -> tuple[str, int]:
-    """File and line of the innermost Python frame that belongs neither to this package nor to JAX."""
+def user_frame() -> types.FrameType:
+    """The innermost Python frame that belongs neither to this package nor to JAX."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back
+    return frame
+
+
+def user_site() -> tuple[str, int]:
+    """File and line of that frame."""
+    frame = user_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 

@@ -36,6 +36,7 @@ from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
 from .frame import Frame, read, read_outside
 from .guard import Guard
+from .log import TraceLog
 from .outcome import Layout, pack
 from .room import with_room
 from .state import State
@@ -126,6 +127,7 @@ class Record:
     def __init__(self, frame: StagedFrame, layout: Layout, jaxpr: Any, consts: Any, out_tree: Any) -> None:
         self.layout: Layout = layout
         self.signature: Any = None  # the types of the arguments that it was traced for
+        self.arguments: Any = None  # the same as `(args, kwargs)`, with abstract values as leaves
         self.jaxpr: Any = jaxpr
         self.consts: Any = consts
         self.out_tree: Any = out_tree
@@ -264,6 +266,7 @@ def trace(
             raise seen["culprit"].explained(jaxpr, names)
         record = Record(frame, seen["layout"], jaxpr, consts, seen["tree"])
         record.signature = signature_of((args, kwargs))
+        record.arguments = jax.tree.map(typeof, (args, kwargs))
         return record
     finally:
         seen.clear()  # `body` and `run` may sit in JAX's caches; what they close over must not
@@ -277,10 +280,11 @@ def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 class TraceCache:
     """The records of one function, by what the trace depended on."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("_records", "log")
 
     def __init__(self) -> None:
         self._records = ContextDict()
+        self.log = TraceLog()
 
     def call(
         self,
@@ -312,6 +316,7 @@ class TraceCache:
                 if values is not None:
                     return leaves, record, values
         record = trace(fun, args, kwargs, around, is_lifted)
+        self.log.add(record)
         values = record.values()
         if values is None:
             raise AssertionError("a record must fit the states it was just traced with")
@@ -331,6 +336,7 @@ class TraceCache:
     def clear(self) -> None:
         """Forgets every trace."""
         self._records.clear()
+        self.log.clear()
 
 
 def states_of(record: Record) -> list[State]:

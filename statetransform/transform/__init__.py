@@ -7,6 +7,7 @@ from ._custom import custom_jvp, custom_vjp
 from ._functional import Functionalized, functionalize, lift
 from ._jit import jit
 from ._loops import associative_scan, for_loop, fori_loop, map, scan, while_loop
+from ._names import checkpoint_name
 from ._thin import checkify, eval_shape, make_jaxpr, named_call, shard_map
 from ._vmap import vmap
 
@@ -15,6 +16,7 @@ __all__ = [
     "associative_scan",
     "checkify",
     "checkpoint",
+    "checkpoint_name",
     "cond",
     "custom_jvp",
     "custom_vjp",

@@ -9,6 +9,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
+from .._analysis.check import check_policy
+from .._analysis.remat import checkpointed
 from .._core.lift import Staged
 from .._core.wrapper import decorate
 from ._classes import with_methods
@@ -75,7 +77,8 @@ def checkpoint(
     Args:
       fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
       prevent_cse: as in :func:`jax.checkpoint`.
-      policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `jax.checkpoint_policies`.
+      policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `statetransform.policies`, which has
+        those of `jax.checkpoint_policies` and more. What it keeps does not depend on `jax_remat3`.
       static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the end.
       static_argnames: the same by name. Where Python decides on a value inside, it has to be static; what depends on
         constants only can be computed under :func:`jax.ensure_compile_time_eval`.
@@ -89,6 +92,9 @@ def checkpoint(
     Raises:
       TypeError: a static argument is not hashable, the policy is not callable, or an argument is a `jax.Ref`.
       StateTraceError: on a write to a state that `states` leaves out; add it to `states`.
+
+    Warns:
+      PolicyWarning: the policy has a name that no value bears; the message lists the names seen.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -109,11 +115,7 @@ def checkpoint(
             "Python decides in `static_argnums` or `static_argnames`, and compute what depends on constants only "
             "under `jax.ensure_compile_time_eval()`."
         )
-    if policy is not None and not callable(policy):
-        raise TypeError(
-            f"checkpoint: `policy` must be a function such as `jax.checkpoint_policies.dots_saveable`, "
-            f"not {policy!r} of type {type(policy).__name__}"
-        )
+    check_policy(policy)
     options = {
         "prevent_cse": prevent_cse,
         "policy": policy,
@@ -149,7 +151,7 @@ remat = checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class _Around:
-    """`jax.checkpoint` around the body of the one trace."""
+    """:func:`jax.checkpoint` around the body of the one trace."""
 
     _policy: Callable[..., Any] | None
     _prevent_cse: Any
@@ -160,7 +162,7 @@ class _Around:
             if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
-            return jax.checkpoint(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
+            return checkpointed(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
 
         return call
 

@@ -35,6 +35,7 @@ from .._core.compat import concrete_array, is_top_level
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.lift import at_once, bind
+from .._core.log import TraceLog
 from .._core.outcome import Layout
 from .._core.room import with_room
 from .._core.stage import Record, signature_of, states_of, trace
@@ -66,6 +67,7 @@ class Entry:
       options: for `jax.jit`.
       roots: the function, and the objects among its arguments.
       record: the trace to start from.
+      log: takes the traces.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class Entry:
         options: dict[str, Any],
         roots: Sequence[Any],
         record: Record,
+        log: TraceLog,
     ) -> None:
+        self._log = log
         self.pending: Record | None = record
         self.guard: Guard = Guard(roots, states_of(record))
         reads = record.read_tokens
@@ -167,6 +171,7 @@ class Entry:
             values = record.values()
         if record is None or values is None:
             record = trace(self._fun(), args, kwargs)
+            self._log.add(record)
             values = record.values()
         if values is None or not self.fits(record, self._donates):
             raise Restage(record)
@@ -390,10 +395,12 @@ class Jitted(Transformed):
             if entry is None:
                 # Traced here rather than from within `jax.jit`: JAX notes the whole Python stack with each
                 # equation, and its own frames would be on it twice.
-                record = record or trace(self._fun, args if instance is None else (instance, *args), kwargs)
-                entry, states = family.add(
-                    Entry(self._store.fun, self.donates, self.jax_options(args), roots, record), roots, hint
-                )
+                if record is None:
+                    record = trace(self._fun, args if instance is None else (instance, *args), kwargs)
+                    self._store.log.add(record)
+                options = self.jax_options(args)
+                entry = Entry(self._store.fun, self.donates, options, roots, record, self._store.log)
+                entry, states = family.add(entry, roots, hint)
             try:
                 call, leading = getattr(entry.jitted, method), entry.inputs(states, instance)
                 result = with_room(lambda: call(*leading, *args, **kwargs))  # noqa: B023 - called at once
@@ -522,6 +529,7 @@ class Store:
       families: the entries, by the tokens of the objects among the arguments.
       fast: what a call of a method needs, by the identity of the instance.
       plain: what a call without an instance needs.
+      log: the traces.
     """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
@@ -536,6 +544,7 @@ class Store:
         self.families: dict[Any, Family] = {}
         self.fast: dict[int, FastPath] = {}
         self.plain: FastPath | None = None
+        self.log = TraceLog()
 
 
 _stores = WeakIdDict()  # function -> options -> Store

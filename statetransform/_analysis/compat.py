@@ -1,0 +1,96 @@
+"""The differences between JAX releases that reading a jaxpr meets, each with its reason.
+
+Nothing here looks at a version number: what is asked is what the object at hand can do, so that a release between
+two tested ones works too. No JAX internal is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.extend.core as jex
+from jax.extend.core import primitives
+
+# JAX unified `Jaxpr` and `ClosedJaxpr` in 0.11. Before, a closed jaxpr wraps an open one in `.jaxpr`.
+Jaxpr = (jex.Jaxpr, jex.ClosedJaxpr)  # pyright: ignore[reportPrivateImportUsage]
+
+# Exported by `jax.core`, and by no module that JAX documents.
+eval_jaxpr = jax.core.eval_jaxpr
+Tracer = jax.core.Tracer
+
+# With `jax_remat3`, `checkpoint_name` does not bind `name_p` but a "high" primitive whose identity sits in a
+# parameter. Both classes are private, so they are recognised by the name that a printed jaxpr shows.
+_NAMING_CLASSES = frozenset({"CheckpointName", "CheckpointNameFwd"})
+
+
+def is_jaxpr(value: object) -> bool:
+    """Whether ``value`` is a jaxpr, open or closed."""
+    return isinstance(value, Jaxpr)
+
+
+def opened(jaxpr: Any) -> Any:
+    """What a closed jaxpr wraps, which alone may stand in the parameters of an equation; any other jaxpr itself."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def consts_of(jaxpr: Any) -> Sequence[Any]:
+    """The values of a jaxpr's constants; empty for an open jaxpr of the older releases."""
+    return getattr(jaxpr, "consts", ())
+
+
+def name_in_params(primitive: Any, params: Any) -> str | None:
+    """The name that an application of ``checkpoint_name`` gives, in either of JAX's two encodings."""
+    if primitive is primitives.name_p:
+        return params["name"]
+    high = params.get("_prim")
+    if high is not None and type(high).__name__ in _NAMING_CLASSES:
+        return high.name
+    return None
+
+
+def name_of(eqn: Any) -> str | None:
+    """The name that an equation gives to its output, or ``None`` for any other equation.
+
+    >>> import jax
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> jaxpr = jax.make_jaxpr(lambda x: checkpoint_name(x * 2, "twice"))(1.0)
+    >>> [name_of(eqn) for eqn in opened(jaxpr).eqns]
+    [None, 'twice']
+    """
+    return name_in_params(eqn.primitive, eqn.params)
+
+
+def is_remat(eqn: Any) -> bool:
+    """Whether an equation is a call of ``jax.checkpoint``, in either of JAX's two encodings."""
+    if eqn.primitive is primitives.remat_p:
+        return True
+    return type(eqn.params.get("_prim")).__name__ == "RematTraced"
+
+
+def remat_params(eqn: Any) -> tuple[Any, Any]:
+    """The jaxpr and the policy of a ``jax.checkpoint`` equation."""
+    if eqn.primitive is primitives.remat_p:
+        return eqn.params["jaxpr"], eqn.params["policy"]
+    high = eqn.params["_prim"].params
+    return high["jaxpr"], high["policy"]
+
+
+def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
+    """An open jaxpr whose constants are its first inputs, and the values of these constants.
+
+    Goes through a new trace, since `replace` on a jaxpr would also have to rewrite its debug information, whose form
+    is not the same in any two releases. Re-evaluation keeps every equation's source.
+    """
+    consts = tuple(consts_of(jaxpr))
+    if not consts:
+        return opened(jaxpr), ()
+    avals = [*(jax.typeof(c) for c in consts), *(v.aval for v in opened(jaxpr).invars)]
+    body = opened(jaxpr)
+
+    def call(*args: Any) -> list[Any]:
+        return eval_jaxpr(body, args[: len(consts)], *args[len(consts) :])
+
+    return opened(jax.make_jaxpr(call)(*avals)), consts

@@ -1,0 +1,121 @@
+"""Re-evaluating a jaxpr with some of its equations replaced.
+
+The result is a new closed jaxpr with the same inputs and outputs. Loops, branches, calls and checkpointed regions are
+entered; the bodies of ``custom_jvp`` and ``custom_vjp`` functions are left alone, since
+differentiation does not use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.extend import source_info_util
+
+from . import compat
+from .sources import Source, is_library_code, source_of
+
+# A visitor gets an equation, its input values and its source, and returns the outputs, or None for "as it was".
+Visitor = Callable[[Any, Sequence[Any], Source | None], Sequence[Any] | None]
+
+_ENTERED = frozenset({"jit", "pjit", "scan", "cond", "while", "closed_call", "core_closed_call", "eval_jaxpr"})
+
+
+def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
+    """A closed jaxpr in which ``visitor`` had the first word on every equation.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def cosine_for_sine(eqn, inputs, source):
+    ...     return [jnp.cos(*inputs)] if eqn.primitive.name == "sin" else None
+    >>> jaxpr = rewrite(jax.make_jaxpr(lambda x: jnp.sin(x) * 2)(1.0), cosine_for_sine)
+    >>> [eqn.primitive.name for eqn in jaxpr.jaxpr.eqns]
+    ['cos', 'mul']
+    """
+    return _rewritten(jaxpr, visitor, None)
+
+
+def _rewritten(jaxpr: Any, visitor: Visitor, caller: Source | None) -> Any:
+    body, consts = compat.opened(jaxpr), compat.consts_of(jaxpr)
+    avals = [v.aval for v in body.invars]
+    return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visitor, caller))(*avals)
+
+
+def evaluate(
+    body: Any,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    visitor: Visitor,
+    caller: Source | None = None,
+    call: Any = None,
+) -> list[Any]:
+    """Runs an open jaxpr on values, with ``visitor`` asked at every equation.
+
+    Each equation keeps its source, or gets that of ``call``, the source information of the equation around it.
+    """
+    env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jex.Literal) else env[atom]
+
+    for eqn in body.eqns:
+        inputs = [read(v) for v in eqn.invars]
+        info = eqn.source_info
+        stack = source_info_util.current_name_stack() + info.name_stack
+        place = info if call is None else call
+        with source_info_util.user_context(place.traceback, name_stack=stack), eqn.ctx.manager:
+            outputs = visitor(eqn, inputs, caller or source_of(eqn))
+            if outputs is None:
+                outputs = _bind(eqn, inputs, visitor, caller)
+        env.update(zip(eqn.outvars, outputs, strict=True))
+    return [read(v) for v in body.outvars]
+
+
+def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, caller: Source | None) -> Sequence[Any]:
+    params = eqn.params
+    if eqn.primitive.name in _ENTERED or eqn.primitive is jex.primitives.remat_p:
+        here = caller or source_of(eqn)
+
+        def inside(value: Any) -> Any:
+            if isinstance(value, (tuple, list)):
+                return type(value)(map(inside, value)) if any(map(compat.is_jaxpr, value)) else value
+            if not compat.is_jaxpr(value):
+                return value
+            called_from = here if is_library_code(compat.opened(value)) else caller
+            new = _rewritten(value, visitor, called_from)
+            # Where JAX keeps an open jaxpr (inside `remat` before 0.11) it expects one back.
+            return new if hasattr(value, "consts") else compat.opened(new)
+
+        params = {key: inside(value) for key, value in params.items()}
+    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(params))
+    return outputs if eqn.primitive.multiple_results else [outputs]
+
+
+def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
+    """The jaxpr with calls (and, with ``remat``, checkpointed regions) replaced by what they contain.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
+    >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
+    ['sin']
+    """
+
+    def visitor(call: Any) -> Visitor:
+        def inline(eqn: Any, inputs: Sequence[Any], source: Source | None) -> Sequence[Any] | None:
+            if compat.is_remat(eqn):
+                inner = compat.remat_params(eqn)[0] if remat else None
+            elif eqn.primitive.name in ("jit", "pjit", "closed_call", "core_closed_call"):
+                inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+            else:
+                inner = None
+            if inner is None:
+                return None
+            body = compat.opened(inner)
+            # The inside of a library function has the stack of its first call, wherever that was.
+            outer = call or (eqn.source_info if is_library_code(body) else None)
+            return evaluate(body, compat.consts_of(inner), inputs, visitor(outer), source if outer else None, outer)
+
+        return inline
+
+    return rewrite(jaxpr, visitor(None))

@@ -1,0 +1,39 @@
+"""What reverse mode keeps, what it costs, and why something was traced again.
+
+All functions take a function over states or without, and its arguments; none of them writes a state. What they return
+is data first (`to_dicts()`), and prints as plain text, with `rich` as a table in colour, and as HTML in a notebook.
+"""
+
+from .._analysis.live import Moment
+from .._analysis.residuals import Residual
+from ._compare import Candidate, Comparison, compare
+from ._cost import Cost, cost
+from ._fwd_bwd import FwdBwd, fwd_bwd
+from ._residuals import Groups, Residuals, print_saved_residuals, residuals
+from ._retrace import Change, Retrace, Retraces, explain_retrace
+from ._timeline import Timeline, timeline
+
+__all__ = [
+    "Candidate",
+    "Change",
+    "Comparison",
+    "Cost",
+    "FwdBwd",
+    "Groups",
+    "Moment",
+    "Residual",
+    "Residuals",
+    "Retrace",
+    "Retraces",
+    "Timeline",
+    "compare",
+    "cost",
+    "explain_retrace",
+    "fwd_bwd",
+    "print_saved_residuals",
+    "residuals",
+    "timeline",
+]
+
+for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
+    _object.__module__ = __name__

@@ -1,0 +1,210 @@
+"""The one place that imports rich and matplotlib, and only when something is drawn with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._table import Table
+
+
+def require(module: str, extra: str, what: str) -> Any:
+    """Imports an optional package.
+
+    Raises:
+        ImportError: it is not installed; the message says how to install it.
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"{what} needs {package}. Install it with `pip install {package}`, "
+            f"or with `pip install 'statetransform[{extra}]'`."
+        ) from error
+
+
+def rich_table(table: Table) -> Any:
+    """A table with title and notes, for `rich`."""
+    rich = require("rich.table", "rich", "this rendering")
+    console = require("rich.console", "rich", "this rendering")
+    text = require("rich.text", "rich", "this rendering")
+    parts: list[Any] = [text.Text(table.title, style="bold")] if table.title else []
+    if table.rows:
+        grid = rich.Table(show_edge=False, box=require("rich.box", "rich", "this rendering").SIMPLE)
+        for i, heading in enumerate(table.headings):
+            grid.add_column(heading, justify="right" if table.is_right(i) else "left")
+        for n, row in enumerate(table.rows):
+            grid.add_row(*map(text.Text, row), style="bold" if n in table.marked else None)
+        parts.append(grid)
+    return console.Group(*parts, *[text.Text(note, style="italic") for note in table.notes])
+
+
+def rich_columns(titles: tuple[str, str], halves: Any, styles: dict[str, str]) -> Any:
+    """Lines of pieces in two columns, for `rich`."""
+    table = require("rich.table", "rich", "this rendering")
+    text = require("rich.text", "rich", "this rendering")
+    box = require("rich.box", "rich", "this rendering")
+    columns = []
+    for half in halves:
+        whole = text.Text("\n").join(
+            [text.Text.assemble(*[(piece.text, styles.get(piece.style, "")) for piece in line]) for line in half]
+        )
+        columns.append(whole)
+    grid = table.Table(box=box.MINIMAL, show_edge=False)
+    for title in titles:
+        grid.add_column(title, overflow="fold", ratio=1)
+    grid.add_row(*columns)
+    return grid
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    pyplot = require("matplotlib.pyplot", "plot", "plot()")
+    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def _unit(largest: float) -> tuple[float, str]:
+    """The binary unit for an axis."""
+    scale, unit = 1.0, "B"
+    for name in ("KiB", "MiB", "GiB", "TiB"):
+        if largest < 1024 * scale:
+            break
+        scale, unit = scale * 1024, name
+    return scale, unit
+
+
+def plot_comparison(comparison: Any, ax: Any = None) -> Any:
+    """Memory against recomputation, with the frontier."""
+    ax = _axes(ax, (7.0, 4.5))
+    rows = list(comparison)
+    is_temporary = all(row.temporary_bytes is not None for row in rows)
+    scale, unit = _unit(max((row.memory for row in rows), default=1))
+    points = [(row.recompute_ratio, row.memory / scale) for row in rows]
+    best = sorted(point for point, row in zip(points, rows, strict=True) if row.is_best)
+    rest = [point for point, row in zip(points, rows, strict=True) if not row.is_best]
+    ax.plot(*_columns(best), "--", color="0.35", zorder=1)
+    ax.plot(*_columns(best), "o", color="black", markersize=9, zorder=3, label="best trade-offs")
+    if rest:
+        ax.plot(*_columns(rest), "s", markerfacecolor="white", color="0.35", markersize=8, zorder=2, label="others")
+    ax.set_xlabel("recomputation (FLOPs, times those without checkpoints)")
+    ax.set_ylabel(f"{'temporaries' if is_temporary else 'residuals'} ({unit})")
+    ax.margins(x=0.35, y=0.25)
+    ax.set_ylim(bottom=0)
+    ax.grid(color="0.9")
+    ax.set_axisbelow(True)
+    ax.legend(loc="best", frameon=True)
+    _place_labels(ax, points, [row.name for row in rows])
+    return ax
+
+
+def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _place_labels(ax: Any, points: list[tuple[float, float]], labels: list[str]) -> None:
+    """Writes a label beside each point, where it covers no other label and no point."""
+    transforms = require("matplotlib.transforms", "plot", "plot()")
+    figure = ax.figure
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    taken = [ax.get_legend().get_window_extent(renderer)] if ax.get_legend() else []
+    for point in points:
+        x, y = ax.transData.transform(point)
+        taken.append(transforms.Bbox.from_extents(x - 7, y - 7, x + 7, y + 7))
+    inside = ax.get_window_extent(renderer)
+    look = {"textcoords": "offset points", "fontsize": 9}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+    line = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+    for i in sorted(range(len(points)), key=lambda i: (-points[i][1], points[i][0])):  # from top to bottom
+        note = ax.annotate(labels[i], points[i], xytext=(0, 0), **look)
+        box = note.get_window_extent(renderer)
+        places = list(_offsets(box.width * 72 / figure.dpi, box.height * 72 / figure.dpi))
+        boxes = []
+        for _, offset in places:
+            note.set_position(offset)
+            boxes.append(note.get_window_extent(renderer).padded(2))
+        free = [_contains(inside, box) and not any(box.overlaps(other) for other in taken) for box in boxes]
+        chosen = free.index(True) if any(free) else 0
+        taken.append(boxes[chosen])
+        is_near, offset = places[chosen]
+        note.remove()
+        ax.annotate(labels[i], points[i], xytext=offset, arrowprops=None if is_near else line, **look)
+
+
+def _offsets(width: float, height: float) -> Any:
+    """Places for a label and whether they are beside the point, the nearest first.
+
+    In points from the point to the lower left corner of the text.
+    """
+    middle = -height / 2
+    yield from ((True, (9, middle)), (True, (-width - 9, middle)), (True, (-width / 2, 9)))
+    yield True, (-width / 2, -height - 9)
+    for ring in range(1, 12):
+        shift = ring * (height + 1) / 2
+        for x in (16, -width - 16):
+            for y in (middle + shift, middle - shift):
+                yield False, (x, y)
+
+
+def _contains(outer: Any, inner: Any) -> bool:
+    return inner.x0 >= outer.x0 and inner.x1 <= outer.x1 and inner.y0 >= outer.y0 and inner.y1 <= outer.y1
+
+
+# Dark and light in turn, so that neighbours differ in grey; hatches tell the dark ones, and the light ones, apart.
+_GREYSCALE_SAFE = ("#08306b", "#c6dbef", "#d94801", "#fdd0a2", "#238b45", "#c7e9c0", "#54278f", "#dadaeb")
+_HATCHES = ("", "", "///", "///", "...", "...", "xxx", "xxx", "--", "--")
+_SHOWN = 9  # groups with an entry of their own
+
+
+def plot_timeline(line: Any, ax: Any = None) -> Any:
+    """Live bytes over the equations, stacked by source."""
+    ax = _axes(ax, (8.5, 4.5))
+    groups = _largest(line.groups, len(line))
+    scale, unit = _unit(line.peak)
+    steps = range(1, len(line) + 1)
+    bottom = [0.0] * len(line)
+    for i, (name, values) in enumerate(groups.items()):
+        top = [low + value / scale for low, value in zip(bottom, values, strict=True)]
+        colour = _GREYSCALE_SAFE[i % len(_GREYSCALE_SAFE)]
+        hatch = _HATCHES[i % len(_HATCHES)]
+        ax.fill_between(steps, bottom, top, step="mid", facecolor=colour, hatch=hatch, linewidth=0,
+                        edgecolor="white" if i % 2 == 0 else "0.35",
+                        label=name)  # fmt: skip
+        bottom = top
+    ax.step(steps, bottom, where="mid", color="black", linewidth=1.0)
+    if 0 < line.boundary < len(line):
+        ax.axvline(line.boundary + 0.5, color="black", linestyle=":", linewidth=1.0)
+    ax.set_xlabel("equation of the program")
+    ax.set_ylabel(f"alive ({unit}, estimate)")
+    ax.set_xlim(1, max(len(line), 2))
+    height = max(bottom, default=1.0) or 1.0
+    ax.set_ylim(0, 1.3 * height)
+    _annotate_peak(ax, line, height, unit)
+    share = line.boundary / max(len(line), 1)
+    for text, x in (("forward", share / 2), ("backward", (1 + share) / 2)):
+        if 0 < line.boundary < len(line):
+            ax.text(x, 0.985, text, transform=ax.transAxes, ha="center", va="top", fontsize=9)
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
+    return ax
+
+
+def _annotate_peak(ax: Any, line: Any, height: float, unit: str) -> None:
+    at = line.peak_at + 1
+    source = f" at {line[line.peak_at].source}" if len(line) and line[line.peak_at].source else ""
+    side = "left" if at < 0.5 * len(line) else "right"
+    ax.plot([at], [height], "v", color="black", markersize=7)
+    ax.annotate(f"peak {height:.3g} {unit}{source}", (at, height), xytext=(0, 12), textcoords="offset points",
+                ha=side, va="bottom", fontsize=9)  # fmt: skip
+
+
+def _largest(groups: dict[str, list[int]], length: int) -> dict[str, list[int]]:
+    """The groups that matter, the others as one."""
+    ranked = sorted(groups, key=lambda name: -max(groups[name], default=0))
+    shown = set(ranked if len(ranked) <= _SHOWN + 1 else ranked[:_SHOWN])
+    rest = [values for name, values in groups.items() if name not in shown]
+    kept = {name: values for name, values in groups.items() if name in shown}
+    if rest:
+        kept[f"{len(rest)} others"] = [sum(values[i] for values in rest) for i in range(length)]
+    return kept

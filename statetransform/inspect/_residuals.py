@@ -1,0 +1,232 @@
+"""`residuals` and `print_saved_residuals`: what reverse mode keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from .._analysis.advice import advise
+from .._analysis.residuals import Residual, list_residuals
+from .._analysis.sizes import format_bytes
+from .._analysis.split import split
+from .._analysis.staged import stage
+from ._table import Report, Table
+
+KINDS = ("argument", "state", "constant", "computed", "named")
+_FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")
+
+
+class Residuals(Report, Sequence[Residual]):
+    """What reverse mode keeps: a sequence of records that prints as a table.
+
+    Attributes:
+        name: of the function.
+        notes: sentences about checkpoints and policies that do not do what they seem to do.
+
+    References:
+      https://docs.jax.dev/en/latest/gradient-checkpointing.html
+
+    Example:
+      >>> from statetransform import inspect
+      >>> import jax.numpy as jnp
+      >>> found = inspect.residuals(lambda x: jnp.sin(x) * x, jnp.ones(4))
+      >>> len(found), found.bytes, found.totals
+      (3, 48, {'argument': 16, 'computed': 32})
+    """
+
+    def __init__(self, records: Sequence[Residual], name: str, notes: Sequence[str] = ()) -> None:
+        self._records = tuple(records)
+        self.name: str = name
+        self.notes: tuple[str, ...] = tuple(notes)
+
+    @overload
+    def __getitem__(self, index: int) -> Residual: ...
+    @overload
+    def __getitem__(self, index: slice) -> Residuals: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Residuals(self._records[index], self.name, self.notes)
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all residuals; a value that is also an argument or a state counts too."""
+        return sum(record.bytes for record in self._records)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes by kind, for the kinds that occur."""
+        present = [kind for kind in KINDS if any(record.kind == kind for record in self)]
+        return {kind: sum(record.bytes for record in self if record.kind == kind) for kind in present}
+
+    def sort(self, key: str = "bytes") -> Residuals:
+        """The same records in another order: numbers from large to small, text from a to z.
+
+        Args:
+          key: a field of `Residual`.
+        """
+        _check_field(key, "sort")
+        value = lambda record: getattr(record, key)
+        numbers = all(isinstance(value(r), int) for r in self)
+        ordered = sorted(self, key=(lambda r: -value(r)) if numbers else (lambda r: str(value(r) or "~")))
+        return Residuals(ordered, self.name, self.notes)
+
+    def by(self, key: str) -> Groups:
+        """Groups of records with the same value of a field, the largest first.
+
+        Args:
+          key: "source", "primitive", "state", "kind", or any other field of `Residual`.
+
+        Returns:
+          A mapping from the field's value to the records; prints as a table.
+
+        Raises:
+          ValueError: there is no such field.
+        """
+        _check_field(key, "group")
+        groups: dict[Any, list[Residual]] = {}
+        for record in self:
+            groups.setdefault(getattr(record, key), []).append(record)
+        return Groups(key, {value: Residuals(records, self.name) for value, records in groups.items()}, self.name)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per residual, with the fields of `Residual`."""
+        return [{name: getattr(record, name) for name in _FIELDS} for record in self]
+
+    def table(self) -> Table:
+        """The records, with totals in the title and the notes below."""
+        totals = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in self.totals.items())
+        title = (
+            f"residuals of {self.name}: {len(self)} array{'' if len(self) == 1 else 's'}, {format_bytes(self.bytes)}"
+        )
+        title += f" ({totals})" if totals else ""
+        has_loops = any(record.iterations > 1 for record in self)
+        columns = ["kind", "name", "type", ">bytes", *([">per iteration"] if has_loops else []), "computed by", "at"]
+        return Table(title, columns, [_row(record, has_loops) for record in self], self.notes)
+
+
+def _row(record: Residual, has_loops: bool) -> list[str]:
+    loop = [f"{record.iterations} x {format_bytes(record.per_iteration)}" if record.iterations > 1 else ""]
+    return [
+        record.kind,
+        record.name or "",
+        f"{record.dtype}[{','.join(map(str, record.shape))}]",
+        format_bytes(record.bytes),
+        *(loop if has_loops else []),
+        record.primitive or "",
+        record.source or "",
+    ]
+
+
+class Groups(Report, Mapping[Any, Residuals]):
+    """Residuals by the value of one field, the largest group first."""
+
+    def __init__(self, key: str, groups: dict[Any, Residuals], name: str) -> None:
+        self._key, self._name = key, name
+        self._groups = dict(sorted(groups.items(), key=lambda item: -item[1].bytes))
+
+    def __getitem__(self, value: Any) -> Residuals:
+        return self._groups[value]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per group: the field's value, the number of arrays and their bytes."""
+        return [{self._key: value, "arrays": len(group), "bytes": group.bytes} for value, group in self.items()]
+
+    def table(self) -> Table:
+        """A row per group."""
+        whole = sum(group.bytes for group in self.values()) or 1
+        rows = [
+            [str(value) if value is not None else "-", str(len(group)), format_bytes(group.bytes), _share(group, whole)]
+            for value, group in self.items()
+        ]
+        return Table(f"residuals of {self._name} by {self._key}", [self._key, ">arrays", ">bytes", ">share"], rows)
+
+
+def _share(group: Residuals, whole: int) -> str:
+    return f"{100 * group.bytes / whole:.0f} %"
+
+
+def _check_field(key: str, verb: str) -> None:
+    if key not in _FIELDS:
+        raise ValueError(f"residuals do not {verb} by {key!r}; the fields are {', '.join(_FIELDS)}")
+
+
+def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
+    """What reverse mode keeps of a function for the backward pass: :func:`jax.ad_checkpoint.print_saved_residuals`
+    as data, with bytes, over states, and with the names and lines of what is inside loops and compiled functions.
+
+    The function is differentiated as `transform.vjp` does it: what it returns, with respect to all arguments and all
+    states that it reads; what it writes is auxiliary. Only if it returns nothing of a floating-point type is it
+    differentiated in the states that it writes. Nothing is computed, and no state is written.
+
+    Args:
+      f: a function, bound method, or what a transform makes of one (`transform.jit`, `transform.checkpoint`, ...).
+      *args, **kwargs: its arguments, or `jax.ShapeDtypeStruct` in the place of arrays. Auxiliary output that JAX
+        cannot trace is left out.
+
+    Returns:
+      The records, in JAX's order: constants, arguments, states, then what was computed. Sizes are in bytes; a value
+      in a loop has the number of iterations as the first dimension of its shape.
+
+    Raises:
+      TypeError: `f` is not callable, or JAX cannot differentiate it at these arguments.
+
+    References:
+      https://docs.jax.dev/en/latest/gradient-checkpointing.html
+
+    Example:
+      >>> from statetransform import State, inspect
+      >>> import jax.numpy as jnp
+      >>> w = State(jnp.ones((4, 4)), name="w")
+      >>> def layer(x):
+      ...     return jnp.sin(w.value @ x)
+      >>> print(inspect.residuals(layer, jnp.ones(4)))
+      residuals of layer: 3 arrays, 96 B (argument 16 B, state 64 B, computed 16 B)
+      kind      name  type          bytes  computed by  at
+      --------  ----  ------------  -----  -----------  ------...
+      argument  x     float32[4]     16 B
+      state     w     float32[4,4]   64 B               <docte...
+      computed        float32[4]     16 B  cos          <docte...
+    """
+    staged = stage(f, args, kwargs)
+    halves = split(staged)
+    return Residuals(list_residuals(halves), staged.name, advise(staged, halves))
+
+
+def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Prints what reverse mode keeps, a line for each array: :func:`jax.ad_checkpoint.print_saved_residuals`, with
+    states by name.
+
+    Where JAX stops at the loop or the compiled function that a value comes out of, the line and the name are those of
+    the equation inside.
+
+    Args:
+      f, `*args`, `**kwargs`: as for `residuals`.
+
+    Raises:
+      TypeError: `f` is not callable, or JAX cannot differentiate it at these arguments.
+
+    References:
+      https://docs.jax.dev/en/latest/gradient-checkpointing.html
+
+    Example:
+      >>> from statetransform import State, inspect
+      >>> import jax.numpy as jnp
+      >>> w = State(jnp.ones((4, 4)), name="w")
+      >>> inspect.print_saved_residuals(lambda x: jnp.sin(w.value @ x), jnp.ones(4))
+      f32[4] from the argument x
+      f32[4,4] from the state 'w'
+      f32[4] output of cos from <doctest ...
+    """
+    for record in list_residuals(split(stage(f, args, kwargs))):
+        print(record.listed)

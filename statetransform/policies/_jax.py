@@ -1,0 +1,111 @@
+"""JAX's own policies, those with arguments made into objects that remember them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from .._analysis.policy import Policy, Verdict
+from ._combine import any_of
+
+_jax = jax.checkpoint_policies
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Made(Policy):
+    """A policy that JAX makes from arguments. Equal arguments give equal policies, which JAX's own are not."""
+
+    shown: str
+    mentioned: frozenset[str]
+    rule: Callable[..., Any] = dataclasses.field(compare=False)
+
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
+        del source
+        return self.rule(primitive, *avals, **params)
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> _Made:
+    arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
+    return _Made(f"{factory.__name__}({', '.join(arguments)})", frozenset(names), factory(*args, **kwargs))
+
+
+def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
+    """Saves the values that :func:`checkpoint_name` gave one of these names, and nothing else.
+
+    The policy to use when you know which intermediates are dear: name them in the model, list them here.
+
+    >>> save_only_these_names("attention", "hidden")
+    save_only_these_names('attention', 'hidden')
+    """
+    names = names_which_can_be_saved
+    return _made(_jax.save_only_these_names, names, *names)
+
+
+def save_any_names_but_these(*names_not_to_save: str) -> Policy:
+    """Saves every named value except those with one of these names.
+
+    >>> save_any_names_but_these("logits")
+    save_any_names_but_these('logits')
+    """
+    return _made(_jax.save_any_names_but_these, names_not_to_save, *names_not_to_save)
+
+
+def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
+    """Saves everything, in spite of its name: an unnamed value that is the same number may be saved in place of the
+    named one, and JAX saves both. Use ``none_of(save_only_these_names(...))`` with the same effect in mind and the
+    same result, or better :func:`save_any_names_but_these`.
+
+    >>> save_anything_except_these_names("logits")
+    save_anything_except_these_names('logits')
+    """
+    return _made(_jax.save_anything_except_these_names, names_not_to_save, *names_not_to_save)
+
+
+def save_from_both_policies(policy_1: Callable[..., Any], policy_2: Callable[..., Any]) -> Policy:
+    """Saves what either of two policies saves: :func:`any_of` of two, which also takes policies that offload."""
+    return any_of(policy_1, policy_2)
+
+
+def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+    """Moves the results of matrix products without batch dimensions to another memory, and recomputes the rest.
+
+    For when the device's memory is short and the link to the host is idle.
+
+    >>> offload_dot_with_no_batch_dims("device", "pinned_host")
+    offload_dot_with_no_batch_dims('device', 'pinned_host')
+    """
+    return _made(_jax.offload_dot_with_no_batch_dims, (), offload_src, offload_dst)
+
+
+def save_and_offload_only_these_names(
+    *,
+    names_which_can_be_saved: Iterable[str],
+    names_which_can_be_offloaded: Iterable[str],
+    offload_src: str,
+    offload_dst: str,
+) -> Policy:
+    """Saves the values with some names, moves those with others to another memory, and recomputes the rest.
+
+    >>> save_and_offload_only_these_names(
+    ...     names_which_can_be_saved=["a"],
+    ...     names_which_can_be_offloaded=["b"],
+    ...     offload_src="device",
+    ...     offload_dst="pinned_host",
+    ... )
+    save_and_offload_only_these_names(names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], ...)
+    """
+    saved, offloaded = list(names_which_can_be_saved), list(names_which_can_be_offloaded)
+    return _made(
+        _jax.save_and_offload_only_these_names,
+        (*saved, *offloaded),
+        names_which_can_be_saved=saved,
+        names_which_can_be_offloaded=offloaded,
+        offload_src=offload_src,
+        offload_dst=offload_dst,
+    )

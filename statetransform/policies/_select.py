@@ -1,0 +1,157 @@
+"""Policies that look at a value's size, or at where it was computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import re
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+
+from .._analysis.policy import Policy, Unknown, Verdict
+from .._analysis.sizes import format_bytes, nbytes, parse_bytes
+from .._analysis.sources import Source
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached_bytes(primitive: Any, avals: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> int:
+    return _bytes_of_outputs(primitive, avals, dict(params))
+
+
+def _bytes_of_outputs(primitive: Any, avals: tuple[Any, ...], params: dict[str, Any]) -> int:
+    # JAX tells a policy what goes into an equation. What comes out follows from the primitive's shape rule.
+    if primitive.name == "name":
+        return nbytes(avals[0])
+    out = jax.eval_shape(lambda *args: primitive.bind(*args, **primitive.get_bind_params(params)), *avals)
+    # One verdict holds for all outputs of an equation, so the largest one decides.
+    return max((nbytes(aval) for aval in jax.tree.leaves(out)), default=0)
+
+
+def output_bytes(primitive: Any, avals: tuple[Any, ...], params: dict[str, Any]) -> int:
+    """The bytes of the largest output of an equation, from what JAX tells a policy about it."""
+    try:
+        return _cached_bytes(primitive, avals, tuple(sorted(params.items())))
+    except TypeError:  # a parameter that cannot be hashed
+        return _bytes_of_outputs(primitive, avals, params)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _BySize(Policy):
+    limit: int
+    larger: bool
+
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
+        del source
+        size = output_bytes(primitive, avals, params)
+        return size > self.limit if self.larger else size < self.limit
+
+    def __repr__(self) -> str:
+        return f"save_{'larger' if self.larger else 'smaller'}_than({format_bytes(self.limit)!r})"
+
+
+def save_larger_than(size: int | str) -> Policy:
+    """Saves the values of more than this many bytes each, a number or text such as ``"1 MiB"``.
+
+    Large values are few, and the dearest to keep: mostly useful inside ``all_of`` and ``none_of``.
+
+    >>> save_larger_than("64 KiB")
+    save_larger_than('64 KiB')
+    """
+    return _BySize(parse_bytes(size), larger=True)
+
+
+def save_smaller_than(size: int | str) -> Policy:
+    """Saves the values of fewer than this many bytes each: what is cheap to keep, such as statistics of a norm.
+
+    >>> save_smaller_than(4096)
+    save_smaller_than('4 KiB')
+    """
+    return _BySize(parse_bytes(size), larger=False)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _FromSource(Policy):
+    file: str
+    first: int
+    last: int | None
+    shown: str
+
+    asks_source: ClassVar[bool] = True
+
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Source | Unknown | None) -> Verdict:
+        del primitive, avals, params
+        if isinstance(source, Unknown):
+            raise TypeError(
+                f"{self!r} cannot be honoured here: jax.checkpoint does not tell a policy where a value was computed. "
+                "Use it with statetransform.transform.checkpoint."
+            )
+        if source is None:
+            return False
+        file = source.file.replace(os.sep, "/")
+        same_file = file == self.file or file.endswith("/" + self.file)
+        return same_file and self.first <= source.line and (self.last is None or source.line <= self.last)
+
+    def __repr__(self) -> str:
+        return f"save_from({self.shown})"
+
+
+def save_from(where: Callable[..., Any] | str | os.PathLike[str]) -> Policy:
+    """Saves the values computed at one place of your code.
+
+    A value belongs to the innermost line of the call stack that is neither JAX's nor this package's. JAX does not
+    tell a policy where a value comes from, so this one works with ``statetransform.transform.checkpoint``, which
+    names the chosen values first, and is an error elsewhere. Values that first appear in a derivative are not chosen.
+
+    Args:
+        where: A function: the lines of its body, with the functions defined inside it. Or the end of a file's
+            path, with ``:line`` or ``:first-last`` behind it or not.
+
+    Returns:
+        The policy.
+
+    >>> save_from("model.py:12"), save_from("layers/attention.py")
+    (save_from('model.py:12'), save_from('layers/attention.py'))
+    """
+    if isinstance(where, (str, os.PathLike)):
+        text = os.fspath(where)
+        match = re.fullmatch(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?", text)
+        if match is None:
+            raise ValueError(f"save_from cannot read {text!r}; write 'file.py', 'file.py:12' or 'file.py:12-20'")
+        first, last = match["first"], match["last"]
+        start = int(first) if first else 0
+        end = int(last) if last else (int(first) if first else None)
+        return _FromSource(match["file"].replace(os.sep, "/").removeprefix("./"), start, end, repr(text))
+    code = _code_of(where)
+    return _FromSource(
+        code.co_filename.replace(os.sep, "/"),
+        code.co_firstlineno,
+        _last_line(code),
+        getattr(where, "__qualname__", repr(where)),
+    )
+
+
+def _code_of(where: Any) -> types.CodeType:
+    found = inspect.unwrap(where) if callable(where) else where
+    while isinstance(found, functools.partial):
+        found = inspect.unwrap(found.func)
+    found = getattr(found, "__func__", found)
+    if not hasattr(found, "__code__") and not isinstance(found, type):
+        found = getattr(type(found).__call__, "__func__", type(found).__call__) if callable(found) else found
+    code = getattr(found, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        raise TypeError(
+            f"save_from takes a function written in Python, or a file as text, not {where!r} "
+            f"of type {type(where).__name__}"
+        )
+    return code
+
+
+def _last_line(code: types.CodeType) -> int:
+    own = [line for _, _, line in code.co_lines() if line is not None]
+    inner = [_last_line(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return max([code.co_firstlineno, *own, *inner])

@@ -1,0 +1,114 @@
+"""A checkpoint that cannot lower memory, and a policy that keeps nothing, are said in one sentence."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from statetransform import State, inspect, policies, transform
+
+W = jnp.ones((64, 64))
+X = jnp.ones((64,))
+body = lambda c, _: (jnp.sin(W @ jnp.tanh(c)), None)
+layer = lambda w, x: jnp.tanh(jnp.sin(w @ x))
+loop = lambda x: lax.scan(body, x, None, length=50)[0]
+
+
+def net(w, x):
+    for _ in range(4):
+        x = layer(w, x)
+    return x
+
+
+def careful(w, x):
+    for _ in range(4):
+        x = transform.checkpoint(layer)(w, x)
+    return x
+
+
+@pytest.mark.parametrize("checkpoint", [transform.checkpoint, jax.checkpoint])
+def test_around_a_whole_loop(checkpoint):
+    (note,) = inspect.residuals(checkpoint(loop), X).notes
+    assert "is around a whole loop" in note
+    assert "all 50 iterations (37.5 KiB)" in note
+    assert "scan(checkpoint(body), ...)" in note
+
+
+def test_around_nearly_everything():
+    (note,) = inspect.residuals(transform.checkpoint(net), W, X).notes
+    assert note.startswith("The checkpoint of net (test_advice.py:")
+    assert "one checkpoint for each of several pieces" in note
+
+
+def test_around_what_fuses():
+    act = transform.checkpoint(lambda y: jnp.maximum(y, 0.0) * 2.0)
+    (note,) = inspect.residuals(lambda w, x: w @ act(w @ x), W, X).notes
+    assert "does not lower what is kept" in note
+    assert "elementwise operations only, which XLA fuses" in note
+
+
+def test_a_policy_that_looks_for_another_name():
+    named = lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "act"))
+    for policy in (policies.save_only_these_names("Act"), jax.checkpoint_policies.save_only_these_names("Act")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", policies.PolicyWarning)  # of our own policies, which remember their names
+            report = inspect.residuals(transform.checkpoint(named, policy=policy), X)
+        (note,) = report.notes
+        assert re.match("The policy save_?only_?these_?names", note, re.IGNORECASE)
+        assert "keeps nothing: the names of values there are: 'act'" in note
+
+
+def test_batched_products_under_vmap_over_weights():
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    fun = jax.vmap(transform.checkpoint(layer, policy=policy))
+    (note,) = inspect.residuals(fun, jnp.ones((3, 64, 64)), jnp.ones((3, 64))).notes
+    assert "all have a batch dimension, as under `vmap` over weights; try `policies.dots_saveable`" in note
+
+
+def test_products_where_there_are_none():
+    (note,) = inspect.residuals(transform.checkpoint(jnp.sin, policy=policies.dots_saveable), X).notes
+    assert "there is no matrix product in it" in note
+
+
+def test_a_policy_of_ones_own_that_chooses_nothing():
+    def never(*_, **__):
+        return False
+
+    (note,) = inspect.residuals(transform.checkpoint(net, policy=never), W, X).notes
+    assert "never of the checkpoint of net" in note
+    assert "chooses none of the values there" in note
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        net,
+        careful,
+        lambda w, x: lax.scan(jax.checkpoint(body), x, None, length=50)[0],
+        transform.checkpoint(net, policy=policies.dots_saveable),
+        lambda w, x: transform.checkpoint(net)(w, transform.checkpoint(net)(w, x)),
+    ],
+)
+def test_a_checkpoint_that_helps_is_not_talked_about(fun):
+    assert inspect.residuals(fun, W, X).notes == ()
+
+
+def test_a_step_of_a_simulation_is_not_talked_about():
+    u = State(X, name="u")
+
+    @transform.checkpoint
+    def step(dt):
+        u.value = u.value + dt * jnp.sin(W @ u.value)
+
+    def run(dt):
+        transform.for_loop(lambda: step(dt), length=10)
+        return u.value.sum()
+
+    assert inspect.residuals(run, 0.1).notes == ()
+    assert all("returns nothing" in note for note in inspect.residuals(step, 0.1).notes)

@@ -1,0 +1,221 @@
+"""`cost` and `compare`: what a gradient step costs, and which checkpointing is worth it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from statetransform import State, inspect, policies, transform
+
+W = jnp.full((64, 64), 0.01)
+X = jnp.ones((128, 64))
+
+
+def layer(w, x):
+    return jnp.tanh(jnp.sin(x @ w))
+
+
+def net(w, x):
+    for _ in range(4):
+        x = layer(w, x)
+    return x.sum()
+
+
+def each(w, x):
+    for _ in range(4):
+        x = jax.checkpoint(layer)(w, x)
+    return x.sum()
+
+
+def loop(w, x):
+    return lax.scan(jax.checkpoint(lambda c, _: (layer(w, c), None)), x, None, length=4)[0].sum()
+
+
+def reference(fun, *args):
+    """The same step by hand."""
+    step = jax.value_and_grad(fun, argnums=tuple(range(len(args))))
+    return jax.jit(step).lower(*args).compile()
+
+
+def test_numbers_are_those_of_the_compiled_step():
+    found, compiled = inspect.cost(net, W, X), reference(net, W, X)
+    memory = compiled.memory_analysis()
+    assert found.argument_bytes == memory.argument_size_in_bytes == W.nbytes + X.nbytes
+    assert found.temporary_bytes == memory.temp_size_in_bytes
+    counts = compiled.cost_analysis()
+    counts = counts[0] if isinstance(counts, list) else counts
+    assert found.flops == counts["flops"]
+    assert found.bytes_accessed == counts["bytes accessed"]
+    assert found.estimates == {"bytes_accessed"}
+
+
+def test_states_are_arguments_and_their_gradients_outputs():
+    w = State(W, name="w")
+    found = inspect.cost(lambda x: net(w.value, x), X)
+    twin = inspect.cost(net, W, X)
+    assert (found.flops, found.argument_bytes, found.output_bytes) == (
+        twin.flops,
+        twin.argument_bytes,
+        twin.output_bytes,
+    )
+
+
+def test_a_loop_makes_the_flops_an_estimate_that_counts_every_iteration():
+    found = inspect.cost(loop, W, X)
+    assert "flops" in found.estimates
+    assert 0.9 < found.flops / inspect.cost(each, W, X).flops < 1.5
+    assert found.flops > 2 * reference(loop, W, X).cost_analysis()["flops"]
+    assert "estimate: counted before compilation with each loop as often as it runs" in str(found)
+
+
+def test_a_loop_of_unknown_length_says_so():
+    found = inspect.cost(lambda n, x: (lax.while_loop(lambda i: i < n, lambda i: i + 1, 0), x.sum())[1], 3, X)
+    assert found.flops is not None
+
+
+def test_the_table_says_what_is_an_estimate_and_the_export_is_plain():
+    found = inspect.cost(net, W, X)
+    rows = json.loads(json.dumps(found.to_dicts()))
+    assert [row["quantity"] for row in rows if row["estimate"]] == ["bytes_accessed"]
+    assert "estimate: the compiler's, without caches" in str(found)
+    assert "buffers of the compiled program" in found._repr_html_()
+
+
+def test_outputs_that_are_no_scalars_and_steps_that_return_nothing():
+    u = State(X, name="u")
+
+    def step(dt):
+        u.value = u.value + dt * jnp.sin(u.value)
+
+    assert inspect.cost(step, 0.1).output_bytes >= 2 * X.nbytes
+    assert inspect.cost(jnp.sin, X).argument_bytes == 2 * X.nbytes  # the cotangent is an argument
+
+
+def test_nothing_is_run_and_no_state_is_written():
+    count = State(0, name="count")
+
+    def f(x):
+        count.value = count.value + 1
+        return x.sum()
+
+    inspect.cost(f, X)
+    inspect.compare({"f": f}, X)
+    inspect.timeline(f, X)
+    assert count.value == 0
+
+
+def test_candidates_side_by_side():
+    found = inspect.compare({"plain": net, "each layer": each, "everything": policies.everything_saveable}, W, X)
+    assert [row.name for row in found] == ["plain", "each layer", "everything"]
+    assert found["plain"].recompute_ratio == 1.0
+    assert found["each layer"].residual_bytes < found["plain"].residual_bytes
+    assert found["everything"].residual_bytes == found["plain"].residual_bytes
+    assert found["each layer"].time is None
+    for row in found:
+        dominated = [o for o in found if o.memory <= row.memory and o.flops <= row.flops
+                     and (o.memory < row.memory or o.flops < row.flops)]  # fmt: skip
+        assert row.is_best == (not dominated)
+    assert set(found.best) == {row.name for row in found if row.is_best}
+
+
+def test_loops_are_compared_by_what_they_ask_for():
+    plain = lambda w, x: lax.scan(lambda c, _: (layer(w, c), None), x, None, length=16)[0].sum()
+    again = lambda w, x: lax.scan(jax.checkpoint(lambda c, _: (layer(w, c), None)), x, None, length=16)[0].sum()
+    found = inspect.compare({"plain": plain, "checkpoint": again}, W, X)
+    assert found["plain"].recompute_ratio == 1.0
+    assert 1.2 < found["checkpoint"].recompute_ratio < 1.5
+    assert found["checkpoint"].temporary_bytes < found["plain"].temporary_bytes
+    assert found.best == ["checkpoint", "plain"]
+    assert "FLOPs are an estimate" in str(found)
+
+
+def test_policies_stand_for_the_function_among_the_candidates_or_the_first_argument():
+    candidates = {"none": None, "dots": policies.dots_saveable, "jax": jax.checkpoint_policies.nothing_saveable}
+    first = inspect.compare(candidates, net, W, X)
+    second = inspect.compare({"f": net, **candidates}, W, X)
+    assert [r.residual_bytes for r in first] == [r.residual_bytes for r in second][1:]
+    assert first["dots"].residual_bytes < first["none"].residual_bytes
+    assert first["jax"].residual_bytes == W.nbytes + X.nbytes
+
+
+@pytest.mark.parametrize(
+    ("candidate", "is_policy"),
+    [
+        (policies.dots_saveable, True),
+        (policies.save_only_these_names("a"), True),
+        (jax.checkpoint_policies.save_only_these_names("a"), True),
+        (jax.checkpoint_policies.save_from_both_policies(policies.dots_saveable, policies.nothing_saveable), True),
+        (lambda prim, *_, **__: prim.name == "sin", True),
+        (None, True),
+        (net, False),
+        (jnp.sin, False),
+        (jax.checkpoint(net), False),
+        (transform.checkpoint(net), False),
+        (jax.jit(net), False),
+        (lambda *args, **kwargs: net(*args, **kwargs), False),
+    ],
+)
+def test_policies_and_functions_are_told_apart(candidate, is_policy):
+    from statetransform.inspect._compare import _is_policy
+
+    assert _is_policy(candidate) is is_policy
+
+
+def test_states_and_policies_that_ask_for_lines_can_be_compared():
+    w = State(W, name="w")
+    model = lambda x: net(w.value, x)
+    found = inspect.compare({"plain": model, "from": policies.save_from(layer)}, X)
+    assert found["from"].residual_bytes <= found["plain"].residual_bytes
+
+
+def test_a_name_that_no_value_bears_is_a_note():
+    found = inspect.compare({"typo": policies.save_only_these_names("zzz")}, net, W, X)
+    assert "has no effect for 'zzz'" in str(found)
+
+
+def test_run_time_on_request():
+    found = inspect.compare({"plain": net}, W, X, time=True)
+    assert found[0].time > 0
+    assert "time" in str(found)
+    assert inspect.compare({"plain": net}, jax.ShapeDtypeStruct((64, 64), jnp.float32), X, time=True)[0].time is None
+
+
+@pytest.mark.parametrize(
+    ("candidates", "error", "words"),
+    [
+        ({}, ValueError, "at least one candidate"),
+        ({"a": policies.dots_saveable}, TypeError, "no function comes first in the arguments"),
+        ({"a": "dots_saveable"}, TypeError, "Write policy=policies.dots_saveable"),
+        ({"a": policies.save_only_these_names}, TypeError, "makes a policy and is not one itself"),
+    ],
+)
+def test_what_cannot_be_compared_says_what_to_write(candidates, error, words):
+    with pytest.raises(error, match=words):
+        inspect.compare(candidates, X)
+
+
+def test_the_plot_has_units_and_labels_that_do_not_overlap():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    names = {f"policy {p}": getattr(policies, p) for p in ("dots_saveable", "nothing_saveable", "everything_saveable")}
+    found = inspect.compare({"plain": net, "checkpoint each layer": each, **names, "none": None}, W, X)
+    ax = found.plot()
+    assert "KiB" in ax.get_ylabel()
+    assert "FLOPs" in ax.get_xlabel()
+    renderer = ax.figure.canvas.get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in ax.texts]
+    assert len(boxes) == len(found)
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+    matplotlib.pyplot.close(ax.figure)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    found = inspect.compare({"plain": net}, W, X)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        found.plot()

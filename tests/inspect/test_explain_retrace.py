@@ -1,0 +1,218 @@
+"""Why a function was traced again: which argument, static value, state or setting changed, from what to what."""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, inspect, transform
+
+TRANSFORMS = [transform.jit, transform.checkpoint, transform.named_call]
+
+
+def changes(wrapped, trace: int) -> list[tuple[str, str, str, str]]:
+    return [tuple(change) for change in inspect.explain_retrace(wrapped)[trace].changes]
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+def test_the_first_trace_says_what_it_was_made_for_and_where(wrap):
+    u = State(jnp.zeros(3), name="u")
+    f = wrap(lambda x: u.value * x)
+    assert len(inspect.explain_retrace(f)) == 0
+    f(jnp.ones(3))
+    f(jnp.zeros(3))
+    (only,) = inspect.explain_retrace(f)
+    assert only.site[0] == __file__
+    assert only.compared_to is None
+    assert changes(f, 0) == [
+        ("argument", "x", "not there", "float32[3]"),
+        ("state", "u", "not there", "float32[3]"),
+    ]
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (jnp.ones(3), jnp.ones(4), ("argument", "x", "float32[3]", "float32[4]")),
+        (jnp.ones(3), jnp.ones(3, int), ("argument", "x", "float32[3]", "int32[3]")),
+        (1.0, jnp.float32(1), ("argument", "x", "float32[] (weak)", "float32[]")),
+        ({"a": 1.0}, {"a": 1.0, "b": 2}, ("argument", "x['b']", "not there", "int32[] (weak)")),
+    ],
+)
+def test_an_argument_of_another_type(wrap, before, after, shown):
+    f = wrap(lambda x: jax.tree.map(jnp.sin, x))
+    f(before)
+    f(after)
+    assert changes(f, 1) == [shown]
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint])
+def test_a_static_argument_of_another_value(wrap):
+    @functools.partial(wrap, static_argnums=(1,))
+    def power(x, n):
+        return x**n
+
+    power(2.0, 2)
+    power(2.0, 3)
+    assert changes(power, 1) == [("static argument", "n", "2", "3")]
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+def test_a_state_of_another_type_or_structure(wrap):
+    u = State(jnp.zeros(3), name="u")
+    f = wrap(lambda: jax.tree.leaves(u.value)[0].sum())
+    f()
+    u.value = jnp.zeros((2, 2))
+    f()
+    u.value = {"a": jnp.zeros(3), "b": 1}
+    f()
+    assert changes(f, 1) == [("state", "u", "float32[3]", "float32[2,2]")]
+    assert changes(f, 2)[0][3] == "{'a': float32[3], 'b': int32[] (weak)}"
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+def test_a_static_state_of_another_value(wrap):
+    mode = State("train", name="mode", static=True)
+    f = wrap(lambda x: x if mode.value == "train" else -x)
+    f(1.0)
+    mode.value = "test"
+    f(1.0)
+    assert changes(f, 1) == [("static state", "mode", "'train'", "'test'")]
+
+
+class Model:
+    """A weight."""
+
+    def __init__(self) -> None:
+        self.w = State(jnp.ones(3), name="w")
+
+    @transform.jit
+    def compiled(self, x):
+        return self.w.value * x
+
+    @transform.checkpoint(static_argnames=("flag",))
+    def again(self, x, flag=True):
+        return self.w.value * x if flag else x
+
+
+@pytest.mark.parametrize("method", ["compiled", "again"])
+def test_another_instance_and_a_state_in_the_place_of_another(method):
+    getattr(Model, method)._store.clear() if method == "compiled" else getattr(Model, method)._cache.clear()
+    first, second = Model(), Model()
+    for model in (first, second):
+        getattr(model, method)(1.0)
+    found = {(what, name) for what, name, _, _ in changes(getattr(first, method), 1)}
+    assert found == {("object", "self"), ("state", "w")}
+    old = first.w
+    first.w = State(jnp.ones(3), name="w")
+    getattr(first, method)(1.0)
+    ((what, name, before, after),) = changes(getattr(first, method), 2)
+    assert (what, name) == ("state", "w")
+    assert before == f"no. {old._token.serial}, float32[3]"
+    assert after == f"no. {first.w._token.serial}, float32[3]"
+    assert inspect.explain_retrace(getattr(first, method))[2].compared_to == 1
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+def test_a_setting_of_jax(wrap):
+    f = wrap(lambda x: jnp.sin(x))
+    f(1)
+    with jax.default_matmul_precision("float32"):
+        f(1)
+    assert changes(f, 1) == [("setting", "jax_default_matmul_precision", "None", "float32")]
+
+
+def test_a_state_that_is_a_constant():
+    u = State(jnp.ones(3), name="u")
+    f = transform.checkpoint(lambda x: u.value * x, states=[State(0)])
+    f(1.0)
+    u.value = jnp.zeros(3)
+    f(1.0)
+    assert changes(f, 1)[0][:2] == ("constant", "u")
+
+
+def test_a_trace_for_one_call_only():
+    made = []
+    f = transform.checkpoint(lambda x: made.append(State(x)) or x)
+    f(1.0)
+    f(1.0)
+    ((what, name, before, _),) = changes(f, 1)
+    assert (what, name) == ("trace", "earlier")
+    assert "stores a state that it makes" in before
+
+
+def test_each_trace_is_compared_with_the_closest_one():
+    f = transform.jit(lambda x, y: x.sum() + y.sum())
+    f(jnp.ones(1), jnp.ones(1))
+    f(jnp.ones(2), jnp.ones(2))
+    f(jnp.ones(1), jnp.ones(3))
+    third = inspect.explain_retrace(f)[2]
+    assert third.compared_to == 1
+    assert [tuple(c) for c in third.changes] == [("argument", "y", "float32[1]", "float32[3]")]
+
+
+def test_wrappers_of_one_function_share_their_log_and_clearing_forgets():
+    def f(x):
+        return x + 1
+
+    transform.jit(f)(1.0)
+    transform.jit(f)(2)
+    assert len(inspect.explain_retrace(transform.jit(f))) == 2
+    transform.jit(f).clear_cache()
+    assert len(inspect.explain_retrace(transform.jit(f))) == 0
+
+
+def test_functionalized_functions_are_explained_too():
+    u = State(1.0, name="u")
+    pure = transform.functionalize(lambda x: u.value * x)
+    pure.values(1.0)
+    pure.values(jnp.ones(2))
+    assert changes(pure, 1) == [("argument", "x", "float32[] (weak)", "float32[2]")]
+
+
+def test_the_table_and_the_export():
+    f = transform.jit(lambda x: x + 1)
+    f(1.0)
+    f(1)
+    found = inspect.explain_retrace(f)
+    title, head, _, first, second = str(found).splitlines()
+    assert title.endswith("was traced 2 times")
+    assert head.split() == ["trace", "called", "at", "what", "name", "before", "now"]
+    assert "float32[] (weak)" in second
+    assert first.split()[0] == "1"
+    assert found.to_dicts()[1]["compared_to"] == 1
+    assert found._repr_html_().count("<tr") == 3
+
+
+def test_a_log_keeps_no_state_alive():
+    def use(n):
+        s = State(jnp.ones(n), name="s")
+        f = transform.checkpoint(lambda x: s.value * x)
+        f(1.0)
+        return f, __import__("weakref").ref(s)
+
+    f, alive = use(3)
+    log = f._cache.log
+    del f
+    gc.collect()
+    assert len(log) == 1
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (transform.grad(lambda x: x), "runs its function at every call and keeps no trace. Put `transform.jit` around"),
+        (jax.jit(lambda x: x), "jax_explain_cache_misses"),
+        (lambda x: x, "explain_retrace takes a function under `transform.jit`"),
+        (3, "not 3 of type int"),
+    ],
+)
+def test_what_cannot_be_explained_says_what_to_do(what, words):
+    with pytest.raises(TypeError, match=words.replace("(", r"\(")):
+        inspect.explain_retrace(what)

@@ -1,0 +1,106 @@
+"""The forward and the backward pass side by side."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from statetransform import State, inspect, transform
+
+X = jnp.ones(3)
+
+
+class Model:
+    """A weight and a counter."""
+
+    def __init__(self) -> None:
+        self.w = State(jnp.ones((3, 3)), name="w")
+        self.count = State(0, name="count")
+
+    def __call__(self, x):
+        self.count.value = self.count.value + 1
+        return jnp.sin(self.w.value @ x)
+
+
+def test_states_and_arguments_stand_under_their_names():
+    found = inspect.fwd_bwd(Model(), X)
+    assert found.states == ("w", "count")
+    assert found.forward[0].split() == ["in", "x:f32[3],", "w:f32[3,3],", "count:i32[]"]
+    assert found.backward[-1].startswith("out   d x = ")
+    assert "d w = " in found.backward[-1]
+    assert str(found).endswith("states: w, count")
+
+
+def test_a_residual_has_the_same_name_on_both_sides():
+    found = inspect.fwd_bwd(Model(), X)
+    keep = next(line for line in found.forward if line.startswith("keep"))
+    kept = found.backward[0]
+    assert keep.removeprefix("keep").strip() == kept.removeprefix("kept").strip()
+
+
+def test_no_two_variables_share_a_name():
+    named = lambda a, b: checkpoint_name(jnp.tanh(a), "n") * jnp.sin(b)
+    found = inspect.fwd_bwd(named, X, X)
+    defined = [re.match(r"(\w+):", line) for line in [*found.forward, *found.backward]]
+    names = [match[1] for match in defined if match]
+    assert len(names) == len(set(names))
+    assert not {"a", "b"} & set(names)
+    assert any("name 'n'" in line for line in found.forward)
+
+
+def test_the_inside_of_loops_is_indented():
+    w = State(jnp.ones((3, 3)), name="w")
+    loop = lambda x: lax.scan(lambda c, _: (jnp.sin(w.value @ c), None), x, None, length=4)[0]
+    found = inspect.fwd_bwd(loop, X)
+    (head,) = [line for line in found.forward if " = scan[" in line]
+    assert "length=4" in head
+    assert head.endswith("{")
+    assert "}" in found.forward
+    assert any(line.startswith("  ") and " = sin " in line for line in found.forward)
+    assert "w" in head.split()
+
+
+def test_recomputation_shows_in_the_backward_pass():
+    found = inspect.fwd_bwd(transform.checkpoint(Model()), X)
+    assert not any("cos" in line for line in found.forward)
+    assert any("dot_general" in line for line in found.backward)
+    assert any("cos" in line for line in found.backward)
+
+
+def test_plain_text_is_in_two_columns_and_needs_no_rich(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    found = inspect.fwd_bwd(Model(), X)
+    lines = str(found).splitlines()[:-1]
+    at = {line.index("|") for line in lines}
+    assert len(at) == 1
+    assert max(at) < 80
+    with pytest.raises(ImportError, match="pip install rich"):
+        found.__rich__()
+
+
+def test_rich_colours_states_and_html_escapes():
+    console = pytest.importorskip("rich.console")
+    found = inspect.fwd_bwd(Model(), X)
+    out = io.StringIO()
+    console.Console(file=out, width=160, force_terminal=True, color_system="truecolor").print(found)
+    assert "\x1b[1;35mw" in out.getvalue()
+    plain = io.StringIO()
+    console.Console(file=plain, width=160).print(found)
+    assert "forward of Model" in plain.getvalue()
+    html = inspect.fwd_bwd(lambda x: Model()(x), X)._repr_html_()
+    assert "forward of &lt;lambda&gt;" in html
+    assert html.count("<td") == 2
+    assert html.count("<span") == html.count("</span>")
+
+
+def test_integers_keys_and_constants():
+    big = jnp.arange(9.0).reshape(3, 3)
+    found = inspect.fwd_bwd(lambda x, i: (big @ x)[i] ** 2, X, 1)
+    assert "constant0:f32[3,3]" in found.forward[0]
+    assert "d i" not in found.backward[-1]

@@ -1,0 +1,278 @@
+"""Residuals over states: kinds, names, lines, loops, totals, groups, and how they print."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+from statetransform import RandomState, State, inspect, transform
+
+X = jnp.linspace(-1.0, 1.0, 4)
+
+
+class Model:
+    """One layer, with a counter."""
+
+    def __init__(self) -> None:
+        self.w = State(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), name="w")
+        self.count = State(0, name="count")
+
+    def __call__(self, x):
+        self.count.value = self.count.value + 1
+        return jnp.sin(self.w.value @ x)
+
+    @transform.jit
+    def compiled(self, x):
+        return self(x)
+
+    @transform.checkpoint
+    def again(self, x):
+        return self(x)
+
+    @transform.checkpoint(static_argnums=(1,))
+    def several(self, x, n):
+        for _ in range(n):
+            x = self(x)
+        return x
+
+
+def kinds(found) -> list[tuple[str, str | None, tuple[int, ...], int]]:
+    return [(record.kind, record.name, record.shape, record.bytes) for record in found]
+
+
+@pytest.mark.parametrize("call", [lambda m: m, lambda m: m.__call__, lambda m: m.compiled, lambda m: transform.jit(m)])
+def test_states_are_listed_by_name_and_nothing_is_written(call):
+    model = Model()
+    assert kinds(inspect.residuals(call(model), X)) == [
+        ("argument", "x", (4,), 16),
+        ("state", "w", (4, 4), 64),
+        ("computed", None, (4,), 16),
+    ]
+    assert model.count.value == 0
+
+
+def test_a_checkpointed_method_keeps_its_arguments_and_states():
+    model = Model()
+    assert kinds(inspect.residuals(model.again, X)) == [("argument", "x", (4,), 16), ("state", "w", (4, 4), 64)]
+    assert kinds(inspect.residuals(Model.again, model, X)) == kinds(inspect.residuals(model.again, X))
+    assert kinds(inspect.residuals(model.several, X, 3)) == kinds(inspect.residuals(model.again, X))
+    assert kinds(inspect.residuals(lambda m, x: m.again(x), model, X)) == kinds(inspect.residuals(model.again, X))
+
+
+def test_the_residuals_are_those_of_the_hand_threaded_program():
+    model = Model()
+    twin = lambda x, w: jnp.sin(w @ x)
+    ours = inspect.residuals(model, X)
+    theirs = inspect.residuals(twin, X, model.w.value)
+    assert [(r.shape, r.dtype, r.primitive) for r in ours] == [(r.shape, r.dtype, r.primitive) for r in theirs]
+
+
+def test_what_is_written_is_auxiliary_as_under_vjp():
+    trace = State(X, name="trace")
+
+    def f(x):
+        trace.value = jnp.exp(trace.value * x)
+        return (x**2).sum()
+
+    assert [r.primitive for r in inspect.residuals(f, X)] == ["mul"]
+
+
+def test_a_step_that_returns_nothing_is_about_what_it_writes():
+    u = State(X, name="u")
+
+    def step(dt):
+        u.value = u.value + dt * jnp.sin(u.value)
+
+    found = inspect.residuals(step, 0.1)
+    assert {r.primitive for r in found} == {"convert_element_type", "sin", "cos"}
+    assert "step returns nothing to differentiate" in found.notes[0]
+
+
+def test_auxiliary_output_that_jax_cannot_trace_is_left_out():
+    found = inspect.residuals(lambda x: (jnp.sin(x).sum(), {"kind": "text", "n": 3, "x": None}), X)
+    assert [r.primitive for r in found] == ["cos"]
+
+
+def test_what_jax_cannot_trace_may_be_an_argument():
+    def f(model, kind, activation, x, states):
+        return activation(model(x)) * states["s"].value if kind == "scaled" else x
+
+    s = State(X, name="s")
+    found = inspect.residuals(f, Model(), "scaled", jnp.tanh, X, {"s": s})
+    assert [r.name for r in found if r.kind in ("argument", "state")] == ["x", "s", "w"]  # as created
+
+
+def test_random_states_and_pytrees_of_states_have_names():
+    rng = RandomState(0, name="rng")
+    params = State({"w": X, "b": X}, name="params")
+    found = inspect.residuals(lambda x: x * params.value["w"] * jax.random.normal(rng.split(), (4,)), X)
+    assert [r.name for r in found if r.kind in ("argument", "state")] == ["x", "params['w']"]
+
+
+def test_a_state_without_a_name_is_named_by_its_birthplace():
+    s = State(X)
+    (record,) = [r for r in inspect.residuals(lambda x: s.value * x, X) if r.kind == "state"]
+    assert record.name == f"State of test_residuals.py:{record.line}"
+    assert record.file == __file__
+
+
+def test_a_closed_over_array_is_a_constant():
+    w = jnp.ones((4, 4))
+    (record,) = inspect.residuals(lambda x: w @ x, X)
+    assert (record.kind, record.bytes) == ("constant", 64)
+
+
+def test_the_line_is_the_users_under_every_transform():
+    u = State(X, name="u")
+
+    def body(x):
+        u.value = jnp.sin(u.value * x)  # the line
+
+    line = body.__code__.co_firstlineno + 1
+    wrapped = {
+        "loop": lambda x: transform.for_loop(lambda: body(x), length=3),
+        "jit": transform.jit(body),
+        "vmap": lambda x: transform.vmap(lambda y: jnp.sum(jnp.sin(u.value * y)))(x),
+        "cond": lambda x: transform.cond(x[0] > 0, lambda: body(x), lambda: None),
+    }
+    for name, fun in wrapped.items():
+        found = inspect.residuals(lambda x, fun=fun: (fun(x), u.value.sum())[1], X)
+        assert {pathlib.Path(r.file).name for r in found if r.file} <= {"test_residuals.py"}, name
+        if name in ("loop", "jit"):
+            assert line in {r.line for r in found if r.primitive in ("sin", "cos", "mul")}
+
+
+def test_residuals_in_a_loop_are_counted_per_iteration_and_in_total_with_their_names():
+    u = State(X, name="u")
+
+    def step(x):
+        u.value = jnp.sin(checkpoint_name(u.value * x, "inner"))
+
+    def loss(x):
+        transform.for_loop(lambda: step(x), length=7)
+        return u.value.sum()
+
+    found = inspect.residuals(loss, 2.0)
+    loop = [r for r in found if r.iterations > 1]
+    assert {(r.iterations, r.per_iteration, r.bytes) for r in loop} == {(7, 16, 112)}
+    assert "u" in {r.state for r in loop}  # the carry of each iteration
+    assert "7 x 16 B" in str(found)
+
+    nested = inspect.residuals(lambda x: transform.for_loop(lambda: loss(x), length=3).sum(), 2.0)
+    assert {(r.iterations, r.per_iteration) for r in nested if r.iterations > 1} >= {(21, 16)}
+
+
+def test_a_name_inside_a_checkpointed_loop_is_shown():
+    policy = jax.checkpoint_policies.save_only_these_names("inner")
+    body = transform.checkpoint(lambda c, x: (jnp.sin(checkpoint_name(jnp.sin(c * x), "inner")), None), policy=policy)
+    found = inspect.residuals(lambda c: transform.scan(body, c, jnp.ones((5, 4)))[0], X)
+    (record,) = [r for r in found if r.kind == "named"]
+    assert (record.name, record.primitive, record.iterations, record.per_iteration) == ("inner", "sin", 5, 16)
+    assert "named 'inner'" in record.listed
+    assert "(in 5 iterations of scan)" in record.listed
+
+
+def test_totals_sorting_and_groups():
+    found = inspect.residuals(Model(), X)
+    assert found.bytes == 96
+    assert found.totals == {"argument": 16, "state": 64, "computed": 16}
+    assert [r.bytes for r in found.sort()] == [64, 16, 16]
+    assert [r.kind for r in found.sort("kind")] == ["argument", "computed", "state"]
+    assert {key: group.bytes for key, group in found.by("state").items()} == {"w": 64, None: 32}
+    assert set(found.by("primitive")) == {"cos", None}
+    assert {key: len(group) for key, group in found.by("source").items() if key} == {
+        f"test_residuals.py:{found[1].line}": 1,
+        f"test_residuals.py:{found[2].line}": 1,
+    }
+    assert found.by("kind").to_dicts()[0] == {"kind": "state", "arrays": 1, "bytes": 64}
+    assert found[:1].bytes == 16
+    with pytest.raises(ValueError, match="residuals do not group by 'colour'; the fields are shape, dtype, bytes"):
+        found.by("colour")
+
+
+def test_the_export_is_plain_data():
+    rows = inspect.residuals(Model(), X).to_dicts()
+    assert json.loads(json.dumps(rows))[1]["state"] == "w"
+    assert set(rows[0]) >= {"shape", "dtype", "bytes", "kind", "name", "state", "primitive", "file", "line", "source"}
+
+
+def test_text_is_aligned_and_needs_no_rich(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    found = inspect.residuals(Model(), X)
+    title, head, rule, *rows = str(found).splitlines()
+    assert title == "residuals of Model: 3 arrays, 96 B (argument 16 B, state 64 B, computed 16 B)"
+    assert len(rows) == 3
+    assert all(row[head.index("type") :].startswith("float32[") for row in rows)
+    assert rule.startswith("----")
+    with pytest.raises(ImportError, match="pip install rich"):
+        found.__rich__()
+
+
+def test_rich_and_html_show_the_same():
+    console = pytest.importorskip("rich.console")
+    found = inspect.residuals(Model(), X)
+    out = io.StringIO()
+    console.Console(file=out, width=120).print(found)
+    html = found._repr_html_()
+    for text in ("float32[4,4]", "w", "64 B", "state"):
+        assert text in out.getvalue()
+        assert text in html
+    assert html.count("<tr") == 4
+
+
+def test_printed_lines_name_states(capsys):
+    inspect.print_saved_residuals(Model(), X)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["f32[4] from the argument x", "f32[4,4] from the state 'w'"]
+    assert lines[2].startswith(f"f32[4] output of cos from {__file__}:")
+
+
+def test_what_is_no_function_is_an_error():
+    with pytest.raises(TypeError, match="expected a function and its arguments, got 3 of type int"):
+        inspect.residuals(3)  # type: ignore[arg-type]
+
+
+def test_a_residual_kept_twice_is_listed_without_a_crash():
+    twice = lambda x: (jnp.sin(x) * x, jnp.sin(x) * 2)
+    assert inspect.residuals(twice, X).bytes > 0
+
+
+def test_gradients_are_a_function_like_any_other():
+    model = Model()
+    found = inspect.residuals(transform.grad(lambda x: model(x).sum()), X)
+    assert "w" in {r.name for r in found}
+
+
+def test_inside_another_transform():
+    model = Model()
+
+    @transform.jit
+    def f(x):
+        sizes.append(inspect.residuals(model, x).bytes)
+        return x
+
+    sizes: list[int] = []
+    f(X)
+    assert sizes[:1] == [96]
+
+
+def test_numbers_come_out_the_same_with_states_of_numpy():
+    s = State(np.ones((4, 4), np.float32), name="s")
+    assert inspect.residuals(lambda x: jnp.sin(s.value @ x), X).totals["state"] == 64
+
+
+def test_importing_inspect_imports_neither_rich_nor_matplotlib():
+    code = "import sys, statetransform.inspect as i; print([m for m in ('rich', 'matplotlib') if m in sys.modules])"
+    root = pathlib.Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,104 @@
+"""On stateless functions the list is JAX's own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.ad_checkpoint import print_saved_residuals
+
+import statetransform
+from statetransform import inspect, transform
+
+from .programs import PROGRAMS
+
+SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", "u8": "uint8",
+         "bool": "bool", "c64": "complex64", "i8": "int8"}  # fmt: skip
+# Behind these stands the inside of a loop, a branch or a compiled function, of which JAX does not tell.
+DEEPER = ("output of jitted function", "output of scan", "output of cond", "output of while")
+
+
+def printed(fun, *args) -> list[str]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        fun(*args[:-1], **args[-1])
+    return out.getvalue().splitlines()
+
+
+def types(lines: list[str]) -> list[tuple[str, tuple[int, ...]]]:
+    found = []
+    for line in lines:
+        match = re.match(r"~?([a-z0-9<>_]+)\[([0-9,]*)\]", line)
+        assert match, line
+        shape = tuple(int(n) for n in match[2].split(",") if n)
+        found.append((SHORT.get(match[1], match[1]), shape))
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_list_agrees_with_that_of_jax_in_number_shapes_and_dtypes(name):
+    fun, args, kwargs = PROGRAMS[name]
+    theirs = types(printed(print_saved_residuals, fun, *args, kwargs))
+    ours = inspect.residuals(fun, *args, **kwargs)
+    assert [(record.dtype, record.shape) for record in ours] == theirs
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_lines_are_those_of_jax_where_jax_tells_as_much(name):
+    fun, args, kwargs = PROGRAMS[name]
+    theirs = printed(print_saved_residuals, fun, *args, kwargs)
+    ours = printed(inspect.print_saved_residuals, fun, *args, kwargs)
+    assert len(ours) == len(theirs)
+    for line, other in zip(ours, theirs, strict=True):
+        if not any(text in other for text in DEEPER) and not other.rstrip().endswith("from"):
+            assert line == other
+
+
+@pytest.mark.parametrize("name", ["layers", "named", "pytree arguments", "scan", "checkpoint a", "keywords", "cond"])
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, jax.jit, lambda f: lambda *a, **k: f(*a, **k)])
+def test_the_list_agrees_with_that_of_jax_under_a_transform(name, wrap):
+    fun, args, kwargs = PROGRAMS[name]
+    twin = {transform.jit: jax.jit, transform.checkpoint: jax.checkpoint}.get(wrap, wrap)
+    theirs = types(printed(print_saved_residuals, twin(fun), *args, kwargs))
+    ours = [(record.dtype, record.shape) for record in inspect.residuals(wrap(fun), *args, **kwargs)]
+    assert sorted(ours) == sorted(theirs)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "sine"])  # jnp.sin has no line of the user's
+def test_bytes_and_lines_are_given_and_no_line_is_of_a_library(name):
+    fun, args, kwargs = PROGRAMS[name]
+    here = pathlib.Path(__file__).parent
+    for record in inspect.residuals(fun, *args, **kwargs):
+        assert (record.bytes > 0) == (math.prod(record.shape) > 0)
+        if record.kind in ("computed", "named"):
+            assert record.primitive is not None
+            assert record.file is not None
+            assert pathlib.Path(record.file).parent == here
+            assert not record.file.startswith(str(pathlib.Path(statetransform.__file__).parent))
+
+
+@pytest.mark.slow
+def test_the_listings_are_the_same_with_remat3():
+    root = pathlib.Path(__file__).parents[2]
+    found = []
+    for setting in ("0", "1"):
+        env = {**os.environ, "JAX_REMAT3": setting, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.inspect.remat3"],
+            cwd=root,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
+    assert found[0] == found[1]

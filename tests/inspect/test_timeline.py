@@ -1,0 +1,130 @@
+"""Live bytes through the forward and the backward pass."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from statetransform import State, inspect, transform
+
+X = jnp.ones((256, 64))
+W = State(jnp.full((64, 64), 0.01), name="w")
+
+
+def layer(x):
+    return jnp.tanh(jnp.sin(x @ W.value))
+
+
+def net(x):
+    for _ in range(6):
+        x = layer(x)
+    return x.sum()
+
+
+def each(x):
+    for _ in range(6):
+        x = transform.checkpoint(layer)(x)
+    return x.sum()
+
+
+def test_the_sum_of_the_groups_is_what_is_alive():
+    line = inspect.timeline(net, X)
+    assert [sum(values) for values in zip(*line.groups.values(), strict=True)] == [m.bytes for m in line]
+    assert line.peak == max(m.bytes for m in line) == line[line.peak_at].bytes
+    assert 0 < line.boundary < len(line)
+    assert {m.phase for m in line[: line.boundary]} == {"forward"}
+
+
+def test_arguments_and_states_are_alive_all_the_time():
+    line = inspect.timeline(net, X)
+    assert set(line.groups["arguments"]) == {X.nbytes}
+    assert set(line.groups["state w"]) == {W.value.nbytes}
+
+
+def test_lines_are_the_users():
+    groups = inspect.timeline(net, X).groups
+    line = layer.__code__.co_firstlineno + 1
+    assert f"test_timeline.py:{line}" in groups
+    assert all(name.startswith("test_timeline.py:") for name in groups if ":" in name)
+
+
+def test_checkpointing_lowers_the_peak_and_what_is_alive_between_the_passes():
+    plain, again = inspect.timeline(net, X), inspect.timeline(each, X)
+    assert again.peak < 0.6 * plain.peak
+    assert again[again.boundary].bytes < plain[plain.boundary].bytes
+
+
+def test_the_estimate_is_near_the_compiled_size():
+    line = inspect.timeline(net, X)
+    assert line.compiled is not None
+    assert 0.4 < line.peak / sum(line.compiled.values()) < 2.5
+    assert "The compiled program has" in str(line)
+    assert "(estimate)" in str(line)
+
+
+def test_a_loop_holds_what_it_stacks_and_what_an_iteration_needs():
+    loop = lambda x: lax.scan(lambda c, _: (layer(c), None), x, None, length=20)[0].sum()
+    line = inspect.timeline(loop, X)
+    assert line.peak > 20 * X.nbytes
+    assert max(line.groups["within loops"]) > 0
+
+
+def test_views_and_fused_chains_take_nothing():
+    chain = lambda x: jnp.sum(jnp.reshape(x, (-1,)) * 2 + 1)
+    assert inspect.timeline(chain, X).peak < X.nbytes * 2 + 100
+
+
+def test_a_function_without_a_backward_pass_and_one_without_equations():
+    assert inspect.timeline(lambda x: x, X).peak >= 0
+    assert len(inspect.timeline(lambda i: i + 1, 3)) >= 0
+
+
+def test_the_export_is_plain_data():
+    rows = json.loads(json.dumps(inspect.timeline(net, X).to_dicts()))
+    assert set(rows[0]) == {"step", "phase", "primitive", "source", "live", "bytes"}
+
+
+def test_the_plot_names_units_phases_sources_and_the_peak():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    line = inspect.timeline(net, X)
+    ax = line.plot()
+    assert "MiB" in ax.get_ylabel() or "KiB" in ax.get_ylabel()
+    texts = [text.get_text() for text in ax.texts]
+    assert {"forward", "backward"} <= set(texts)
+    assert any(text.startswith("peak ") for text in texts)
+    assert "state w" in [text.get_text() for text in ax.get_legend().get_texts()]
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+    matplotlib.pyplot.close(ax.figure)
+
+
+def test_neighbours_in_the_plot_differ_in_grey():
+    from statetransform.inspect import _render
+
+    def grey(colour):
+        r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.299 * r + 0.587 * g + 0.114 * b
+
+    shades = [grey(colour) for colour in _render._GREYSCALE_SAFE]
+    assert min(abs(a - b) for a, b in itertools.pairwise(shades)) > 0.2
+
+
+def test_many_sources_are_drawn_as_few():
+    from statetransform.inspect import _render
+
+    groups = {f"line {i}": [i, i] for i in range(1, 30)}
+    kept = _render._largest(groups, 2)
+    assert len(kept) == 10
+    assert sum(values[0] for values in kept.values()) == sum(range(1, 30))
+
+
+def test_it_works_on_jitted_and_differentiated_functions():
+    assert inspect.timeline(transform.jit(net), X).peak > 0
+    assert inspect.timeline(jax.jit(net), X).peak > 0

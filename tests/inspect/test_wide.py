@@ -1,0 +1,93 @@
+"""Every report works on every kind of function, and none of them writes a state or warns."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import RandomState, State, inspect, transform
+
+X = jnp.ones(4)
+u, w = State(jnp.ones(4), name="u"), State(jnp.ones((4, 4)), name="w")
+rng, mode, empty = RandomState(0, name="rng"), State("a", name="mode", static=True), State({}, name="empty")
+
+
+@transform.custom_vjp
+def custom(x):
+    return jnp.sin(x) * u.value
+
+
+custom.defvjp(lambda x: (jnp.sin(x) * u.value, (jnp.cos(x), u.value)), lambda r, g: (g * r[0] * r[1],))
+
+
+class Model:
+    """A layer."""
+
+    def __call__(self, x):
+        return w.value @ x
+
+
+def born(x):
+    s = State(x * 2, name="inner")
+    s.value = s.value * x
+    return s.value.sum()
+
+
+def step():
+    u.value = jnp.sin(u.value)
+
+
+PROGRAMS = {
+    "prints": (lambda x: (jax.debug.print("{}", x), jnp.sin(x))[1], (X,)),
+    "vmap": (lambda x: transform.vmap(lambda y: jnp.sin(w.value @ y))(x), (jnp.ones((3, 4)),)),
+    "random lanes": (
+        lambda x: transform.vmap(lambda y: jnp.sin(y) * jax.random.normal(rng.split(), (4,)))(x),
+        (jnp.ones((3, 4)),),
+    ),
+    "custom rule": (custom, (X,)),
+    "static state": (lambda x: jnp.sin(x) if mode.value == "a" else x, (X,)),
+    "state without leaves": (lambda x: jnp.sin(x) * len(empty.value), (X,)),
+    "makes a state": (born, (X,)),
+    "returns a state": (lambda x: State(jnp.sin(x), name="out"), (X,)),
+    "takes a state": (lambda s, x: s.value * x, (u, X)),
+    "takes a model": (lambda m, x: m(x), (Model(), X)),
+    "takes a dict of states": (lambda d, x: d["u"].value * x, ({"u": u}, X)),
+    "takes text and functions": (lambda f, kind, x: f(x) if kind == "s" else x, (jnp.sin, "s", X)),
+    "takes nothing": (step, ()),
+    "integers": (lambda i: i + 1, (3,)),
+    "returns nothing": (lambda x: None, (X,)),
+    "returns a comparison": (lambda x: x > 0, (X,)),
+    "branches": (lambda x: transform.cond(x[0] > 0, step, lambda: None), (X,)),
+    "forward mode inside": (lambda x: transform.jvp(lambda y: jnp.sin(y) * u.value, (x,), (x,))[1], (X,)),
+    "gradient and value": (transform.value_and_grad(lambda x: (jnp.sin(x) * u.value).sum()), (X,)),
+    "second derivatives": (transform.hessian(lambda x: (jnp.sin(x) * u.value).sum()), (X,)),
+    "named call": (transform.named_call(lambda x: jnp.sin(x) * u.value, name="q"), (X,)),
+    "checkpointed class": (transform.checkpoint(Model)(), (X,)),
+    "half precision": (lambda x: jnp.sin(x.astype(jnp.bfloat16)), (X,)),
+    "complex": (lambda x: jnp.exp(1j * x), (X,)),
+    "partial": (functools.partial(lambda a, x: jnp.sin(a * x), 2.0), (X,)),
+    "nested checkpoints": (transform.checkpoint(lambda x: transform.checkpoint(jnp.sin)(jnp.sin(x))), (X,)),
+    "loop": (lambda x: transform.fori_loop(0, 3, lambda i, c: jnp.sin(c) * u.value, x), (X,)),
+    "checkify": (transform.checkify(lambda x: jnp.sin(x)), (X,)),
+}
+REPORTS = {
+    "residuals": inspect.residuals,
+    "fwd_bwd": inspect.fwd_bwd,
+    "timeline": inspect.timeline,
+    "cost": inspect.cost,
+    "compare": lambda f, *args: inspect.compare({"f": f}, *args),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("report", REPORTS)
+def test_every_report_works_and_no_state_is_written(report, name):
+    fun, args = PROGRAMS[name]
+    before = (u.value, w.value, rng.value)
+    found = REPORTS[report](fun, *args)
+    assert str(found)
+    assert found._repr_html_()
+    assert all(a is b for a, b in zip(before, (u.value, w.value, rng.value), strict=True))

@@ -1,0 +1,93 @@
+"""A policy that can have no effect speaks."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+from statetransform import policies
+from statetransform._analysis.check import check_policy, warn_unused_names
+from statetransform._analysis.remat import checkpointed
+
+from .saved import W, X, layers
+
+
+@pytest.mark.parametrize(
+    ("policy", "spelling"),
+    [
+        ("dots_saveable", "policy=policies.dots_saveable "),
+        ("dots_savable", "policy=policies.dots_saveable "),
+        ("nothing", "policy=policies.nothing_saveable "),
+        ("save_only_these_name", "policy=policies.save_only_these_names('a')"),
+        ("act", "policy=policies.save_only_these_names('act')"),
+        (1024, "policy=policies.save_larger_than(1024)"),
+        (True, "policy=policies.everything_saveable"),
+        (False, "policy=policies.nothing_saveable"),
+        (["a", "b"], "policy=policies.save_only_these_names('a', 'b')"),
+        ([policies.dots_saveable], "policy=policies.any_of(p, q)"),
+        (object(), "policy=policies.dots_saveable"),
+        (policies.save_only_these_names, "policy=policies.save_only_these_names('a')"),
+        (jax.checkpoint_policies.save_only_these_names, "policy=policies.save_only_these_names('a')"),
+        (policies.save_larger_than, "policy=policies.save_larger_than('1 MiB')"),
+        (policies.any_of, "policy=policies.any_of(p, q)"),
+    ],
+)
+def test_what_is_no_policy_is_an_error_that_shows_how_to_write_it(policy, spelling):
+    with pytest.raises(TypeError, match=re.escape(spelling)):
+        check_policy(policy)
+    with pytest.raises(TypeError, match=re.escape(spelling)):
+        checkpointed(layers, policy=policy)
+
+
+@pytest.mark.parametrize("policy", [None, policies.dots_saveable, policies.any_of(), lambda *_, **__: True])
+def test_a_policy_passes_the_check_as_it_is(policy):
+    assert check_policy(policy) is policy
+
+
+def test_none_inside_a_combination_is_an_error():
+    with pytest.raises(TypeError, match="any_of takes policies, and None is none"):
+        policies.any_of(None)  # type: ignore[arg-type]
+
+
+def test_a_name_that_no_value_bears_is_a_warning_that_lists_the_names_seen():
+    with pytest.warns(policies.PolicyWarning) as caught:
+        jax.grad(checkpointed(layers, policy=policies.save_only_these_names("A", "b")))(W, X)
+    (text,) = [str(w.message) for w in caught]
+    assert "save_only_these_names('A', 'b') has no effect for 'A'" in text
+    assert "The names seen are 'a', 'b'. Did you mean 'a'?" in text
+
+
+def test_the_warning_for_act_in_the_place_of_capital_act():
+    def program(x):
+        return jnp.sum(jnp.sin(checkpoint_name(x * 2, "act")))
+
+    with pytest.warns(policies.PolicyWarning, match="Did you mean 'act'?"):
+        jax.grad(checkpointed(program, policy=policies.save_only_these_names("Act")))(X)
+
+
+def test_a_name_where_no_value_has_one_says_how_to_give_one():
+    with pytest.warns(policies.PolicyWarning, match=re.escape("give one with checkpoint_name(value, name)")):
+        jax.grad(checkpointed(lambda x: jnp.sum(jnp.sin(x)), policy=policies.save_only_these_names("a")))(X)
+
+
+def test_names_inside_loops_and_combinations_are_found():
+    def program(x):
+        return jax.lax.scan(lambda c, _: (checkpoint_name(jnp.sin(c), "inner"), None), x, None, length=2)[0].sum()
+
+    policy = policies.any_of(policies.dots_saveable, policies.save_only_these_names("inner"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.grad(checkpointed(program, policy=policy))(X)
+    with pytest.warns(policies.PolicyWarning, match="'outer'"):
+        jax.grad(checkpointed(program, policy=policies.none_of(policies.save_only_these_names("outer"))))(X)
+
+
+def test_the_warning_can_be_asked_for_with_a_jaxpr_alone():
+    jaxpr = jax.make_jaxpr(layers)(W, X)
+    with pytest.warns(policies.PolicyWarning, match="'c'"):
+        warn_unused_names(policies.save_only_these_names("c"), jaxpr)

@@ -1,0 +1,289 @@
+"""The policies one by one: what they save, how they combine, how they compare."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import Offloadable, Recompute, Saveable
+from jax.extend.core.primitives import name_p
+
+from statetransform import policies
+from statetransform._analysis.policy import honour, names_of
+from statetransform._analysis.remat import checkpointed
+
+from .saved import TABLE, W, X, kept, layers
+
+OFFLOAD = policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=["s"],
+    names_which_can_be_offloaded=["o"],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+
+
+def ask(policy, name="a", aval=None):
+    return policy(name_p, aval if aval is not None else jax.typeof(X), name=name)
+
+
+def test_every_policy_of_jax_is_here_under_its_name():
+    for name in vars(jax.checkpoint_policies):
+        assert callable(getattr(policies, name)), name
+        assert name in dir(policies)
+
+
+def test_every_policy_of_jax_is_in_the_table_of_the_docstring():
+    assert policies.__doc__ is not None
+    # Some releases list the classes behind the functions, too.
+    theirs = [name for name, value in vars(jax.checkpoint_policies).items() if not isinstance(value, type)]
+    for name in [*theirs, "any_of", "save_larger_than", "save_from"]:
+        assert f"``{name}``" in policies.__doc__
+
+
+def test_a_policy_of_a_newer_jax_is_passed_on(monkeypatch):
+    monkeypatch.setattr(jax.checkpoint_policies, "of_tomorrow", lambda *_, **__: True, raising=False)
+    assert policies.of_tomorrow() is True
+    with pytest.raises(AttributeError, match="no attribute 'of_yesterday'"):
+        policies.of_yesterday
+
+
+@pytest.mark.parametrize("name", [n for n in TABLE if n not in ("from", "larger", "any", "all", "none", "both")])
+def test_a_policy_saves_what_it_saves_under_jax_checkpoint(name):
+    assert kept(checkpointed(layers, policy=TABLE[name]), W, X) == kept(
+        jax.checkpoint(layers, policy=TABLE[name]), W, X
+    )
+
+
+def test_our_policies_work_under_jax_checkpoint():
+    policy = policies.any_of(policies.save_only_these_names("a"), policies.dots_saveable)
+    assert len(kept(jax.checkpoint(layers, policy=policy), W, X)) == 3
+
+
+def test_equal_arguments_make_equal_policies_so_that_caches_find_them():
+    assert policies.save_only_these_names("a") == policies.save_only_these_names("a")
+    assert hash(policies.save_only_these_names("a")) == hash(policies.save_only_these_names("a"))
+    assert policies.save_only_these_names("a") != policies.save_any_names_but_these("a")
+    assert policies.any_of(policies.dots_saveable) == policies.any_of(policies.dots_saveable)
+    assert policies.any_of(policies.dots_saveable) != policies.all_of(policies.dots_saveable)
+    assert policies.save_larger_than(1024) == policies.save_larger_than("1 KiB")
+
+
+def test_a_policy_remembers_the_names_in_it():
+    assert names_of(OFFLOAD) == {"s", "o"}
+    assert names_of(policies.none_of(policies.any_of(OFFLOAD, policies.save_any_names_but_these("x")))) == {
+        "s",
+        "o",
+        "x",
+    }
+    assert names_of(policies.dots_saveable) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("combine", "names", "verdict"),
+    [
+        (policies.any_of, ("s", "-"), Saveable),
+        (policies.any_of, ("o", "-"), Offloadable("device", "pinned_host")),
+        (policies.any_of, ("o", "s"), Saveable),
+        (policies.any_of, ("-", "-"), Recompute),
+        (policies.all_of, ("s", "-"), Recompute),
+        (policies.all_of, ("s", "o"), Offloadable("device", "pinned_host")),
+        (policies.all_of, ("s", "s"), Saveable),
+        (policies.none_of, ("s", "-"), Recompute),
+        (policies.none_of, ("o", "-"), Recompute),
+        (policies.none_of, ("-", "-"), Saveable),
+    ],
+)
+def test_a_combination_takes_the_closest_the_farthest_or_what_is_left(combine, names, verdict):
+    def speaking_of(name):
+        return lambda prim, *avals, **params: OFFLOAD(prim, *avals, name=name)
+
+    assert ask(combine(*map(speaking_of, names))) == verdict
+
+
+def test_the_first_of_two_places_to_offload_to_wins():
+    here, there = (lambda *_, place=place, **__: Offloadable("device", place) for place in ("here", "there"))
+    assert ask(policies.any_of(here, there)) == Offloadable("device", "here")
+    assert ask(policies.all_of(there, here)) == Offloadable("device", "there")
+
+
+def test_combinations_of_nothing_are_neutral():
+    assert ask(policies.any_of()) is Recompute
+    assert ask(policies.all_of()) is Saveable
+    assert ask(policies.none_of()) is Saveable
+
+
+def test_the_answer_of_numpy_is_an_answer():
+    assert ask(policies.any_of(lambda *_, **__: np.bool_(True))) is Saveable
+
+
+def test_another_answer_is_an_error_that_names_the_policy():
+    def mine(*_, **__):
+        return "yes"
+
+    with pytest.raises(TypeError, match=r"the policy .*mine answers 'yes' for a value computed by 'name'"):
+        ask(honour(mine))
+
+
+@pytest.mark.parametrize(
+    ("size", "saved"), [(15, ["float32[4]"] * 3), (16, []), ("1 KiB", [])], ids=["below", "equal", "above"]
+)
+def test_larger_means_more_bytes_than_the_limit(size, saved):
+    policy = policies.all_of(
+        policies.save_larger_than(size), lambda prim, *_, **__: prim.name in ("dot_general", "sin", "tanh")
+    )
+    assert kept(checkpointed(layers, policy=policy), W, X) == saved
+
+
+def test_smaller_means_fewer_bytes_than_the_limit():
+    small, exact = policies.save_smaller_than(17), policies.save_smaller_than(16)
+    assert ask(small) is Saveable
+    assert ask(exact) is Recompute
+
+
+def test_bytes_are_those_of_what_an_equation_computes_not_of_what_it_takes():
+    def outer(x):
+        return jnp.sum(jnp.sin(jnp.outer(x, x)))
+
+    assert kept(checkpointed(outer, policy=policies.save_larger_than(63)), X) == ["float32[4, 4]"]
+    assert kept(checkpointed(outer, policy=policies.save_larger_than(64)), X) == []
+
+
+def test_halves_of_a_precision_have_half_the_bytes():
+    assert ask(policies.save_larger_than(9), aval=jax.ShapeDtypeStruct((4,), jnp.bfloat16)) is Recompute
+    assert ask(policies.save_larger_than(7), aval=jax.ShapeDtypeStruct((4,), jnp.bfloat16)) is Saveable
+
+
+def attention(x):
+    scores = jnp.sin(x @ x.T)
+    return scores @ x
+
+
+def block(x):
+    y = attention(x)
+    return jnp.sum(jnp.cos(y) * jnp.tanh(y))
+
+
+A = jnp.linspace(0.0, 1.0, 15).reshape(5, 3)
+LINE = attention.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        attention,
+        jax.jit(attention),
+        functools.partial(attention),
+        f"test_policies.py:{LINE}-{LINE + 1}",
+        f"policies/test_policies.py:{LINE}-{LINE + 1}",
+        f"{__file__}:{LINE}-{LINE + 1}",
+    ],
+    ids=["function", "jitted", "partial", "lines", "path", "absolute"],
+)
+def test_save_from_keeps_what_was_computed_there(where):
+    saved = kept(checkpointed(block, policy=policies.save_from(where)), A)
+    # The transpose and the sine are factors of products; the first product leads to the sine's derivative.
+    assert saved == ["float32[3, 5]", "float32[5, 3]", "float32[5, 5]", "float32[5, 5]"]
+
+
+def test_save_from_one_line_keeps_that_line_only():
+    policy = policies.save_from(f"test_policies.py:{LINE + 1}")
+    assert kept(checkpointed(block, policy=policy), A) == ["float32[5, 3]"]
+
+
+def test_save_from_a_file_keeps_everything_in_it():
+    policy = policies.save_from(pathlib.Path(__file__).name)
+    assert len(kept(checkpointed(block, policy=policy), A)) >= 4
+
+
+def test_save_from_combines_with_other_policies():
+    both = policies.all_of(policies.save_from(attention), policies.dots_saveable)
+    assert kept(checkpointed(block, policy=both), A) == ["float32[5, 3]", "float32[5, 5]"]
+    either = policies.any_of(policies.save_from(f"test_policies.py:{LINE + 1}"), policies.save_larger_than(99))
+    assert kept(checkpointed(block, policy=either), A) == ["float32[5, 3]", "float32[5, 5]", "float32[5, 5]"]
+    others = policies.none_of(policies.save_from(attention))
+    assert "float32[5, 5]" not in kept(checkpointed(block, policy=others), A)
+
+
+@pytest.mark.parametrize("function", [jnp.tanh, jnp.exp, jnp.exp2, jax.nn.sigmoid, jnp.sqrt, jax.lax.rsqrt])
+def test_save_from_spares_the_way_to_a_value_whose_derivative_uses_itself(function):
+    def program(x):
+        y = function(jnp.abs(x @ x.T) + 1.0)
+        return jnp.sum(y * 2.0)
+
+    here = policies.save_from(f"test_policies.py:{program.__code__.co_firstlineno + 1}")
+    only = policies.all_of(
+        here, lambda prim, *_, **__: prim.name in ("tanh", "exp", "exp2", "logistic", "sqrt", "rsqrt")
+    )
+    fun = checkpointed(program, policy=only)
+    assert kept(fun, A) == ["float32[5, 5]"]
+    np.testing.assert_allclose(jax.grad(fun)(A), jax.grad(program)(A), rtol=1e-5)
+    np.testing.assert_allclose(jax.jvp(fun, (A,), (A,))[1], jax.jvp(program, (A,), (A,))[1], rtol=1e-5)
+
+
+def test_save_from_reaches_into_loops_branches_and_compiled_functions():
+    @jax.jit
+    def step(x):
+        return jnp.sin(x) * 2.0
+
+    def program(x):
+        x, _ = jax.lax.scan(lambda c, _: (step(c), None), x, None, length=3)
+        return jax.lax.cond(x[0] > 0, lambda x: step(x).sum(), lambda x: step(x).sum(), x)
+
+    line = step.__wrapped__.__code__.co_firstlineno + 2
+    fun = checkpointed(program, policy=policies.save_from(f"test_policies.py:{line}"))
+    np.testing.assert_allclose(jax.grad(fun)(X), jax.grad(program)(X), rtol=1e-6)
+    assert any(entry.startswith("float32[3, 4]") for entry in kept(fun, X))
+
+
+def test_a_library_function_traced_elsewhere_before_counts_where_it_is_called():
+    jnp.where(X > 0, X, 1.0)  # traces the inside of `where` with this line
+
+    def program(x):
+        y = jnp.where(x > 0, x, 1.0)
+        return jnp.sum(jnp.sin(y))
+
+    line = program.__code__.co_firstlineno + 1
+    assert kept(checkpointed(program, policy=policies.save_from(f"test_policies.py:{line}")), X) == [
+        "bool[4]",
+        "float32[4]",
+    ]
+
+
+def test_save_from_under_jax_checkpoint_is_an_error_instead_of_doing_nothing():
+    with pytest.raises(TypeError, match=r"jax\.checkpoint does not tell a policy where a value was computed"):
+        jax.grad(jax.checkpoint(block, policy=policies.save_from(attention)))(A)
+
+
+def test_save_from_a_place_where_nothing_is_computed_warns_with_the_places():
+    with pytest.warns(policies.PolicyWarning, match=rf"keeps nothing.*test_policies.py:{LINE}"):
+        jax.grad(checkpointed(block, policy=policies.save_from("elsewhere.py:3")))(A)
+
+
+@pytest.mark.parametrize("where", [len, 3, jnp.sin.__class__])
+def test_save_from_what_has_no_lines_is_an_error(where):
+    with pytest.raises(TypeError, match="takes a function written in Python, or a file as text"):
+        policies.save_from(where)
+
+
+def test_names_are_given_to_whole_pytrees_and_only_to_arrays():
+    tree = {"w": X, "n": jnp.arange(3), "key": jax.random.key(0), "kind": "dense", "none": None, "rate": 0.5}
+    named = jax.jit(lambda: policies.checkpoint_name({k: v for k, v in tree.items() if k != "kind"}, "t"))()
+    assert named["w"].shape == X.shape
+    assert jax.dtypes.issubdtype(named["key"].dtype, jax.dtypes.prng_key)
+    assert policies.checkpoint_name(tree, "t")["kind"] == "dense"
+    with pytest.raises(TypeError, match="a name is text, not 3 of type int"):
+        policies.checkpoint_name(X, 3)
+
+
+def test_named_integers_and_keys_pass_through_a_gradient():
+    def program(x, n, key):
+        x, n, key = policies.checkpoint_name((x, n, key), "t")
+        return jnp.sum(jnp.sin(x) * n * jax.random.uniform(key, x.shape))
+
+    args = (X, jnp.arange(4), jax.random.key(0))
+    fun = checkpointed(program, policy=policies.save_only_these_names("t"))
+    np.testing.assert_allclose(jax.grad(fun)(*args), jax.grad(program)(*args), rtol=1e-6)
