@@ -1,0 +1,191 @@
+"""Loops that remember little, against the plain scan and the peers: `python -m benchmarks.loops`.
+
+One gradient of each loop, compiled: step evaluations (counted by a callback on a scalar step of the same length),
+temporary bytes, the time to trace and compile, and the wall time as a ratio to the plain scan, measured in turns in the
+same run. equinox and brainstate take part where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+import statetransform as st
+from statetransform import transform
+
+Scan = Callable[[Any, Any, Any, int], tuple[Any, Any]]
+Program = Callable[[Scan, Any, int], Any]
+
+
+def nested(f: Any, init: Any, xs: Any, n: int) -> tuple[Any, Any]:
+    """What people write by hand: checkpointed blocks of about sqrt(n) steps."""
+    inner = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
+    xs = jax.tree.map(lambda x: x.reshape(n // inner, inner, *x.shape[1:]), xs)
+    block = jax.checkpoint(lambda carry, x: jax.lax.scan(jax.checkpoint(f), carry, x, length=inner))
+    carry, ys = jax.lax.scan(block, init, xs, length=n // inner)
+    return carry, jax.tree.map(lambda y: y.reshape(n, *y.shape[2:]), ys)
+
+
+def scans(k: int, n: int) -> dict[str, Scan]:
+    """All ways to run a loop, by name."""
+    ours = lambda checkpoint: lambda f, init, xs, n: transform.scan(f, init, xs, n, checkpoint=checkpoint)
+    found: dict[str, Scan] = {
+        "plain scan": lambda f, init, xs, n: jax.lax.scan(f, init, xs, length=n),
+        "each step": ours("step"),
+        "nested by hand": nested,
+        f"checkpoint={k}": ours(k),
+        "unknown length": lambda f, init, xs, n: _while(f, init, xs, n, k),
+    }
+    if importlib.util.find_spec("equinox"):
+        import equinox.internal as eqxi
+
+        found[f"equinox, {k}"] = lambda f, init, xs, n: eqxi.scan(
+            f, init, xs, length=n, kind="checkpointed", checkpoints=k
+        )
+    if importlib.util.find_spec("brainstate"):
+        import brainstate
+
+        found["brainstate"] = lambda f, init, xs, n: brainstate.transform.checkpointed_scan(
+            f, init, jnp.arange(n) if xs is None else xs
+        )
+    return found
+
+
+def _while(f: Any, init: Any, xs: Any, n: int, k: int) -> tuple[Any, Any]:
+    """The same loop as one whose length is not known; it has no outputs."""
+    take = lambda i: jax.tree.map(lambda x: x[i], xs)
+    body = lambda c: (c[0] + 1, f(c[1], take(c[0]))[0])
+    return transform.while_loop(lambda c: c[0] < n, body, (0, init), checkpoint=k)[1], None
+
+
+def matmul(scan: Scan, w: Any, n: int) -> Any:
+    """`tanh(W @ x)` with a 128 x 128 carry; the gradient is for the weights."""
+    carry, _ = scan(lambda x, _: (jnp.tanh(w @ x), None), jnp.ones((128, 128)), None, n)
+    return (carry**2).sum()
+
+
+def wave(scan: Scan, velocity: Any, n: int) -> Any:
+    """The 2-D wave equation on 256 x 256 points; the gradient is for the velocity."""
+
+    def step(carry: Any, _: Any) -> Any:
+        u, before = carry
+        laplacian = sum(jnp.roll(u, shift, axis) for shift in (-1, 1) for axis in (0, 1)) - 4 * u
+        return (2 * u - before + velocity * laplacian, u), None
+
+    start = jnp.zeros((256, 256)).at[128, 128].set(1.0)
+    (u, _), _ = scan(step, (start, start), None, n)
+    return (u**2).sum()
+
+
+def spiking(scan: Scan, w: Any, n: int) -> Any:
+    """256 recurrent spiking neurons with a surrogate gradient; the gradient is for the weights."""
+
+    @jax.custom_jvp
+    def spike(v: Any) -> Any:
+        return (v > 0).astype(v.dtype)
+
+    spike.defjvp(lambda p, t: (spike(*p), t[0] / (1 + 10 * jnp.abs(p[0])) ** 2))
+
+    def step(carry: Any, x: Any) -> Any:
+        v, s = carry
+        v = 0.95 * v * (1 - s) + w @ s + 0.1 * x
+        return (v, spike(v - 1.0)), None
+
+    inputs = jax.random.normal(jax.random.key(1), (n, 256)) + 1
+    (v, s), _ = scan(step, (jnp.zeros(256), jnp.zeros(256)), inputs, n)
+    return (v**2).sum() + s.sum()
+
+
+def scaled(n: int) -> Any:
+    return jax.random.normal(jax.random.key(0), (n, n)) / n**0.5
+
+
+PROGRAMS: dict[str, tuple[Program, Callable[[], Any]]] = {
+    "matmul": (matmul, lambda: scaled(128)),
+    "wave": (wave, lambda: jnp.full((256, 256), 0.3)),
+    "spiking": (spiking, lambda: scaled(256)),
+}
+
+
+def evaluations(scan: Scan, n: int) -> int:
+    """Step evaluations of one gradient."""
+    count = [0]
+
+    def step(x: Any, _: Any) -> Any:
+        jax.debug.callback(lambda _: count.__setitem__(0, count[0] + 1), x)
+        return jnp.sin(x), None
+
+    jax.block_until_ready(jax.jit(jax.grad(lambda x: scan(step, x, None, n)[0]))(0.5))
+    jax.effects_barrier()
+    return count[0]
+
+
+def measure(program: Program, argument: Any, n: int, k: int, rounds: int) -> dict[str, dict[str, float]]:
+    """One row for each way to run the loop."""
+    rows, compiled = {}, {}
+    for name, scan in scans(k, n).items():
+        start = time.perf_counter()
+        gradient = jax.jit(jax.grad(functools.partial(program, scan), argnums=0), static_argnums=1)
+        compiled[name] = gradient.lower(argument, n).compile()
+        rows[name] = {
+            "seconds to compile": time.perf_counter() - start,
+            "temporary MB": compiled[name].memory_analysis().temp_size_in_bytes / 1e6,
+            "evaluations": evaluations(scan, n) if n <= 2000 else math.nan,
+        }
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    for _ in range(rounds):
+        for name, call in compiled.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call(argument))
+            times[name].append(time.perf_counter() - start)
+    for name, found in times.items():
+        rows[name]["wall"] = sorted(found)[len(found) // 4]
+    return rows
+
+
+def show(title: str, rows: dict[str, dict[str, float]], n: int) -> None:
+    """Prints the rows; the wall time as a ratio to the plain scan."""
+    table = Table(title=title)
+    for column in ("", "evaluations per step", "temporary MB", "seconds to compile", "wall ms", "wall over plain"):
+        table.add_column(column, justify="left" if not column else "right")
+    plain = rows["plain scan"]["wall"]
+    for name, row in rows.items():
+        count = row["evaluations"] / n
+        table.add_row(
+            name,
+            "" if math.isnan(count) else f"{count:.3f}",
+            f"{row['temporary MB']:.2f}",
+            f"{row['seconds to compile']:.2f}",
+            f"{1000 * row['wall']:.1f}",
+            f"{row['wall'] / plain:.2f}",
+        )
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("programs", nargs="*", default=list(PROGRAMS), help="matmul, wave, spiking")
+    parser.add_argument("--steps", type=int, nargs="*", default=[1000, 10000])
+    parser.add_argument("-k", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
+    for name in chosen.programs:
+        program, make = PROGRAMS[name]
+        for n in chosen.steps:
+            rows = measure(program, make(), n, chosen.k, chosen.rounds)
+            show(f"{name}, {n} steps, {chosen.k} stored carries", rows, n)
+
+
+if __name__ == "__main__":
+    main()
