@@ -27,15 +27,16 @@ from .sweep import (
     Selected,
     Stack,
     Step,
+    advancing,
     climb,
     empty,
-    is_differentiable,
     merge,
     pick,
     put,
     splitter,
     take,
 )
+from .watch import fori_loop, is_differentiable
 
 
 class Recorded(NamedTuple):
@@ -156,11 +157,7 @@ class Blocks:
     def forward(self, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Recorded]:
         """Runs all steps, storing carries before the last block, and recording the last block."""
         step, n, tape = self.step, self.n, self.tape(selected, consts, init, xs)
-
-        def advance(i: Index, moving: Any) -> Any:
-            carry, ys = moving
-            carry, y = step.at(n, i, consts, carry, xs)
-            return carry, put(ys, step.place(n, i), y)
+        advance = advancing(step, n, consts, xs)
 
         def record(i: Index, state: Any) -> Any:
             carry, ys, residuals = state
@@ -169,16 +166,19 @@ class Blocks:
             return carry, put(ys, place, y), put(residuals, i - first, recorded)
 
         ys, stack, last = empty(n, step.y_avals), Stack.of(init, step.k), self.count - 1
-        stack, (ys,) = climb(step.k, splitter(step.k, self.count), advance, last, stack, (ys,), self.position)
+        stack, (ys,) = climb(
+            step.k, splitter(step.k, self.count), advance, last, stack, (ys,), self.position, step.watch
+        )
         first = self.position(last)
         start = stack.read()[0], ys, empty(self.size, tape.avals)
-        carry, ys, residuals = lax.fori_loop(first, n, record, start)
+        carry, ys, residuals = fori_loop(first, n, record, start, step.watch)
         return carry, ys, Recorded(stack, residuals)
 
     def backward(
         self, selected: Selected, consts: Leaves, xs: Leaves, saved: Recorded, ct_carry: Leaves, ct_ys: Leaves
     ) -> Leaves:
         """Reverses all blocks; arguments and result as for `sweep.backward`."""
+        tell = lambda watch: watch.backward
         step, n, split = self.step, self.n, splitter(self.step.k, self.count)
         example = take(saved.stack.slots, 0)
         tape = self.tape(selected, consts, example, xs)
@@ -224,5 +224,7 @@ class Blocks:
         is_moving = [is_differentiable(x) for x in example]
         zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
         cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
-        _, _, (ct_consts, ct, ct_xs) = lax.fori_loop(0, self.count, one, (saved.stack, saved.residuals, cts))
+        start, outer = (saved.stack, saved.residuals, cts), None if self.count == 1 else step.watch
+        reversed_steps = lambda j: n - self.position(self.count - j)
+        _, _, (ct_consts, ct, ct_xs) = fori_loop(0, self.count, one, start, outer, reversed_steps, tell)
         return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]

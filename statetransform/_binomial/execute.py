@@ -23,7 +23,9 @@ from . import online, plan, sweep
 from .blocks import Blocks, Tape
 from .budget import MemoryBudget
 from .linear import Linear
-from .sweep import Leaves, Saved, Selected, Step, is_differentiable, merge, pick
+from .sweep import Leaves, Saved, Selected, Step, merge, pick
+from .watch import Watch, is_differentiable
+from .watch import while_loop as watched_while
 
 Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
 
@@ -38,23 +40,29 @@ def scan(
     _split_transpose: bool = False,
     *,
     where: str = "scan",
-    checkpoint: int | str | MemoryBudget,
+    checkpoint: int | str | MemoryBudget | None,
     block: int = 1,
+    watch: Watch | None = None,
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
     Args:
       fun, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`; `unroll` is for the undifferentiated loop.
       where: the loop, for messages.
-      checkpoint: the number of stored carries besides the initial one, a name that `plan.slots` knows, or a budget.
+      checkpoint: the number of stored carries besides the initial one, a name that `plan.slots` knows, or a budget;
+        "step" for all carries, None for all residuals.
       block: of how many steps to store the residuals.
+      watch: who wants to know how far it is.
 
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
     """
-    whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
     n = steps_of(xs, length)
-    k = 0 if isinstance(checkpoint, MemoryBudget) else plan.slots(where, checkpoint, n)
+    whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
+    if checkpoint is None or checkpoint == "step":  # as other loops, to be watched like them
+        k, block = (0, n or 1) if checkpoint is None else (n or 0, 1)
+    else:
+        k = 0 if isinstance(checkpoint, MemoryBudget) else plan.slots(where, checkpoint, n)
     if not n:
         return whole()  # nothing to store, or JAX's own error
     flat = Flat(fun, init, jax.tree.map(lambda x: jax.eval_shape(lambda x: x[0], x), xs))
@@ -63,12 +71,14 @@ def scan(
     if isinstance(checkpoint, MemoryBudget):
         choice = checkpoint.choose(where, n, *flat.nbytes(xs))
         k, block = choice.carries, choice.block
-        if choice.is_plain:
+        if choice.is_plain and watch is None:
             return whole()
-    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)))
-    plain = lambda consts, init, xs: lax.scan(
-        lambda carry, x: flat.call(consts, carry, x), init, xs, n, reverse, unroll, _split_transpose
-    )
+    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch)
+    if watch is None:
+        body = lambda consts: lambda carry, x: flat.call(consts, carry, x)
+        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
+    else:
+        plain = lambda consts, init, xs: sweep.plain(step, consts, init, xs, n)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
     if block > 1:
         blocks = Blocks(step, n, block)
@@ -87,6 +97,7 @@ def while_loop(
     where: str = "while_loop",
     max_steps: int | None,
     checkpoint: int | str | MemoryBudget | None,
+    watch: Watch | None = None,
 ) -> Any:
     """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
 
@@ -96,11 +107,12 @@ def while_loop(
       max_steps: after how many steps to stop at the latest.
       checkpoint: the number of stored carries besides the initial one, a name that `plan.slots` knows, or a budget;
         None for no reverse mode.
+      watch: who wants to know how far it is.
 
     Returns:
       The last carry.
     """
-    if checkpoint is None and max_steps is None:
+    if checkpoint is None and max_steps is None and watch is None:
         return lax.while_loop(test, fun, init)
     k = 0 if checkpoint is None or isinstance(checkpoint, MemoryBudget) else plan.slots(where, checkpoint, max_steps)
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
@@ -109,7 +121,7 @@ def while_loop(
     if isinstance(checkpoint, MemoryBudget):
         k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
     n_consts, tests = len(flat.consts), flat.close(test)
-    step = Step(lambda consts, carry, x: flat.call(consts[:n_consts], carry, x), (), False, k)
+    step = Step(lambda consts, carry, x: flat.call(consts[:n_consts], carry, x), (), False, k, watch)
     bound = plan.LIMIT if max_steps is None else max_steps
 
     def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
@@ -117,7 +129,8 @@ def while_loop(
 
     def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
-        return lax.while_loop(lambda state: goes_on(consts)(*state), advance, (jnp.int32(0), init))[1], []
+        start, done = (jnp.int32(0), init), lambda state: state[0]
+        return watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)[1], []
 
     if checkpoint is None:
         return flat.unflatten(plain([*flat.consts, *tests.consts], flat.init, [])[0], [])[0]

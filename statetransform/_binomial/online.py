@@ -23,6 +23,7 @@ from jax import lax
 
 from . import plan
 from .sweep import Index, Leaves, Saved, Stack, Step, put, take
+from .watch import while_loop
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 
@@ -55,11 +56,12 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
         return i, carry, stack, until
 
     if step.k == 0:
-        stack = Stack.of(init, 0)
-        n, carry = lax.while_loop(lambda state: test(*state), advance, (jnp.int32(0), init))
+        stack, start = Stack.of(init, 0), (jnp.int32(0), init)
+        n, carry = while_loop(lambda s: test(*s), advance, start, step.watch, lambda s: s[0])
     else:
-        start = *lax.while_loop(lambda s: (s[0] < 1) & test(*s), advance, (jnp.int32(0), init)), Stack.of(init, step.k)
-        n, carry, stack, _ = lax.while_loop(lambda s: test(s[0], s[1]), leg, (*start, jnp.int32(1)))
+        first = lax.while_loop(lambda s: (s[0] < 1) & test(*s), advance, (jnp.int32(0), init))
+        start = *first, Stack.of(init, step.k), jnp.int32(1)
+        n, carry, stack, _ = while_loop(lambda s: test(s[0], s[1]), leg, start, step.watch, lambda s: s[0])
     return carry, Saved(n, stack)
 
 

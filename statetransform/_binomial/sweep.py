@@ -21,14 +21,10 @@ import numpy as np
 from jax import lax
 
 from . import plan
+from .watch import Watch, fori_loop, is_differentiable, while_loop
 
 Leaves = list[Any]
 Index = Any  # an int32 scalar
-
-
-def is_differentiable(x: Any) -> bool:
-    """Whether a leaf has tangents of its own type."""
-    return jnp.issubdtype(x.dtype if hasattr(x, "dtype") else jnp.result_type(x), jnp.inexact)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +35,7 @@ class Step:
     y_avals: tuple[Any, ...]
     is_reversed: bool
     k: int
+    watch: Watch | None = None
 
     def at(self, n: Index, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """The `i`-th step of `n`."""
@@ -104,6 +101,8 @@ def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
     """`plan.split(length, slots)` on the device; the slots count the one that holds the start."""
     if k == 0:
         return lambda length, slots: length - 1
+    if n is not None and k >= n - 2:  # every carry is stored
+        return lambda length, slots: 1
     beta = jnp.asarray(plan.table(k + 1, plan.LIMIT if n is None else n))
 
     def split(length: Index, slots: Index) -> Index:
@@ -123,6 +122,7 @@ def climb(
     stack: Stack,
     others: Any = (),
     position: Callable[[Index], Index] = lambda at: at,
+    watch: Watch | None = None,
 ) -> tuple[Stack, Any]:
     """Goes on from the topmost carry to that before step `end`, storing carries on the way.
 
@@ -134,6 +134,7 @@ def climb(
       stack: the stored carries.
       others: what is written on the way besides the carry.
       position: from the numbers of steps here to those that `advance` takes.
+      watch: who wants to know on the way.
     """
 
     def leg(state: Any) -> Any:
@@ -143,7 +144,25 @@ def climb(
         carry, *others = lax.fori_loop(position(at), position(to), advance, (carry, *others))
         return stack.push(carry, to), tuple(others)
 
-    return lax.while_loop(lambda state: state[0].at[state[0].top] < end, leg, (stack, others))
+    at = lambda state: state[0].at[state[0].top]
+    return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: position(at(s)))
+
+
+def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:
+    """Runs all steps, storing nothing, under the eyes of a watch."""
+    advance = advancing(step, n, consts, xs)
+    return fori_loop(0, n, advance, (init, empty(n, step.y_avals)), step.watch)
+
+
+def advancing(step: Step, n: int, consts: Leaves, xs: Leaves) -> Callable[[Index, Any], Any]:
+    """A step of carry and outputs."""
+
+    def advance(i: Index, moving: Any) -> Any:
+        carry, ys = moving
+        carry, y = step.at(n, i, consts, carry, xs)
+        return carry, put(ys, step.place(n, i), y)
+
+    return advance
 
 
 def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves, Saved]:
@@ -152,16 +171,14 @@ def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tup
     Returns:
       The last carry, the stacked outputs, and what the backward sweep starts from.
     """
-
-    def advance(i: Index, moving: Any) -> Any:
-        carry, ys = moving
-        carry, y = step.at(n, i, consts, carry, xs)
-        return carry, put(ys, step.place(n, i), y)
-
-    ys = empty(n, step.y_avals)
-    stack, (ys,) = climb(step.k, splitter(step.k, n), advance, n - 1, Stack.of(init, step.k), (ys,))
+    advance, ys = advancing(step, n, consts, xs), empty(n, step.y_avals)
+    split, stack = splitter(step.k, n), Stack.of(init, step.k)
+    stack, (ys,) = climb(step.k, split, advance, n - 1, stack, (ys,), watch=step.watch)
     carry, at = stack.read()
-    return *advance(at, (carry, ys)), Saved(n, stack)
+    carry, ys = advance(at, (carry, ys))
+    if step.watch is not None:
+        jax.debug.callback(step.watch.forward, n)
+    return carry, ys, Saved(n, stack)
 
 
 class Selected(NamedTuple):
@@ -238,7 +255,8 @@ def backward(
 
     zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
     cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
-    _, (ct_consts, ct, ct_xs) = lax.fori_loop(0, n, one, (stack, cts))
+    tell = lambda watch: watch.backward
+    _, (ct_consts, ct, ct_xs) = fori_loop(0, n, one, (stack, cts), step.watch, tell=tell)
     return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
 
 

@@ -16,6 +16,7 @@ import jax.extend.core as jex
 from .._binomial import execute as binomial
 from .._binomial.budget import MemoryBudget
 from .._binomial.execute import steps_of
+from .._binomial.watch import Watch
 from .._core.arguments import hide, reveal
 from .._core.compat import has_tracer, typeof
 from .._core.errors import StateTraceError
@@ -175,10 +176,9 @@ def _scan(
         carry, out = body.step(carry, lambda user_carry: make_args(user_carry, x))
         return carry, split(out)[1]
 
-    if progress:
-        meter = Meter(where, steps_of(xs, options["length"]), progress)
-        step, xs = meter.over_inputs(step, xs, options["reverse"])
-    (carry, values), ys = scan_with(where, checkpoint)(step, body.init, xs, **options)
+    n = steps_of(xs, options["length"])
+    watch = Meter(where, n, progress) if progress and n else None
+    (carry, values), ys = scan_with(where, checkpoint, watch)(step, body.init, xs, **options)
     body.leave(values)
     return reveal((carry, ys))
 
@@ -228,30 +228,33 @@ def fori_loop(
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
     step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
     n = None if has_tracer((lower, upper)) else max(int(upper) - int(lower), 0)
-    if progress:
-        step = Meter("fori_loop", n, progress).over_steps(step, lower)
-    if checkpoint is None:
+    watch = Meter("fori_loop", n, progress) if progress and n != 0 else None
+    if checkpoint is None and watch is None:
         carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
     else:
         count = lambda state: (state[0] + 1, step(*state))
         start = jax.numpy.asarray(lower, dtype), body.init
         if n is None:
-            _, (carry, values) = while_with("fori_loop", checkpoint, None)(lambda state: state[0] < upper, count, start)
+            loop = while_with("fori_loop", checkpoint, None, watch)
+            _, (carry, values) = loop(lambda state: state[0] < upper, count, start)
         else:
             counted = lambda state, _: (count(state), None)
-            (_, (carry, values)), _ = scan_with("fori_loop", checkpoint)(counted, start, length=n, unroll=unroll or 1)
+            scan = scan_with("fori_loop", checkpoint, watch)
+            (_, (carry, values)), _ = scan(counted, start, None, n, unroll=unroll or 1)
     body.leave(values)
     return reveal(carry)
 
 
-def while_with(where: str, checkpoint: Checkpoint, max_steps: int | None) -> Callable[..., Any]:
+def while_with(
+    where: str, checkpoint: Checkpoint, max_steps: int | None, watch: Watch | None = None
+) -> Callable[..., Any]:
     """The pure loop of unknown length that keeps what `checkpoint` says."""
     if checkpoint == "step":
         raise ValueError(
             f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
             "how many carries may be stored, checkpoint=20 for example."
         )
-    return functools.partial(binomial.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint)
+    return functools.partial(binomial.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch)
 
 
 def while_loop(
@@ -312,13 +315,8 @@ def while_loop(
         return test.call((user_carry,), {**constants, **dict(zip(body.written, values, strict=True))})[0]
 
     step = lambda carry: body.step(carry, lambda user_carry: (user_carry,))[0]
-    run = while_with("while_loop", checkpoint, max_steps)
-    if progress:
-        meter = Meter("while_loop", None, progress)
-        count, (carry, values) = run(*meter.over_carry(condition, step, body.init))
-        meter.finish(count)
-    else:
-        carry, values = run(condition, step, body.init)
+    watch = Meter("while_loop", None, progress) if progress else None
+    carry, values = while_with("while_loop", checkpoint, max_steps, watch)(condition, step, body.init)
     body.leave(values)
     return reveal(carry)
 
@@ -399,13 +397,13 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis)
 
 
-def scan_with(where: str, checkpoint: Checkpoint) -> Callable[..., Any]:
+def scan_with(where: str, checkpoint: Checkpoint, watch: Watch | None = None) -> Callable[..., Any]:
     """The pure scan that keeps what `checkpoint` says."""
-    if checkpoint is None:
+    if checkpoint is None and watch is None:
         return jax.lax.scan
-    if checkpoint == "step":
+    if checkpoint == "step" and watch is None:
         return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
-    return functools.partial(binomial.scan, where=where, checkpoint=checkpoint)
+    return functools.partial(binomial.scan, where=where, checkpoint=checkpoint, watch=watch)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

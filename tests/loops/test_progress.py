@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, transform
@@ -66,21 +67,29 @@ def test_each_run_has_its_own_bar() -> None:
     assert shown(run).count("4/4") == 3
 
 
-def test_a_bar_never_goes_back() -> None:
-    bars = Bars(10, {"desc": "x", "file": io.StringIO()})
-    for i in (0, 4, 2):
-        bars.forward(i)
-    assert bars._bar.n == 5
-    bars.forward(9)
-    for i in (7, 3):  # computed again
-        bars.forward(i)
+def test_a_run_that_was_left_is_followed_by_a_new_bar() -> None:
+    file = io.StringIO()
+    bars = Bars(10, {"desc": "x", "file": file})
+    bars.forward(5)
+    bars.forward(3)  # the first run did not end
+    assert bars._bar.n == 3
+    bars.forward(10)
     assert bars._bar is None
-    for i in (9, 4, 6):
-        bars.backward(i)
-    bars.forward(0)
-    assert bars._bar.n == 6
-    bars.backward(0)
-    assert bars._bar is None
+    bars.backward(4)
+    assert bars._bar.n == 4
+    bars.forward(5)
+    assert bars._bar.n == 5 and not bars._is_backward
+
+
+@pytest.mark.parametrize("n", [1, 7, 20, 41, 1009])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_chunks_of_any_size_are_the_plain_scan(n: int, is_reversed: bool) -> None:
+    step = lambda c, x: (jnp.sin(c + x["a"]), (c, x["a"] * 2))
+    xs = {"a": jnp.linspace(0, 1, n)}
+    expected = jax.lax.scan(step, 0.5, xs, reverse=is_reversed)
+    found = []
+    shown(lambda file: found.append(transform.scan(step, 0.5, xs, reverse=is_reversed, progress={"file": file})))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), found[0], expected)
 
 
 def test_under_vmap() -> None:
