@@ -282,6 +282,30 @@ def test_the_methods_of_a_class_are_chosen_by_name() -> None:
         transform.checkpoint(lambda x: x, methods=["step"])
 
 
+def test_super_works_in_and_on_a_checkpointed_class() -> None:
+    class Base:
+        def __init__(self) -> None:
+            self.n = State(jnp.int32(0), name="n")
+
+        def __call__(self, x: Any) -> Any:
+            self.n.value = self.n.value + 1
+            return x * 2.0
+
+    @transform.checkpoint
+    class Middle(Base):
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(x) + 1
+
+    class Top(Middle):
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(x) ** 2
+
+    top = Top()
+    assert isinstance(top, Base) and isinstance(top, Middle)
+    assert transform.grad(top)(3.0) == 2 * (2 * 3.0 + 1) * 2
+    assert top.n.value == 1
+
+
 def test_an_instance_of_a_checkpointed_class_can_be_pickled() -> None:
     layer = transform.checkpoint(Layer)(2)
     layer.step(1.0)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._analysis.compat import without_constvars
 from . import online, plan, sweep
 from .blocks import Blocks, Tape
 from .budget import MemoryBudget
@@ -75,7 +76,7 @@ def scan(
             return whole()
     step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch)
     if watch is None:
-        body = lambda consts: lambda carry, x: flat.call(consts, carry, x)
+        body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
         plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
     else:
         plain = lambda consts, init, xs: sweep.plain(step, consts, init, xs, n)
@@ -120,12 +121,13 @@ def while_loop(
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
-    n_consts, tests = len(flat.consts), flat.close(test)
-    step = Step(lambda consts, carry, x: flat.call(consts[:n_consts], carry, x), (), False, k, watch)
+    n_consts, call = len(flat.consts), flat.call
+    goes, test_consts = flat.test(test)
+    step = Step(lambda consts, carry, x: call(consts[:n_consts], carry, x), (), False, k, watch)
     bound = plan.LIMIT if max_steps is None else max_steps
 
     def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
-        return lambda i, carry: (i < bound) & tests.call(consts[n_consts:], carry)
+        return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)
 
     def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
@@ -133,7 +135,7 @@ def while_loop(
         return watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)[1], []
 
     if checkpoint is None:
-        return flat.unflatten(plain([*flat.consts, *tests.consts], flat.init, [])[0], [])[0]
+        return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
     def forward(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
         carry, saved = online.forward(step, goes_on(consts), consts, init)
@@ -150,7 +152,7 @@ def while_loop(
     backward = functools.partial(sweep.backward, step)
     # Without a bound, no loop that can be transposed does the same.
     loop = Loop(step, plain, forward, backward, None if max_steps is None else again)
-    return flat.unflatten(loop([*flat.consts, *tests.consts], flat.init, [])[0], [])[0]
+    return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 
 def steps_of(xs: Any, length: Any) -> int | None:
@@ -159,27 +161,22 @@ def steps_of(xs: Any, length: Any) -> int | None:
     return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
 
 
-class Closed:
-    """A condition as a function of its constants and the leaves of the carry."""
+def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]], Leaves]:
+    """A jaxpr as a function of its constants, a carry and inputs; and the constants."""
+    jaxpr, consts = without_constvars(closed)
 
-    def __init__(self, jaxpr: Any) -> None:
-        self._jaxpr = jaxpr
-        self.consts = arrays(jaxpr.consts)
+    def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        out = jax.core.eval_jaxpr(jaxpr, (), *consts, *carry, *x)
+        return [strong(y) for y in out[:n_carry]], out[n_carry:]
 
-    def call(self, consts: Leaves, carry: Leaves) -> Any:
-        """Whether to go on."""
-        return jax.core.eval_jaxpr(self._jaxpr.jaxpr, consts, *carry)[0]
-
-
-def arrays(consts: Sequence[Any]) -> Leaves:
-    """Constants of a trace, as operands."""
-    return [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+    return call, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
 
 
 class Flat:
     """A step as a function of lists of arrays, with all that it closes over as its first argument.
 
     Attributes:
+      call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
       consts: what the step closes over.
       init: the leaves of the initial carry, none of them weakly typed.
       y_avals: the abstract values of the outputs of a step.
@@ -190,23 +187,19 @@ class Flat:
         self.init = [strong(leaf) for leaf in jax.tree.leaves(init)]
         self._tree = jax.tree.structure(init)
         carry = self._tree.unflatten(self.init)
-        self._jaxpr, (carry_type, y_type) = jax.make_jaxpr(fun, return_shape=True)(carry, x)
-        self.consts = arrays(self._jaxpr.consts)
-        self._n_carry, self._y_tree = jax.tree.structure(carry_type).num_leaves, jax.tree.structure(y_type)
-        self.y_avals = tuple(self._jaxpr.out_avals[self._n_carry :])
-        types = lambda leaves: [(leaf.shape, leaf.dtype) for leaf in leaves]
-        self.keeps_carry = jax.tree.structure(carry_type) == self._tree and types(self.init) == types(
-            self._jaxpr.out_avals[: self._n_carry]
-        )
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(carry, x)
+        closed, (carry_type, y_type) = traced
+        self.call, self.consts = as_function(closed, jax.tree.structure(carry_type).num_leaves)
+        self._y_tree = jax.tree.structure(y_type)
+        before = [(leaf.shape, leaf.dtype) for leaf in self.init]
+        after = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(carry_type)]
+        self.y_avals = tuple(closed.out_avals[len(after) :])
+        self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
 
-    def call(self, consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        """One step."""
-        out = jax.core.eval_jaxpr(self._jaxpr.jaxpr, consts, *carry, *x)
-        return [strong(y) for y in out[: self._n_carry]], out[self._n_carry :]
-
-    def close(self, test: Callable[[Any], Any]) -> Closed:
-        """A condition on the carry, flattened likewise."""
-        return Closed(jax.make_jaxpr(test)(self._tree.unflatten(self.init)))
+    def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
+        """A condition on the carry as such a function, and what it closes over."""
+        call, consts = as_function(jax.make_jaxpr(fun)(self._tree.unflatten(self.init)), 0)
+        return lambda consts, carry: call(consts, carry, [])[1][0], consts
 
     def nbytes(self, xs: Any) -> tuple[int, int]:
         """Bytes of the carry, and of what one step records if it is differentiated in all that can be.
@@ -338,7 +331,7 @@ def tangent(
 
     def sweep_back(primals: Primals, saved: Any, cts: Leaves) -> Leaves:
         consts, _, xs = primals
-        everywhere = merge([None] * len(outputs), is_moving, cts)
+        everywhere = merge([None] * len(is_moving), is_moving, cts)
         ct_carry, ct_ys = everywhere[:n_carry], everywhere[n_carry:]
         carry = [jnp.zeros_like(y) if ct is None else ct for y, ct in zip(out_avals, ct_carry, strict=False)]
         carry = pick(carry, is_moving[:n_carry])

@@ -11,6 +11,15 @@ def show_site(site: tuple[str, int]) -> str:
     return f"{os.path.basename(site[0])}:{site[1]}"
 
 
+def lost_in_donation(states: list[Any]) -> str:
+    """What an error in a program that was given the buffers of states has to say about them."""
+    names = ", ".join(describe(state) for state in states)
+    return (
+        f"The buffers of {names} were given to this program (`donate_states=True`), which failed while it ran, so the "
+        "values are lost. Write the states again before they are read, or compile without `donate_states`."
+    )
+
+
 def describe(state: Any) -> str:
     """How errors speak of a state: its kind, name and birthplace."""
     name = f" {state._name!r}" if state._name is not None else ""
@@ -83,6 +92,15 @@ class StateTraceError(StateTransformError, RuntimeError):
             f"{where}: {describe(state)} is created inside a function that may run any number of times, or not at "
             "all, and outlives it. Nothing was changed.\n"
             f"Create the state before the {where} and write it inside, or return its value."
+        )
+
+    @classmethod
+    def donated_twice(cls, state: Any, other: Any) -> StateTraceError:
+        """Two states hold one buffer, which is to be given away."""
+        return cls(
+            f"jit: {describe(state)} and {describe(other)} hold the same array, whose buffer cannot be given to the "
+            "program (`donate_states=True`) and kept. Nothing was changed.\n"
+            "Let each have its own: `other.value = jax.numpy.copy(state.value)`."
         )
 
     @classmethod

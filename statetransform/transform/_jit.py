@@ -32,6 +32,7 @@ from .._core.arguments import (
     token_of,
 )
 from .._core.compat import concrete_array, is_top_level
+from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
 from .._core.lift import at_once, bind
@@ -134,6 +135,20 @@ class Entry:
             return (passed,)
         leading = (passed, Static(tuple(static)), instance)
         return (donated, leading) if self._donates else (leading,)
+
+    def explain(self, error: Exception, states: list[Any]) -> None:
+        """Says what an error in a call that gives buffers away has to do with the states."""
+        donated, passed = (self.pick[group](states) for group in ("donated", "passed"))
+        leaves = lambda state: [x for x in jax.tree.leaves(read(state)) if type(x) is concrete_array()]
+        if lost := [state for state in donated if any(leaf.is_deleted() for leaf in leaves(state))]:
+            error.add_note(lost_in_donation(lost))
+            return
+        holders: dict[int, Any] = {}
+        for state in (*donated, *passed):
+            for leaf in leaves(state):
+                other = holders.setdefault(id(leaf), state)
+                if other is not state and other in donated:
+                    raise StateTraceError.donated_twice(other, state) from error
 
     @property
     def is_simple(self) -> bool:
@@ -407,6 +422,10 @@ class Jitted(Transformed):
             except Restage as error:
                 record = error.record
                 continue
+            except Exception as error:
+                if self.donates:
+                    entry.explain(error, states)
+                raise
             self._settle(family, key, entry, states, obj, objects)
             return entry, states, result
         raise AssertionError("the states that the function uses change from trace to trace")
@@ -677,7 +696,8 @@ def jit(
       static_argnums, static_argnames, donate_argnums, donate_argnames: as in :func:`jax.jit`; positions do
       not count `self`.
       keep_unused, device, backend, inline, compiler_options: as in :func:`jax.jit`.
-      donate_states: gives the buffers of written states to the program, which may reuse them for the new values.
+      donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
+        error before the program runs leaves the states as they are; one while it runs says which values are lost.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called

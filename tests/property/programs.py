@@ -1,8 +1,8 @@
 """Random stateful programs and their hand-threaded twins, both made from one description.
 
 A program maps a scalar to a scalar and reads and writes four states: an array `u`, a dict `p`, a counter `n` and a
-random state `rng`. Its description is a tuple of statements; `Stateful` runs it over states with this package's transforms,
-`Pure` threads a dict of values through JAX's own.
+random state `rng`. Its description is a tuple of statements; `Stateful` runs it over states with this package's
+transforms, `Pure` threads a dict of values through JAX's own.
 """
 
 from __future__ import annotations
@@ -84,14 +84,7 @@ def blocks(depth: int) -> hs.SearchStrategy[Block]:
         hs.builds(Statement, hs.just("scan"), hs.just(""), steps, one, how),
         hs.builds(Statement, hs.just("fori"), hs.just(""), steps, one, how),
         hs.builds(Statement, hs.just("while"), hs.just(""), steps, one, hs.just(1)),
-        hs.builds(
-            Statement,
-            hs.just("wrap"),
-            hs.just(""),
-            hs.just(0.0),
-            one,
-            hs.sampled_from(["checkpoint", "jit", "named_call"]),
-        ),
+        hs.builds(Statement, hs.just("wrap"), hs.just(""), hs.just(0.0), one, wrap),
     )
     return hs.lists(hs.one_of(simple, nested), min_size=1, max_size=3).map(tuple)
 

@@ -1,0 +1,106 @@
+"""`jit(donate_states=True)`: buffers are reused, and a call that raises leaves live arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, StateTraceError, transform
+
+
+@pytest.fixture
+def u() -> State:
+    return State(jnp.arange(4.0), name="u")
+
+
+def test_the_buffer_of_a_written_state_is_reused(u: State) -> None:
+    w = State(jnp.ones(4), name="w")
+
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> None:
+        u.value = u.value + w.value * x
+
+    old, kept = u.value, w.value
+    step(1.0)
+    assert old.is_deleted() and not kept.is_deleted()
+    place = u.value.unsafe_buffer_pointer()
+    step(1.0)
+    assert u.value.unsafe_buffer_pointer() == place
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 2)
+
+
+def test_an_error_while_tracing_leaves_the_state_alive(u: State) -> None:
+    @transform.jit(donate_states=True, static_argnums=0)
+    def step(fails: bool) -> None:
+        u.value = u.value + 1
+        if fails:
+            raise KeyError("while tracing")
+
+    step(False)
+    with pytest.raises(KeyError, match="while tracing"):
+        step(True)
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
+    step(False)
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 2)
+
+
+def test_a_shape_that_cannot_be_is_found_before_anything_is_given_away(u: State) -> None:
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> None:
+        u.value = u.value + x
+
+    step(jnp.ones(4))
+    with pytest.raises(TypeError, match="shapes"):
+        step(jnp.ones(3))
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
+
+
+def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u: State) -> None:
+    v = State(u.value, name="v")
+
+    @transform.jit(donate_states=True)
+    def step() -> None:
+        u.value, v.value = u.value + 1, v.value * 2
+
+    with pytest.raises(StateTraceError, match=r"State 'u' .*and State 'v' .*hold the same array"):
+        step()
+    np.testing.assert_array_equal(u.value, np.arange(4.0))
+    np.testing.assert_array_equal(v.value, np.arange(4.0))
+    v.value = v.value.copy()
+    step()
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
+
+
+def test_a_state_that_is_only_read_is_not_given_away(u: State) -> None:
+    step = transform.jit(lambda x: u.value * x, donate_states=True)
+    step(1.0), step(2.0)
+    np.testing.assert_array_equal(u.value, np.arange(4.0))
+
+
+def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:
+    fails = [False]
+
+    def host(x: Any) -> Any:
+        if fails[0]:
+            raise KeyError("at run time")
+        return x
+
+    @transform.jit(donate_states=True)
+    def step() -> None:
+        u.value = jax.pure_callback(host, jax.ShapeDtypeStruct((4,), jnp.float32), u.value) + 1
+
+    step()
+    fails[0] = True
+    with pytest.raises(Exception, match="at run time") as info:
+        step()
+        jax.block_until_ready(u.value)
+    if u.value.is_deleted():
+        (note,) = info.value.__notes__
+        assert "The buffers of State 'u' (created at test_donation.py:" in note and "the values are lost" in note
+    fails[0], u.value = False, jnp.zeros(4)
+    step()
+    np.testing.assert_array_equal(u.value, np.ones(4))

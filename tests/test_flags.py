@@ -1,0 +1,125 @@
+"""JAX's debugging and precision flags: as for the hand-threaded program under the same flag."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, transform
+
+from .cases import CASES, Case
+
+TRANSFORMS = {
+    "checkpoint": (transform.checkpoint, jax.checkpoint),
+    "jit": (transform.jit, jax.jit),
+    "jit_checkpoint": (lambda f: transform.jit(transform.checkpoint(f)), lambda f: jax.jit(jax.checkpoint(f))),
+}
+IDS = [case.name for case in CASES]
+
+
+def run(case: Case, name: str, x: Any) -> None:
+    """Two calls of the program and of its twin."""
+    states, values = case.states(), case.initial()
+    ours, by_hand = TRANSFORMS[name]
+    f, twin = ours(case.make(states)), by_hand(case.twin)
+    for _ in range(2):
+        found = f(x)
+        expected, values = twin(values, x)
+        same = lambda a, b: np.testing.assert_allclose(_plain(a), _plain(b), rtol=1e-6)
+        jax.tree.map(same, found, expected)
+        jax.tree.map(same, {n: states[n].value for n in values}, dict(values))
+
+
+def _plain(x: Any) -> Any:
+    return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else x
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_no_tracer_leaks(case: Case, name: str) -> None:
+    with jax.checking_leaks():
+        run(case, name, 0.5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_double_precision(case: Case) -> None:
+    with jax.enable_x64(True):
+        run(case, "jit_checkpoint", 0.5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_disable_jit(case: Case) -> None:
+    with jax.disable_jit():
+        run(case, "jit", 0.5)
+
+
+def test_no_gradient_leaks() -> None:
+    u = State(jnp.ones(3), name="u")
+
+    @transform.checkpoint
+    def step(x: Any) -> Any:
+        u.value = jnp.sin(u.value * x)
+        return x * 1.5
+
+    def loss(x: Any, checkpoint: Any) -> Any:
+        transform.scan(lambda x, _: (step(x), None), x, None, 5, checkpoint=checkpoint)
+        return u.value.sum()
+
+    with jax.checking_leaks():
+        for checkpoint in (None, "step", 2):
+            transform.jit(transform.grad(loss), static_argnums=1)(0.5, checkpoint)
+            transform.grad(transform.grad(loss))(0.5, checkpoint)
+            transform.vmap(lambda x: transform.cond(x > 0, lambda: u.value.sum() * x, lambda: x))(jnp.arange(3.0))
+
+
+@pytest.mark.parametrize("name", ["jit", "grad", "checkpoint", "scan"])
+def test_a_nan_is_found_and_nothing_is_written(name: str) -> None:
+    u = State(jnp.float32(4), name="u")
+
+    def f(x: Any) -> Any:
+        u.value = u.value - x
+        return jnp.log(u.value)
+
+    wrapped = {
+        "jit": transform.jit(f),
+        "grad": transform.grad(f),
+        "checkpoint": transform.checkpoint(f),
+        "scan": lambda x: transform.scan(lambda c, _: (c + f(x), None), 0.0, None, 2)[0],
+    }[name]
+    with jax.debug_nans(True):
+        wrapped(1.0)
+        before = float(u.value)
+        with pytest.raises(FloatingPointError):
+            wrapped(7.0)
+        assert u.value == before
+        wrapped(0.5)  # the corrected call works
+    assert u.value < before
+
+
+PROGRAMS = """
+import jax, jax.numpy as jnp
+from tests.cases import CASES
+from statetransform import transform
+for case in CASES:
+    f = transform.jit(transform.checkpoint(case.make(case.states())))
+    print(case.name, f(0.5), f(0.5))
+"""
+
+
+def test_the_new_remat_changes_nothing() -> None:
+    root = os.path.dirname(os.path.dirname(__file__))
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAMS], env={**os.environ, "JAX_REMAT3": flag, "PYTHONPATH": root}, check=True,
+            capture_output=True, text=True,
+        ).stdout
+        for flag in ("0", "1")
+    ]  # fmt: skip
+    assert found[0] == found[1] and found[0].count("\n") == len(CASES)

@@ -1,0 +1,119 @@
+"""Shardings over eight devices: states keep theirs, and `shard_map` sees the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, transform
+
+N = 8
+
+
+@pytest.fixture
+def mesh() -> jax.sharding.Mesh:
+    if len(jax.devices()) < N:
+        pytest.skip("needs eight devices")
+    return jax.sharding.Mesh(np.array(jax.devices()[:N]), ("i",))
+
+
+@pytest.fixture
+def split(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    return jax.sharding.NamedSharding(mesh, jax.P("i"))
+
+
+@pytest.fixture
+def u(split: jax.sharding.NamedSharding) -> State:
+    return State(jax.device_put(jnp.arange(16.0), split), name="u")
+
+
+def grow(u: State) -> Callable[[Any], Any]:
+    def step(x: Any) -> Any:
+        u.value = jnp.sin(u.value) + x
+        return x + u.value.mean()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("ours", "by_hand"),
+    [
+        (lambda f, x: f(x), lambda f, u, x: f(u, x)),
+        (lambda f, x: transform.jit(f)(x), lambda f, u, x: jax.jit(f)(u, x)),
+        (lambda f, x: transform.checkpoint(f)(x), lambda f, u, x: jax.checkpoint(f)(u, x)),
+        (lambda f, x: transform.jit(transform.grad(f))(x), None),
+        (
+            lambda f, x: transform.scan(lambda c, _: (f(c), None), x, None, 3)[0],
+            lambda f, u, x: jax.lax.scan(lambda c, _: (f(*c), None), (u, x), None, 3)[0],
+        ),
+        (
+            lambda f, x: transform.jit(lambda x: transform.fori_loop(0, 3, lambda i, c: f(c), x))(x),
+            lambda f, u, x: jax.jit(lambda c: jax.lax.fori_loop(0, 3, lambda i, c: f(*c), c))((u, x)),
+        ),
+        (
+            lambda f, x: transform.jit(lambda x: transform.cond(x > 0, f, lambda x: x, x))(x),
+            lambda f, u, x: jax.jit(lambda u, x: jax.lax.cond(x > 0, f, lambda u, x: (u, x), u, x))(u, x),
+        ),
+    ],
+    ids=["plain", "jit", "checkpoint", "jit_grad", "scan", "fori_loop", "cond"],
+)
+def test_a_state_keeps_its_sharding(ours: Any, by_hand: Any, u: State, split: Any) -> None:
+    start = u.value
+    ours(grow(u), jnp.float32(0.5))
+    assert u.value.sharding.is_equivalent_to(split, 1)
+    assert len(u.value.addressable_shards) == N and u.value.addressable_shards[0].data.shape == (2,)
+    pure = lambda u, x: ((v := jnp.sin(u) + x), x + v.mean())
+    expected = pure(start, 0.5)[0] if by_hand is None else by_hand(pure, start, jnp.float32(0.5))[0]
+    np.testing.assert_allclose(u.value, expected, rtol=1e-6)
+
+
+def test_shardings_of_arguments_and_output_do_not_count_the_states(u: State, split: Any, mesh: Any) -> None:
+    whole = jax.sharding.NamedSharding(mesh, jax.P())
+
+    @transform.jit(in_shardings=(split, whole), out_shardings=split)
+    def step(x: Any, y: Any) -> Any:
+        u.value = u.value + x
+        return x * y
+
+    out = step(jnp.arange(16.0), jnp.float32(2))
+    assert out.sharding.is_equivalent_to(split, 1) and u.value.sharding.is_equivalent_to(split, 1)
+    np.testing.assert_array_equal(out, 2 * np.arange(16.0))
+    np.testing.assert_array_equal(u.value, 2 * np.arange(16.0))
+
+
+def test_shard_map_reads_and_writes(u: State, mesh: Any, split: Any) -> None:
+    scale, total = State(2.0, name="scale"), State(jnp.float32(0), name="total")
+
+    def piece(x: Any) -> Any:
+        total.value = total.value + jax.lax.psum(x.sum(), "i")
+        return x * scale.value
+
+    mapped = transform.shard_map(piece, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+    by_hand = jax.shard_map(
+        lambda x: (x * 2.0, jax.lax.psum(x.sum(), "i")), mesh=mesh, in_specs=jax.P("i"), out_specs=(jax.P("i"), jax.P())
+    )
+    expected, added = by_hand(u.value)
+    for calls in (1, 2):
+        out = transform.jit(mapped)(u.value) if calls == 2 else mapped(u.value)
+        np.testing.assert_array_equal(out, expected)
+        assert total.value == calls * added
+    assert out.sharding.is_equivalent_to(split, 1)
+
+
+def test_a_loop_with_few_carries_keeps_the_sharding_of_its_gradient(u: State, split: Any) -> None:
+    start, found = u.value, []
+
+    def loss(checkpoint: Any) -> Any:
+        transform.fori_loop(0, 9, lambda i, c: grow(u)(c), 0.1, checkpoint=checkpoint)
+        return (u.value**2).sum()
+
+    for checkpoint in (None, 2):
+        u.value = start
+        found.append(transform.jit(transform.grad(lambda k=checkpoint: loss(k), states=u))())
+        assert u.value.sharding.is_equivalent_to(split, 1)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)

@@ -1,0 +1,62 @@
+"""One of two processes that train together; prints its final states.
+
+    python train_two.py PORT PROCESS
+
+Without arguments: the same training in one process, by hand, without this package.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+STEPS, RATE = 4, 0.1
+DATA = np.linspace(-1, 1, 8 * 3, dtype=np.float32).reshape(8, 3)
+TARGET = np.sin(DATA.sum(1))
+
+
+def by_hand() -> tuple:
+    w, momentum, n = jnp.ones(3), jnp.zeros(3), 0
+    loss = lambda w: ((jnp.tanh(DATA @ w) - TARGET) ** 2).mean()
+    for _ in range(STEPS):
+        momentum = 0.9 * momentum + jax.grad(loss)(w)
+        w, n = w - RATE * momentum, n + 1
+    return w, momentum, n
+
+
+def together(port: str, process: int) -> tuple:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=process, initialization_timeout=60)
+    from statetransform import Param, State, transform
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    everywhere, split = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
+    whole = lambda value: jax.make_array_from_process_local_data(everywhere, np.asarray(value))
+    mine = slice(4 * process, 4 * process + 4)
+    data, target = (jax.make_array_from_process_local_data(split, part[mine]) for part in (DATA, TARGET))
+
+    w = Param(whole(np.ones(3, np.float32)), name="w")
+    momentum, n = State(whole(np.zeros(3, np.float32)), name="momentum"), State(whole(np.int32(0)), name="n")
+
+    @transform.checkpoint
+    def predict(data):
+        n.value = n.value + 1
+        return jnp.tanh(data @ w.value)
+
+    @transform.jit
+    def step(data, target):
+        gradient = transform.grad(lambda: ((predict(data) - target) ** 2).mean(), states=w)()
+        momentum.value = 0.9 * momentum.value + gradient
+        w.value = w.value - RATE * momentum.value
+
+    for _ in range(STEPS):
+        step(data, target)
+    assert len(jax.devices()) == 2 and data.shape == (8, 3)
+    assert w.value.sharding.is_equivalent_to(everywhere, 1)
+    return tuple(state.value.addressable_data(0) for state in (w, momentum, n))
+
+
+if __name__ == "__main__":
+    values = together(sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 1 else by_hand()
+    print("final", *[np.asarray(value).tolist() for value in values], sep=" | ", flush=True)
