@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .._analysis.check import check_policy
+from .._analysis.policy import Policy
 from .._analysis.remat import checkpointed
 from .._core.lift import Staged
 from .._core.wrapper import decorate
@@ -162,7 +163,10 @@ class _Around:
             if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
-            return checkpointed(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
+            # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
+            is_plain = not isinstance(self._policy, Policy) and not getattr(jax.config, "jax_remat3", False)
+            transform = jax.checkpoint if is_plain else checkpointed
+            return transform(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
 
         return call
 
