@@ -126,7 +126,7 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
       candidates: functions and policies by name. A policy (one of `policies`, or None for no checkpoint) stands for the
         first function among the candidates, with its whole body checkpointed under the policy; if there is none, for
         the function that comes first in `args`.
-      *args, **kwargs: the arguments, as for `residuals`.
+      `*args`, `**kwargs`: the arguments, as for `residuals`.
       time: also run each step a few times, and give the least time.
 
     Returns:

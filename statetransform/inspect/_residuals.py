@@ -171,7 +171,7 @@ def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
 
     Args:
       f: a function, bound method, or what a transform makes of one (`transform.jit`, `transform.checkpoint`, ...).
-      *args, **kwargs: its arguments, or `jax.ShapeDtypeStruct` in the place of arrays. Auxiliary output that JAX
+      `*args`, `**kwargs`: its arguments, or `jax.ShapeDtypeStruct` in the place of arrays. Auxiliary output that JAX
         cannot trace is left out.
 
     Returns:

@@ -1,0 +1,51 @@
+"""In a notebook, reports show themselves as HTML."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="the notebook test needs nbclient and ipykernel")
+nbformat = pytest.importorskip("nbformat", reason="the notebook test needs nbformat")
+pytest.importorskip("ipykernel", reason="the notebook test needs ipykernel")
+
+CELLS = [
+    """
+import jax, jax.numpy as jnp
+from statetransform import Param, inspect, policies, transform
+w = Param(jnp.eye(4), name="w")
+def f(x):
+    return jnp.sin(transform.checkpoint_name(jnp.sin(w.value @ x), "a")).sum()
+x = jnp.ones(4)
+""",
+    "inspect.residuals(f, x)",
+    "inspect.fwd_bwd(f, x)",
+    'inspect.compare({"plain": f, "all again": transform.checkpoint(f), "products": policies.dots_saveable}, x)',
+    "inspect.cost(f, x)",
+    "inspect.timeline(f, x)",
+]
+SHOWN = ["state", "forward of f", "recompute", "FLOPs", "alive"]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What the cells show."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    root = pathlib.Path(__file__).parent.parent.parent
+    folder = tmp_path_factory.mktemp("notebook")
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path, "IPYTHONDIR": str(folder), "JUPYTER_RUNTIME_DIR": str(folder)}
+    client = nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}})
+    client.execute(env=env)
+    return [cell.outputs for cell in book.cells]
+
+
+@pytest.mark.filterwarnings("default")  # of the notebook tools themselves
+@pytest.mark.parametrize("i", range(1, len(CELLS)))
+def test_a_report_is_html(i: int, outputs: list[Any]) -> None:
+    html = "".join(output.data.get("text/html", "") for output in outputs[i] if output.output_type == "execute_result")
+    assert "<" in html and SHOWN[i - 1] in html
+    assert "Traceback" not in str(outputs[i])
