@@ -31,6 +31,11 @@ def is_top_level() -> bool:
     return trace_state() == TOP_LEVEL
 
 
+def is_jit_disabled() -> bool:
+    """Whether :func:`jax.disable_jit` asks for functions to run in Python."""
+    return jax.config.jax_disable_jit  # type: ignore[attr-defined]  # defined at import, unseen by type checkers
+
+
 @functools.cache
 def concrete_array() -> type:
     """The type of what compiled functions return outside of any trace. Asking for it starts the devices."""

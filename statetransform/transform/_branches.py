@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide, reveal
-from .._core.compat import has_tracer, typeof
+from .._core.compat import has_tracer, is_jit_disabled, typeof
 from .._core.errors import StateStructureError, show_site
 from .._core.frame import leave, read
 from .._core.lift import at_once
@@ -50,7 +50,7 @@ def cond(
       (2.0, 1)
     """
     operands = operands if operand is _NO_OPERAND else (operand,)
-    if jax.config.jax_disable_jit and not has_tracer(pred):
+    if is_jit_disabled() and not has_tracer(pred):
         return at_once(true_fun if pred else false_fun, *operands)
     select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
     return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
@@ -79,7 +79,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
       6.0
     """
     operands = operands if operand is _NO_OPERAND else (operand,)
-    if jax.config.jax_disable_jit and not has_tracer(index):
+    if is_jit_disabled() and not has_tracer(index):
         return at_once(branches[min(max(int(index), 0), len(branches) - 1)], *operands)
     select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
     return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)

@@ -31,7 +31,7 @@ from .._core.arguments import (
     refs_in,
     token_of,
 )
-from .._core.compat import concrete_array, is_top_level
+from .._core.compat import concrete_array, is_jit_disabled, is_top_level
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
@@ -157,7 +157,7 @@ class Entry:
 
     def trace(self, donated: Any, passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for a signature that it has not seen: one trace, re-bound into JAX's own."""
-        if jax.config.jax_disable_jit:
+        if is_jit_disabled():
             raise Disabled
         static, instance = (), self._instance
         if isinstance(passed, tuple):
@@ -355,7 +355,7 @@ class Jitted(Transformed):
 
     def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None) -> Any:
         """A call that looks at its arguments first; `record` is a trace for them, if there is one already."""
-        if jax.config.jax_disable_jit:
+        if is_jit_disabled():
             return at_once(bind(self._fun, obj), *args, **kwargs)
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)

@@ -18,7 +18,7 @@ from .._binomial.budget import MemoryBudget
 from .._binomial.execute import steps_of
 from .._binomial.watch import Watch
 from .._core.arguments import hide, reveal
-from .._core.compat import has_tracer, typeof
+from .._core.compat import has_tracer, is_jit_disabled, typeof
 from .._core.errors import StateTraceError
 from .._core.lift import at_once
 from ._bodies import Body, Staged
@@ -47,7 +47,8 @@ def scan(
       checkpoint: what reverse mode stores. None: the residuals of every step, as JAX. "step": the carry of every step,
         from which the step is recomputed. A number `k`: at most `k` carries besides the initial one, with the fewest
         step evaluations possible, those of :func:`statetransform.schedule`. "sqrt", "log": that with the square root or
-        the binary logarithm of the number of steps. A :class:`statetransform.MemoryBudget`: what fits.
+        the binary logarithm of the number of steps. A :class:`statetransform.MemoryBudget`: what fits. With any but
+        the first two, `unroll` is for the loop that is not differentiated.
       progress: True for a bar of `tqdm`, its label, the number of steps between updates, or a mapping of `every` and
         arguments of `tqdm.tqdm`.
 
@@ -166,7 +167,7 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     init, xs = hide((init, xs))
-    if jax.config.jax_disable_jit:
+    if is_jit_disabled():
         in_python = lambda carry, x: split(hide(f(*reveal(make_args(carry, x)))))
         return reveal(at_once(jax.lax.scan, in_python, init, xs, **options))
     slices = jax.tree.map(_first_slice, xs)
@@ -220,7 +221,7 @@ def fori_loop(
       (6, 4)
     """
     init_val = hide(init_val)
-    if jax.config.jax_disable_jit and not has_tracer((lower, upper)):
+    if is_jit_disabled() and not has_tracer((lower, upper)):
         in_python = lambda i, carry: hide(body_fun(i, reveal(carry)))
         return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, init_val))
     dtype = jax.dtypes.result_type(lower, upper)
@@ -300,7 +301,7 @@ def while_loop(
     if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
         raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
     init_val = hide(init_val)
-    if jax.config.jax_disable_jit:
+    if is_jit_disabled():
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
             return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
