@@ -8,6 +8,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
+import jax
 import pytest
 
 from statetransform._core.frame import stack
@@ -25,3 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def no_frame_is_left() -> object:
     yield
     assert stack.frame is None, "a transform left its frame on the stack"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_are_forgotten() -> object:
+    """Thousands of compiled programs would take gigabytes in each process."""
+    yield
+    jax.clear_caches()
