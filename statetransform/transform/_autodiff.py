@@ -8,7 +8,7 @@ with respect to is differentiated at its value on entry.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, overload
 
 import jax
 
@@ -16,6 +16,8 @@ from .._core.arguments import hide
 from .._core.lift import Differentiated, Direct, Lift
 from .._core.outcome import Results
 from .._core.wrapper import decorate
+
+P = ParamSpec("P")
 
 
 class Derivative(Direct):
@@ -101,6 +103,28 @@ def _with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
     return out[0], (out[1], written, born)
 
 
+@overload
+def grad(
+    fun: Callable[P, Any],
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Callable[P, Any]: ...
+@overload
+def grad(
+    fun: None = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     fun: Any = None,
     argnums: Any = None,
@@ -154,6 +178,28 @@ def grad(
     )
 
 
+@overload
+def value_and_grad(
+    fun: Callable[P, Any],
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Callable[P, Any]: ...
+@overload
+def value_and_grad(
+    fun: None = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Any = (),
+    *,
+    states: Any = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def value_and_grad(
     fun: Any = None,
     argnums: Any = None,
@@ -203,6 +249,24 @@ def value_and_grad(
     )
 
 
+@overload
+def jacfwd(
+    fun: Callable[P, Any],
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[P, Any]: ...
+@overload
+def jacfwd(
+    fun: None = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def jacfwd(
     fun: Any = None,
     argnums: Any = None,
@@ -239,6 +303,26 @@ def jacfwd(
     return _derivative("jacfwd", jax.jacfwd, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
+@overload
+def jacrev(
+    fun: Callable[P, Any],
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[P, Any]: ...
+@overload
+def jacrev(
+    fun: None = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def jacrev(
     fun: Any = None,
     argnums: Any = None,
@@ -286,6 +370,24 @@ def jacrev(
     )
 
 
+@overload
+def hessian(
+    fun: Callable[P, Any],
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[P, Any]: ...
+@overload
+def hessian(
+    fun: None = None,
+    argnums: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    states: Any = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def hessian(
     fun: Any = None,
     argnums: Any = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, overload
 
 import jax
 
@@ -17,6 +17,8 @@ from .._core.state import RandomState, State
 from .._core.wrapper import decorate
 
 _WALK_LIMIT = 100_000  # objects to look through for random states and for the kinds in `state_axes`
+
+P = ParamSpec("P")
 
 
 class LaneFrame(Frame):
@@ -141,6 +143,32 @@ class Vectorized(Direct):
         return lanes, advanced
 
 
+@overload
+def vmap(
+    fun: Callable[P, Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    sum_match: bool = False,
+    *,
+    state_axes: Any = None,
+    split_rngs: bool = True,
+) -> Callable[P, Any]: ...
+@overload
+def vmap(
+    fun: None = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    sum_match: bool = False,
+    *,
+    state_axes: Any = None,
+    split_rngs: bool = True,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def vmap(
     fun: Any = None,
     in_axes: Any = 0,

@@ -40,3 +40,20 @@ assert_type(Sim().fast(1.0, 2), str)
 assert_type(Layer(), Layer)
 compiled.lower(1).compile()
 scale("no")  # pyright: ignore[reportArgumentType]
+
+
+@transform.grad
+def slope(x: float, y: str = "a") -> float:
+    return x * len(y)
+
+
+@transform.vmap(in_axes=0)
+def lanes(x: float) -> float:
+    return x
+
+
+slope(1.0, y="b")
+slope("no")  # pyright: ignore[reportArgumentType]
+lanes([1.0])  # pyright: ignore[reportArgumentType]
+transform.hessian(scale)(1, y="b")
+transform.jacrev(scale)("no")  # pyright: ignore[reportArgumentType]
