@@ -22,7 +22,7 @@ demo: $(STAMP)demo
 	$(BIN)/python examples/digits.py --out out
 
 test: $(STAMP)test
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(STAMP)test $(STAMP)lint
 	$(BIN)/ruff check .

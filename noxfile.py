@@ -36,7 +36,7 @@ def run_tests(session: nox.Session, jax: str) -> None:
     """Installs the package with one JAX and runs the tests."""
     session.install("-e", ".[test]", jax)
     session.run("python", "-c", "import jax; print('JAX', jax.__version__)")
-    session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 def add(version: str, jax: str) -> None:
