@@ -241,3 +241,18 @@ def test_an_integer_that_is_too_large_is_refused_as_by_jax() -> None:
     with pytest.raises(OverflowError):
         transform.jit(lambda x: s.value + x)(1)
     assert s.value == 2**40
+
+
+def test_the_walk_does_not_go_through_this_package() -> None:
+    """What a function reaches are its own states, not those in caches of the transforms that it calls."""
+    from statetransform._core import find
+
+    walked = []
+    children = find._children
+    try:
+        find._children = lambda obj, through: walked.append(obj) or children(obj, through)
+        f = lambda x: transform.scan(lambda c, _: (transform.checkpoint(jnp.sin)(c), None), x, None, 2)
+        list(find.walk([f], through_globals=True))
+    finally:
+        find._children = children
+    assert not [obj for obj in walked if getattr(obj, "__module__", "").startswith("statetransform")]

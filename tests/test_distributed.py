@@ -43,4 +43,4 @@ def test_two_processes_agree_with_one() -> None:
     assert first == second
     alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     for found, expected in zip(first, final(alone.stdout), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)  # the means are added in another order

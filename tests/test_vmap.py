@@ -332,3 +332,14 @@ def test_a_value_per_lane_is_refused_through_transforms_inside(inner: str) -> No
     with pytest.raises(st.StateAxisError, match="State 'u'"):
         transform.vmap(INNER[inner](f))(XS)
     assert u.value == 5.0
+
+
+def test_a_static_state_is_of_no_mapped_kind() -> None:
+    mode, u = State("double", static=True, name="mode"), State(jnp.ones(2), name="u")
+
+    def f(x: Any) -> Any:
+        u.value = u.value + x
+        return u.value * 2 if mode.value == "double" else u.value
+
+    assert transform.vmap(f, state_axes={State: 0})(jnp.arange(2.0)).tolist() == [2.0, 4.0]
+    assert u.value.tolist() == [1.0, 2.0] and mode.value == "double"

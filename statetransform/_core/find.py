@@ -24,8 +24,9 @@ Step = tuple[str, Any]
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
 Kind = Any
 
-_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"jax", "jaxlib", "numpy", "scipy"}
-_PACKAGE = __name__.partition(".")[0] + "."
+_NAME = __name__.partition(".")[0]
+_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"jax", "jaxlib", "numpy", "scipy", _NAME}
+_PACKAGE = _NAME + "."
 _OPAQUE = (
     str, bytes, bytearray, int, float, complex, bool, type(None), types.ModuleType,
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,

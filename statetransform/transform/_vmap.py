@@ -123,7 +123,7 @@ class Vectorized(Direct):
         if kinds or self._split_rngs:
             roots = [fun, *refs_in(jax.tree.structure(args))]
             for _, _, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
-                for is_kind, axis in kinds:
+                for is_kind, axis in kinds if not state.static else ():  # a setting has no axis
                     if state not in axes and is_kind(state):
                         axes[state] = axis
                 if isinstance(state, RandomState) and state not in axes and self._split_rngs:
