@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -18,6 +18,15 @@ from .programs import PROGRAMS, Block, Pure, Stateful, initial, show
 
 STACKS = hs.lists(hs.sampled_from(["checkpoint", "jit", "named_call"]), max_size=3)
 WRAPS = {"checkpoint": jax.checkpoint, "jit": jax.jit, "named_call": jax.named_call}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compile_quickly() -> Iterator[None]:
+    """Each program is compiled once and runs twice or thrice."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def close(found: Any, expected: Any) -> None:
