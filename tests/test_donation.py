@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, StateTraceError, transform
+from statetransform import RandomState, State, StateTraceError, transform
 
 
 @pytest.fixture
@@ -46,6 +46,53 @@ def test_an_error_while_tracing_leaves_the_state_alive(u: State) -> None:
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
     step(False)
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 2)
+
+
+AROUND = {
+    "grad": lambda f: transform.grad(f),
+    "vjp": lambda f: lambda x: transform.vjp(f, x),
+    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,)),
+    "vmap": lambda f: lambda x: transform.vmap(f, split_rngs=False)(jnp.full(2, x)),
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "grad of checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("around", AROUND)
+def test_an_error_in_a_transform_around_leaves_the_state_alive(u: State, around: str, ahead: bool) -> None:
+    rng = RandomState(0, name="rng")
+
+    @transform.jit(donate_states=True)
+    def step() -> None:
+        u.value = u.value * jax.random.uniform(rng.split())
+
+    call = step.lower().compile() if ahead and around not in ("jit", "checkpoint", "grad of checkpoint") else step
+
+    def f(x: Any) -> Any:
+        call()
+        call()
+        raise KeyError("behind the step")
+
+    with pytest.raises(KeyError, match="behind the step"):
+        AROUND[around](f)(1.0)
+    np.testing.assert_array_equal(u.value, np.arange(4.0))
+    assert (jax.random.key_data(rng.key) == jax.random.key_data(jax.random.key(0))).all()
+
+
+def test_a_residual_is_not_given_away(u: State) -> None:
+    @transform.jit(donate_states=True)
+    def step() -> None:
+        u.value = u.value + 1
+
+    def f(x: Any) -> Any:
+        y = (u.value * jnp.sin(x)).sum()  # the derivative needs the value from before the step
+        step()
+        return y * u.value.sum()
+
+    np.testing.assert_allclose(transform.grad(f)(0.5), 6 * 10 * np.cos(0.5), rtol=1e-6)
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
 
 
 def test_a_shape_that_cannot_be_is_found_before_anything_is_given_away(u: State) -> None:

@@ -117,9 +117,9 @@ def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
         assert (u.value, n.value) == (5.0, 0)
 
 
-def test_a_mapped_state_with_another_number_of_lanes_is_refused_by_jax() -> None:
+def test_a_mapped_state_with_another_number_of_lanes_is_refused_by_name() -> None:
     u = State(jnp.zeros(4), name="u")
-    with pytest.raises(ValueError, match="inconsistent sizes"):
+    with pytest.raises(st.StateAxisError, match=r"axis 0 of State 'u' .* over 3 lanes, but its value is float32\[4\]"):
         transform.vmap(leaky(u), state_axes={u: 0})(XS)
     assert u.value.tolist() == [0.0] * 4
 
@@ -343,3 +343,46 @@ def test_a_static_state_is_of_no_mapped_kind() -> None:
 
     assert transform.vmap(f, state_axes={State: 0})(jnp.arange(2.0)).tolist() == [2.0, 4.0]
     assert u.value.tolist() == [1.0, 2.0] and mode.value == "double"
+
+
+def test_a_state_without_the_axis_is_no_matter_until_it_is_read() -> None:
+    u, scale, long = State(jnp.ones(3), name="u"), State(2.0, name="scale"), State(jnp.ones(4), name="long")
+    model = {"u": u, "scale": scale, "long": long}
+
+    def f(x: Any, used: Any) -> Any:
+        return model["u"].value * x * (model[used].value if used else 1.0)
+
+    run = lambda used: transform.vmap(lambda x: f(x, used), state_axes={State: 0})(XS)
+    assert run(None).tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(st.StateAxisError, match=r"State 'scale' .* over 3 lanes, but its value is float32\[\]"):
+        run("scale")
+    with pytest.raises(st.StateAxisError, match=r"State 'long' .* over 3 lanes, but its value is float32\[4\]"):
+        run("long")
+    assert transform.vmap(lambda x: f(x, "scale"), state_axes={State: 0, scale: None})(XS).tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_mapped_state_that_is_only_written_takes_on_the_axis() -> None:
+    u = State(0.0, name="u")
+
+    @transform.vmap(state_axes={u: 0})
+    def f(x: Any) -> None:
+        u.value = 2 * x
+
+    f(XS)
+    assert u.value.tolist() == [0.0, 2.0, 4.0]
+    f(XS + 1)
+    assert u.value.tolist() == [2.0, 4.0, 6.0]
+
+
+other = State(jnp.ones(5), name="other")
+
+
+def test_a_global_with_the_name_of_an_attribute_is_another() -> None:
+    holder = type("Holder", (), {})()
+    holder.other = State(jnp.ones(3), name="u")
+
+    def f(x: Any) -> Any:
+        holder.other.value = holder.other.value + x
+
+    transform.vmap(f, in_axes=None, state_axes={State: 0})(1.0)
+    assert holder.other.value.tolist() == [2.0] * 3 and other.value.tolist() == [1.0] * 5

@@ -174,6 +174,16 @@ class StateAxisError(StateTransformError, ValueError):
         )
 
     @classmethod
+    def misfit(cls, state: Any, types: str, axis: int, size: int | None) -> StateAxisError:
+        """A mapped state whose value has no such axis, or one of another size."""
+        lanes = "the lanes" if size is None else f"{size} lanes"
+        return cls(
+            f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {lanes}, but its value is {types}.\n"
+            "Give it a value with one entry per lane on that axis, or let all lanes share it, "
+            "`state_axes={state: None}`."
+        )
+
+    @classmethod
     def unreachable_rng(cls, state: Any) -> StateAxisError:
         """A random state that could not be split over the lanes in advance."""
         return cls(

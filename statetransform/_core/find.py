@@ -7,6 +7,7 @@ know how a function came to its states, so that a rebound name or attribute is s
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import sys
 import types
@@ -32,6 +33,7 @@ _OPAQUE = (
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
 _SEQUENCES = (list, tuple, deque)
+_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
 
 
 def states(tree: Any, *kinds: Kind) -> dict[str, State]:
@@ -216,26 +218,39 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
     for name, child in (fun.__kwdefaults__ or {}).items():
         yield name, (("attr", "__kwdefaults__"), ("item", name)), child
     if through_globals:
-        for name in _global_names(fun.__code__):
+        looked_up, used = _names(fun.__code__)
+        for name in looked_up:
             child = fun.__globals__.get(name)
             if isinstance(child, types.FunctionType) and not _is_users(child):
                 continue
             here = (("attr", "__globals__"), ("item", name))
             yield name, here, child
             if isinstance(child, types.ModuleType) and _is_users(child):
-                for inner in _global_names(fun.__code__):
+                for inner in used:
                     if inner in vars(child):
                         yield f"{name}.{inner}", (*here, ("attr", inner)), vars(child)[inner]
 
 
 @functools.lru_cache(maxsize=4096)
-def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """The names that a function and the functions within it may look up in their module."""
-    names = dict.fromkeys(code.co_names)
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that a function and the functions within it look up in their module, and all that they use.
+
+    Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
+    """
+    looked_up, used, extended, raw = dict[str, None](), dict.fromkeys(code.co_names), 0, code.co_code
+    for op, arg in zip(raw[::2], raw[1::2], strict=True):
+        arg |= extended
+        extended = arg << 8 if op == dis.EXTENDED_ARG else 0
+        if op == _LOAD_GLOBAL:
+            looked_up[code.co_names[arg >> 1]] = None
+        elif op == _LOAD_NAME:
+            looked_up[code.co_names[arg]] = None
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            names.update(dict.fromkeys(_global_names(const)))
-    return tuple(names)
+            inner_looked_up, inner_used = _names(const)
+            looked_up.update(dict.fromkeys(inner_looked_up))
+            used.update(dict.fromkeys(inner_used))
+    return tuple(looked_up), tuple(used)
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:

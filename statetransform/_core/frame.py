@@ -176,6 +176,11 @@ def read(state: State) -> Any:
     return value
 
 
+def peek(state: State) -> Any:
+    """Like `read`, but lifts nothing."""
+    return state._value if stack.frame is None else stack.frame.peek(state)
+
+
 def read_outside(frame: Frame, state: State) -> Any:
     """A state's value as the function around `frame` sees it."""
     if frame.parent is not None:

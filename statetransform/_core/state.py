@@ -13,7 +13,7 @@ import numpy as np
 
 from .compat import has_tracer, is_top_level, typeof
 from .errors import StateTraceError, describe
-from .frame import UNSET, read, stack, user_site
+from .frame import UNSET, peek, read, stack, user_site
 from .values import Token
 
 _SCALARS = (bool, int, float, complex)
@@ -123,7 +123,7 @@ class State:
             )
 
     def __repr__(self) -> str:
-        value = self._value if stack.frame is None else stack.frame.peek(self)
+        value = peek(self)
         parts = [repr(value) if self._static else _show(value)]
         if self._name is not None:
             parts.append(f"name={self._name!r}")

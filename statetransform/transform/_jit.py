@@ -31,7 +31,7 @@ from .._core.arguments import (
     refs_in,
     token_of,
 )
-from .._core.compat import concrete_array, is_jit_disabled, is_top_level
+from .._core.compat import Tracer, concrete_array, is_jit_disabled, is_top_level
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import Frame, leave, read, refuse_tracers, stack
 from .._core.guard import Guard
@@ -134,12 +134,14 @@ class Entry:
             self._instance = instance
             return (passed,)
         leading = (passed, Static(tuple(static)), instance)
+        if stack.frame is not None:  # the states keep their values until the transform around is done
+            donated = jax.tree.map(_copy, donated)
         return (donated, leading) if self._donates else (leading,)
 
     def explain(self, error: Exception, states: list[Any]) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
         donated, passed = (self.pick[group](states) for group in ("donated", "passed"))
-        leaves = lambda state: [x for x in jax.tree.leaves(read(state)) if type(x) is concrete_array()]
+        leaves = lambda state: filter(_is_buffer, jax.tree.leaves(read(state)))
         if lost := [state for state in donated if any(leaf.is_deleted() for leaf in leaves(state))]:
             error.add_note(lost_in_donation(lost))
             return
@@ -540,6 +542,14 @@ def _has_leaves(tree: Any) -> bool:
     return bool(jax.tree.leaves(tree))
 
 
+def _is_buffer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.copy() if _is_buffer(leaf) else leaf
+
+
 class Store:
     """What is compiled for one function with the same options.
 
@@ -698,6 +708,7 @@ def jit(
       keep_unused, device, backend, inline, compiler_options: as in :func:`jax.jit`.
       donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
         error before the program runs leaves the states as they are; one while it runs says which values are lost.
+        Inside of another transform, whose own failure must leave the states as they were, copies are given.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called

@@ -11,9 +11,9 @@ from .._core.arguments import refs_in
 from .._core.compat import is_tracer_of, take_current_trace
 from .._core.errors import StateAxisError, show_site
 from .._core.find import selects, walk
-from .._core.frame import Frame, read
+from .._core.frame import UNSET, Frame, peek, read
 from .._core.lift import Direct, Lift
-from .._core.state import RandomState, State
+from .._core.state import RandomState, State, show_types
 from .._core.wrapper import decorate
 
 _WALK_LIMIT = 100_000  # objects to look through for random states and for the kinds in `state_axes`
@@ -24,11 +24,12 @@ P = ParamSpec("P")
 class LaneFrame(Frame):
     """A frame whose function runs in all lanes at once."""
 
-    def __init__(self, axes: dict[State, int | None], advanced: dict[State, Any], splits: bool) -> None:
+    def __init__(self, axes: dict[State, int | None], advanced: dict[State, Any], splits: bool, size: Any) -> None:
         super().__init__()
         self._splits = splits
         self._axes = axes
         self._advanced = advanced
+        self._size = size
         self._used: set[State] = set()
         with take_current_trace() as trace:
             self._trace: Any = trace
@@ -43,6 +44,9 @@ class LaneFrame(Frame):
         return super().read(state)
 
     def enter(self, state: State) -> Any:
+        axis = self._axes.get(state)
+        if axis is not None:  # with an axis that fits it would be known
+            raise StateAxisError.misfit(state, show_types(super().enter(state)), axis, self._size)
         if self._splits and isinstance(state, RandomState) and state not in self._axes:
             raise StateAxisError.unreachable_rng(state)
         return super().enter(state)
@@ -93,13 +97,15 @@ class Vectorized(Direct):
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         axes, random = self._find(fun, args)
-        lanes, advanced = self._split(random, args, kwargs, axes)
-        mapped = {state: axis for state, axis in axes.items() if axis is not None}
+        size = self._jax_options.get("axis_size") or _axis_size(args, self._in_axes, kwargs, axes)
+        lanes, advanced = self._split(random, size) if size is not None else ({}, {})
+        # A kind may take in a state that has no such axis; that matters only if the function reads it.
+        mapped = {state: axis for state, axis in axes.items() if axis is not None and _fits(peek(state), axis, size)}
         states = [*mapped, *lanes]
         values = [*[read(state) for state in mapped], *lanes.values()]
         value_axes = [*mapped.values(), *[0] * len(lanes)]
-        groups = sorted(set(mapped.values()))
-        lift = Lift(fun, lambda: LaneFrame(axes, advanced, self._split_rngs))
+        groups = sorted({axis for axis in axes.values() if axis is not None})
+        lift = Lift(fun, lambda: LaneFrame(axes, advanced, self._split_rngs, size))
 
         def pure(values: Any, args: Any, kwargs: Any) -> Any:
             out, written, born = lift.call(dict(zip(states, values, strict=True)), args, kwargs)
@@ -130,14 +136,11 @@ class Vectorized(Direct):
                     random.append(state)
         return axes, random
 
-    def _split(
-        self, random: list[RandomState], args: Any, kwargs: Any, axes: dict[State, int | None]
-    ) -> tuple[dict[State, Any], dict[State, Any]]:
+    def _split(self, random: list[RandomState], size: int) -> tuple[dict[State, Any], dict[State, Any]]:
         """A key for each lane, and the key that each random state goes on with."""
         lanes: dict[State, Any] = {}
         advanced: dict[State, Any] = {}
         for state in random:
-            size = self._jax_options.get("axis_size") or _axis_size(args, self._in_axes, kwargs, axes)
             advanced[state], fresh = jax.random.split(read(state))
             lanes[state] = jax.random.split(fresh, size)
         return lanes, advanced
@@ -195,7 +198,8 @@ def vmap(
       The vectorized function. States created inside have the lanes on axis 0.
 
     Raises:
-      StateAxisError: a shared state is given a value that differs between lanes; list it in `state_axes`.
+      StateAxisError: a shared state is given a value that differs between lanes; list it in `state_axes`. Or a state
+        that `state_axes` maps is read, and its value lacks the axis or has another size there.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.vmap.html
@@ -225,19 +229,34 @@ def vmap(
     )
 
 
-def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int:
-    """The number of lanes, from whatever is mapped first; `jax.vmap` itself checks the rest."""
-    broadcast = jax.tree.broadcast(in_axes, args, is_leaf=lambda axis: axis is None)
-    pairs = zip(
-        jax.tree.leaves(broadcast, is_leaf=lambda axis: axis is None),
-        jax.tree.leaves(args),
-        strict=True,
+def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int | None:
+    """The number of lanes, from whatever is mapped first; None where :func:`jax.vmap` is to say what is wrong."""
+    is_none = lambda axis: axis is None
+    try:
+        broadcast = jax.tree.broadcast(in_axes, args, is_leaf=is_none)
+        pairs = zip(jax.tree.leaves(broadcast, is_leaf=is_none), jax.tree.leaves(args), strict=True)
+        mapped = [*pairs, *[(0, leaf) for leaf in jax.tree.leaves(kwargs)]]
+        for axis, leaf in mapped:
+            if axis is not None:
+                return jax.numpy.shape(leaf)[axis]
+    except (ValueError, IndexError):
+        return None
+    sizes = [
+        jax.numpy.shape(leaf)[axis]
+        for state, axis in axes.items()
+        for leaf in jax.tree.leaves(peek(state))
+        if axis is not None and leaf is not UNSET and _has_axis(leaf, axis)
+    ]
+    return sizes[0] if sizes else None
+
+
+def _has_axis(leaf: Any, axis: int) -> bool:
+    rank = jax.numpy.ndim(leaf)
+    return -rank <= axis < rank
+
+
+def _fits(value: Any, axis: int, size: int | None) -> bool:
+    """Whether each leaf has the axis, with one entry for each lane."""
+    return value is not UNSET and all(
+        _has_axis(leaf, axis) and size in (None, jax.numpy.shape(leaf)[axis]) for leaf in jax.tree.leaves(value)
     )
-    sizes = [jax.numpy.shape(leaf)[axis] for axis, leaf in pairs if axis is not None]
-    sizes += [jax.numpy.shape(leaf)[0] for leaf in jax.tree.leaves(kwargs)]
-    for state, axis in axes.items():
-        if axis is not None:
-            sizes += [jax.numpy.shape(leaf)[axis] for leaf in jax.tree.leaves(read(state))]
-    if not sizes:
-        raise ValueError("vmap: nothing is mapped, so `axis_size` must be given")
-    return sizes[0]
