@@ -27,6 +27,7 @@ test: $(STAMP)test
 lint: $(STAMP)test $(STAMP)lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	cd docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/pyright --ignoreexternal --verifytypes statetransform
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from .._core.arguments import NO_SELF, reveal
+from .._core.functional import functionalize
 from .._core.wrapper import Bound
-from ..transform._functional import functionalize
 from . import compat
 from .sources import Source
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from .._analysis.staged import named_arguments
 from .._core.arguments import Ref, Static
 from .._core.errors import show_site
+from .._core.functional import Functionalized
 from .._core.lift import Direct
 from .._core.log import Traced
 from .._core.wrapper import Bound, Transformed
-from ..transform._functional import Functionalized
 from ._table import Report, Table
 
 _ABSENT = "not there"

@@ -1,10 +1,10 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
+from .._core.functional import Functionalized, functionalize, lift
 from ._autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp
-from ._functional import Functionalized, functionalize, lift
 from ._jit import jit
 from ._loops import associative_scan, for_loop, fori_loop, map, scan, while_loop
 from ._names import checkpoint_name

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._core.arguments import StaticArguments, hide
-from .._core.frame import read
-from .._core.lift import Lift, Staged
-from .._core.stage import Record, TraceCache
-from .._core.state import State
-from .._core.values import Values
-from .._core.wrapper import decorate
+from .arguments import StaticArguments, hide
+from .frame import read
+from .lift import Lift, Staged
+from .stage import Record, TraceCache
+from .state import State
+from .values import Values
+from .wrapper import decorate
 
 
 class Functionalized:
