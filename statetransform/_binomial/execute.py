@@ -18,6 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core.primitives import convert_element_type_p
 
 from .._analysis.compat import without_constvars
 from . import online, plan, sweep
@@ -167,7 +168,8 @@ def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Le
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
         out = jax.core.eval_jaxpr(jaxpr, (), *consts, *carry, *x)
-        return [strong(y) for y in out[:n_carry]], out[n_carry:]
+        out = [strong(y) for y in out]
+        return out[:n_carry], out[n_carry:]
 
     return call, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
 
@@ -184,21 +186,22 @@ class Flat:
     """
 
     def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
-        self.init = [strong(leaf) for leaf in jax.tree.leaves(init)]
-        self._tree = jax.tree.structure(init)
-        carry = self._tree.unflatten(self.init)
-        traced: Any = jax.make_jaxpr(fun, return_shape=True)(carry, x)
+        leaves, self._tree = jax.tree.flatten(init)
+        self.init = [strong(leaf) for leaf in leaves]
+        self._typed_init = init
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
         self.call, self.consts = as_function(closed, jax.tree.structure(carry_type).num_leaves)
         self._y_tree = jax.tree.structure(y_type)
         before = [(leaf.shape, leaf.dtype) for leaf in self.init]
         after = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(carry_type)]
         self.y_avals = tuple(closed.out_avals[len(after) :])
+        self._is_weak = [aval.weak_type for aval in closed.out_avals]
         self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""
-        call, consts = as_function(jax.make_jaxpr(fun)(self._tree.unflatten(self.init)), 0)
+        call, consts = as_function(jax.make_jaxpr(fun)(self._typed_init), 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], consts
 
     def nbytes(self, xs: Any) -> tuple[int, int]:
@@ -215,14 +218,20 @@ class Flat:
         return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, *groups).nbytes
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
-        """The carry and the stacked outputs in their structures."""
-        return self._tree.unflatten(carry), self._y_tree.unflatten(ys)
+        """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""
+        leaves = [weak(leaf) if is_weak else leaf for leaf, is_weak in zip((*carry, *ys), self._is_weak, strict=True)]
+        return self._tree.unflatten(leaves[: len(carry)]), self._y_tree.unflatten(leaves[len(carry) :])
 
 
 def strong(x: Any) -> Any:
     """Without a weak type: the sweeps write carries into arrays, which have none."""
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     return lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x
+
+
+def weak(x: Any) -> Any:
+    """With a weak type, which no public function gives."""
+    return convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

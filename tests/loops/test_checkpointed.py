@@ -313,3 +313,24 @@ def test_the_carry_keeps_its_type_under_the_users_own_names() -> None:
         assert "carry['a']: float32[2] on entry, int32[2] after" in str(info.value)
         with pytest.raises(TypeError, match="the body changes the structure of the carry"):
             transform.fori_loop(0, 3, lambda i, c: (c, c), 1.0, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("checkpoint", ["step", 1, 3, st.MemoryBudget("1 kB"), st.MemoryBudget("1 MB")], ids=str)
+def test_weak_types_are_those_of_the_plain_loop(checkpoint: Any) -> None:
+    half = jnp.ones((), jnp.bfloat16)
+
+    def run(checkpoint: Any) -> Any:
+        u = State(1.0, name="u")
+
+        def body(carry: Any, x: Any) -> Any:
+            a, b = carry
+            u.value = u.value * 2
+            return (a * 1.5, b * half), (a, half * a, x, 1)
+
+        out = transform.scan(body, (0.5, 2.0), jnp.ones(6), checkpoint=checkpoint)
+        first = transform.fori_loop(0, 6, lambda i, x: (x[0] * 2, x[1] + half), (1.0, 1.0), checkpoint=checkpoint)
+        bounded = "sqrt" if checkpoint == "step" else checkpoint
+        last = transform.while_loop(lambda x: x < 9, lambda x: x * 2, 1.0, max_steps=5, checkpoint=bounded)
+        return jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), (out, first, last, u.value))
+
+    assert run(checkpoint) == run(None)
