@@ -44,6 +44,11 @@ class Step:
         return jaxpr_flops(self.jaxpr)
 
     @property
+    def plain_flops(self) -> Flops:
+        """The same without the steps that checkpointed loops take again."""
+        return jaxpr_flops(self.jaxpr, with_recomputation=False)
+
+    @property
     def has_loops(self) -> bool:
         """Whether the compiler's own count, which takes each loop's body once, would be too low."""
         return any(site.primitive in _LOOPS for site in walk(self.jaxpr))

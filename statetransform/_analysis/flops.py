@@ -11,6 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from .compat import opened
+from .counts import count_of
 from .walk import inner_jaxprs
 
 # Moving, renaming, comparing shapes: no arithmetic.
@@ -111,23 +112,29 @@ def equation_flops(eqn: Any) -> int:
     return sum(_size(v.aval) for v in eqn.outvars)
 
 
-def jaxpr_flops(jaxpr: Any) -> Flops:
+def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> Flops:
     """The operations of a whole jaxpr, loops counted as often as they run.
 
-    A ``while`` loop of unknown length counts once and makes ``bounded`` false.
+    A ``while`` loop of unknown length counts once and makes ``bounded`` false. Without recomputation, the steps that
+    the sweeps of a checkpointed loop take again are left out.
 
     >>> import jax, jax.numpy as jnp
     >>> f = lambda x: jax.lax.fori_loop(0, 10, lambda i, x: jnp.sin(x), x)
     >>> jaxpr_flops(jax.make_jaxpr(f)(jnp.ones(100)))
     Flops(operations=1010, bounded=True)
     """
-    total, bounded = 0, True
+    total, bounded = 0.0, True
     for eqn in opened(jaxpr).eqns:
-        inner = [(jaxpr_flops(i.jaxpr), i) for i in inner_jaxprs(eqn)]
+        count = count_of(eqn)
+        if count is not None and count.is_recomputation and not with_recomputation:
+            continue
+        inner = [(jaxpr_flops(i.jaxpr, with_recomputation), i) for i in inner_jaxprs(eqn)]
         if not inner:
             total += equation_flops(eqn)
             continue
-        counts = [flops.operations * (i.repeats or 1) for flops, i in inner]
+        unknown = None if count is None else count.times
+        repeats = [unknown if i.repeats is None else i.repeats for _, i in inner]
+        counts = [flops.operations * (1 if n is None else n) for (flops, _), n in zip(inner, repeats, strict=True)]
         total += max(counts) if eqn.primitive.name == "cond" else sum(counts)
-        bounded &= all(flops.bounded and i.repeats is not None for flops, i in inner)
-    return Flops(total, bounded)
+        bounded &= all(flops.bounded for flops, _ in inner) and None not in repeats
+    return Flops(round(total), bounded)

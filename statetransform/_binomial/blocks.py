@@ -21,6 +21,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
+from .._analysis.counts import counted
 from .sweep import (
     Index,
     Leaves,
@@ -167,11 +168,12 @@ class Blocks:
 
         ys, stack, last = empty(n, step.y_avals), Stack.of(init, step.k), self.count - 1
         stack, (ys,) = climb(
-            step.k, splitter(step.k, self.count), advance, last, stack, (ys,), self.position, step.watch
+            step.k, splitter(step.k, self.count), advance, last, stack, (ys,), self.position, step.watch, n - self.size
         )
         first = self.position(last)
         start = stack.read()[0], ys, empty(self.size, tape.avals)
-        carry, ys, residuals = fori_loop(first, n, record, start, step.watch)
+        with counted(self.size):
+            carry, ys, residuals = fori_loop(first, n, record, start, step.watch)
         return carry, ys, Recorded(stack, residuals)
 
     def backward(
@@ -180,6 +182,7 @@ class Blocks:
         """Reverses all blocks; arguments and result as for `sweep.backward`."""
         tell = lambda watch: watch.backward
         step, n, split = self.step, self.n, splitter(self.step.k, self.count)
+        again = step.advances(self.count, self.size)
         example = take(saved.stack.slots, 0)
         tape = self.tape(selected, consts, example, xs)
         fixed = tape.fixed(consts)
@@ -207,9 +210,11 @@ class Blocks:
                 # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
                 return lax.optimization_barrier((residuals, (total, ct, put(ct_xs, place, ct_x))))
 
-            residuals, cts = lax.fori_loop(0, behind - first, reverse, (residuals, cts))
+            with counted(n, self.count):
+                residuals, cts = lax.fori_loop(0, behind - first, reverse, (residuals, cts))
             # The block before: its residuals take the place of those just used. There is none before the first.
-            stack, _ = climb(step.k, split, advance, block - 1, stack.pop(), (), self.position)
+            stack = stack.pop()
+            stack, _ = climb(step.k, split, advance, block - 1, stack, (), self.position, steps=again, runs=self.count)
             carry, _ = stack.read()
             start = self.position(block - 1)
 
@@ -218,7 +223,8 @@ class Blocks:
                 carry, _, recorded = tape.record(consts, carry, take(xs, step.place(n, i)))
                 return carry, put(residuals, i - start, recorded)
 
-            _, residuals = lax.fori_loop(start, first, record, (carry, residuals))
+            with counted(n - self.size, self.count):
+                _, residuals = lax.fori_loop(start, first, record, (carry, residuals))
             return stack, residuals, cts
 
         is_moving = [is_differentiable(x) for x in example]
@@ -226,5 +232,6 @@ class Blocks:
         cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
         start, outer = (saved.stack, saved.residuals, cts), None if self.count == 1 else step.watch
         reversed_steps = lambda j: n - self.position(self.count - j)
-        _, _, (ct_consts, ct, ct_xs) = fori_loop(0, self.count, one, start, outer, reversed_steps, tell)
+        with counted(self.count):
+            _, _, (ct_consts, ct, ct_xs) = fori_loop(0, self.count, one, start, outer, reversed_steps, tell)
         return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]

@@ -75,7 +75,7 @@ def scan(
         k, block = choice.carries, choice.block
         if choice.is_plain and watch is None:
             return whole()
-    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch)
+    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n)
     if watch is None:
         body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
         plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)

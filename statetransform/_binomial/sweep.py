@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._analysis.counts import counted
 from . import plan
 from .watch import Watch, fori_loop, is_differentiable, while_loop
 
@@ -36,6 +37,11 @@ class Step:
     is_reversed: bool
     k: int
     watch: Watch | None = None
+    length: int | None = None  # of the loop, if that is known
+
+    def advances(self, n: int | None, size: int = 1) -> int | None:
+        """How many steps the backward sweep over `n` blocks takes again, if that is known."""
+        return None if n is None else size * (plan.schedule(n, self.k).evaluations - 2 * n)
 
     def at(self, n: Index, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """The `i`-th step of `n`."""
@@ -123,6 +129,8 @@ def climb(
     others: Any = (),
     position: Callable[[Index], Index] = lambda at: at,
     watch: Watch | None = None,
+    steps: int | None = None,
+    runs: int = 1,
 ) -> tuple[Stack, Any]:
     """Goes on from the topmost carry to that before step `end`, storing carries on the way.
 
@@ -135,17 +143,20 @@ def climb(
       others: what is written on the way besides the carry.
       position: from the numbers of steps here to those that `advance` takes.
       watch: who wants to know on the way.
+      steps, runs: how many steps are taken in how many calls of this function together, if that is known.
     """
 
     def leg(state: Any) -> Any:
         stack, others = state
         carry, at = stack.read()
         to = at + split(end + 1 - at, k + 1 - stack.top)
-        carry, *others = lax.fori_loop(position(at), position(to), advance, (carry, *others))
+        with counted(1):  # the loop around has the count of all steps
+            carry, *others = lax.fori_loop(position(at), position(to), advance, (carry, *others))
         return stack.push(carry, to), tuple(others)
 
     at = lambda state: state[0].at[state[0].top]
-    return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: position(at(s)))
+    with counted(steps, runs, is_recomputation=True):
+        return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: position(at(s)))
 
 
 def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:
@@ -173,9 +184,10 @@ def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tup
     """
     advance, ys = advancing(step, n, consts, xs), empty(n, step.y_avals)
     split, stack = splitter(step.k, n), Stack.of(init, step.k)
-    stack, (ys,) = climb(step.k, split, advance, n - 1, stack, (ys,), watch=step.watch)
+    stack, (ys,) = climb(step.k, split, advance, n - 1, stack, (ys,), watch=step.watch, steps=n - 1)
     carry, at = stack.read()
-    carry, ys = advance(at, (carry, ys))
+    with counted(1, is_recomputation=True):
+        carry, ys = advance(at, (carry, ys))
     if step.watch is not None:
         jax.debug.callback(step.watch.forward, n)
     return carry, ys, Saved(n, stack)
@@ -223,9 +235,10 @@ def backward(
       The cotangents of the selected constants, initial values and inputs.
     """
     n, stack = saved
-    split = splitter(step.k, n if isinstance(n, int) else None)
+    split = splitter(step.k, step.length)
     is_moving = [is_differentiable(x) for x in stack.slots]
     seen = [ct is not None for ct in ct_ys]
+    again = step.advances(step.length)
 
     def advance(i: Index, moving: Any) -> Any:
         return (step.at(n, i, consts, moving[0], xs)[0],)
@@ -248,7 +261,7 @@ def backward(
     def one(j: Index, state: Any) -> Any:
         stack, (ct_consts, ct, ct_xs) = state
         i = n - 1 - j
-        stack, _ = climb(step.k, split, advance, i, stack)
+        stack, _ = climb(step.k, split, advance, i, stack, steps=again, runs=step.length or 1)
         more, ct, ct_x = reverse(i, stack.read()[0], ct)
         ct_consts = [total + new for total, new in zip(ct_consts, more, strict=True)]
         return stack.pop(), (ct_consts, ct, put(ct_xs, step.place(n, i), ct_x))
@@ -256,7 +269,8 @@ def backward(
     zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
     cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
     tell = lambda watch: watch.backward
-    _, (ct_consts, ct, ct_xs) = fori_loop(0, n, one, (stack, cts), step.watch, tell=tell)
+    with counted(step.length):
+        _, (ct_consts, ct, ct_xs) = fori_loop(0, n, one, (stack, cts), step.watch, tell=tell)
     return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
 
 

@@ -171,7 +171,7 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
     for name, kept, compiled, plain in measured:
         flops = compiled.step.flops.operations if has_estimates else flops_of(compiled)[0]
         ratio = flops / (_plain_flops(plain, compiled, has_estimates, known) or 1)
-        asked = compiled.step.flops.operations / (plain.flops.operations or 1)
+        asked = compiled.step.flops.operations / (plain.plain_flops.operations or 1)
         if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
             merged.append(f"{name} ({asked:.2f} x)")
         seconds = compiled.time() if time else None
@@ -203,7 +203,7 @@ def _measure(
 def _plain_flops(plain: Step, compiled: Compiled, is_estimate: bool, known: dict[str, float]) -> float:
     """The operations of the program without checkpoints, compiled once where candidates share it."""
     if is_estimate:
-        return plain.flops.operations
+        return plain.plain_flops.operations
     if not compiled.step.has_checkpoints:
         return flops_of(compiled)[0]
     key = str(plain.jaxpr)
