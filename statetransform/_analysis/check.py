@@ -124,7 +124,7 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
     """Warns when a policy mentions a name that no value of a jaxpr bears.
 
     Args:
-        policy: A policy that remembers its names; of others nothing can be said.
+        policy: A policy of this package or of JAX; of others nothing can be said.
         jaxpr: The jaxpr of the checkpointed function.
 
     Warns:

@@ -6,6 +6,8 @@ two tested ones works too. No JAX internal is imported.
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +63,29 @@ def name_of(eqn: Any) -> str | None:
     [None, 'twice']
     """
     return name_in_params(eqn.primitive, eqn.params)
+
+
+def names_held(policy: Any) -> frozenset[str]:
+    """The names of values that one of JAX's own policies holds: no policy of theirs can be asked for them.
+
+    They are the only sets of texts that such a policy refers to, be it a function or, in other releases, an object.
+
+    >>> sorted(names_held(jax.checkpoint_policies.save_only_these_names("a", "b")))
+    ['a', 'b']
+    """
+    if not (getattr(policy, "__module__", None) or "").startswith("jax."):
+        return frozenset()
+    if isinstance(policy, types.FunctionType):
+        held = inspect.getclosurevars(policy).nonlocals
+    else:
+        held = getattr(policy, "__dict__", {})
+    found: set[str] = set()
+    for value in held.values():
+        if callable(value):
+            found |= names_held(value)
+        elif isinstance(value, set | frozenset | tuple | list) and all(isinstance(name, str) for name in value):
+            found |= set(value)
+    return frozenset(found)
 
 
 def is_remat(eqn: Any) -> bool:

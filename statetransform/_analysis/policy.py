@@ -17,7 +17,7 @@ import numpy as np
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
-from .compat import name_in_params
+from .compat import name_in_params, names_held
 from .sources import Source
 
 # bool, Saveable, Recompute or Offloadable(...)
@@ -100,13 +100,14 @@ def members(policy: Any) -> list[Any]:
 
 
 def names_of(policy: Any) -> frozenset[str]:
-    """The names of values that a policy mentions, as far as it remembers them.
+    """The names of values that a policy of this package or of JAX mentions.
 
     >>> from statetransform import policies
     >>> sorted(names_of(policies.any_of(policies.save_only_these_names("a", "b"), policies.dots_saveable)))
     ['a', 'b']
     """
-    return frozenset().union(*[getattr(m, "mentioned", ()) for m in members(policy) if isinstance(m, Policy)])
+    rules = [m.rule if isinstance(m, Plain) else m for m in members(policy)]
+    return frozenset().union(*[getattr(m, "mentioned", ()) if isinstance(m, Policy) else names_held(m) for m in rules])
 
 
 def asks_source(policy: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .._analysis.check import check_policy
-from .._analysis.policy import Policy
+from .._analysis.policy import Policy, names_of
 from .._analysis.remat import checkpointed
 from .._core.lift import Staged
 from .._core.wrapper import decorate
@@ -164,7 +164,9 @@ class _Around:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
-            is_plain = not isinstance(self._policy, Policy) and not getattr(jax.config, "jax_remat3", False)
+            # Names in a policy are looked for in the jaxpr.
+            is_checked = isinstance(self._policy, Policy) or names_of(self._policy)
+            is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
             transform = jax.checkpoint if is_plain else checkpointed
             return transform(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
 

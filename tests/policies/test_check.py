@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import policies
+from statetransform import policies, transform
 from statetransform._analysis.check import check_policy, warn_unused_names
 from statetransform._analysis.remat import checkpointed
 
@@ -68,6 +68,35 @@ def test_the_warning_for_act_in_the_place_of_capital_act():
 
     with pytest.warns(policies.PolicyWarning, match="Did you mean 'act'?"):
         jax.grad(checkpointed(program, policy=policies.save_only_these_names("Act")))(X)
+
+
+JAX = jax.checkpoint_policies
+OFFLOAD = {"offload_src": "device", "offload_dst": "pinned_host"}
+OF_JAX = {
+    "only": JAX.save_only_these_names("Act", "act"),
+    "any but": JAX.save_any_names_but_these("Act"),
+    "offload": JAX.save_and_offload_only_these_names(
+        names_which_can_be_saved=["act"], names_which_can_be_offloaded=["Act"], **OFFLOAD
+    ),
+    "both": JAX.save_from_both_policies(JAX.dots_saveable, JAX.save_only_these_names("Act")),
+    "combined": policies.any_of(JAX.dots_saveable, JAX.save_only_these_names("Act")),
+}
+
+
+@pytest.mark.parametrize("policy", OF_JAX.values(), ids=OF_JAX)
+def test_names_in_policies_of_jax_are_looked_for_too(policy):
+    f = transform.checkpoint(lambda x: jnp.sum(jnp.sin(checkpoint_name(jnp.sin(x), "act"))), policy=policy)
+    with pytest.warns(policies.PolicyWarning, match=r"no effect for 'Act'(.|\n)*The names seen are 'act'") as caught:
+        transform.grad(f)(X)
+    assert caught[0].filename == __file__
+
+
+def test_policies_of_others_are_not_searched_for_texts():
+    saved = {"dot_general", "sin"}
+    f = transform.checkpoint(lambda x: jnp.sum(jnp.sin(x)), policy=lambda prim, *_, **__: prim.name in saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transform.grad(f)(X)
 
 
 def test_a_name_where_no_value_has_one_says_how_to_give_one():
