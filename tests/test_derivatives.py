@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -249,3 +250,43 @@ def test_a_training_step_is_one_compiled_function() -> None:
     train(X)
     assert net.w.value.tolist() == before.tolist()
     assert net.n.value == 4
+
+
+@pytest.mark.parametrize("around", [transform.jit, transform.checkpoint, transform.vmap])
+@pytest.mark.parametrize("states", [False, True])
+def test_what_vjp_and_linearize_return_may_leave_a_transform_around(states: bool, around: Any) -> None:
+    w, xs = State(2.0, name="w"), jnp.array([0.5, 0.7])
+    f, by_hand = lambda x: w.value * jnp.sin(x), lambda w, x: w * jnp.sin(x)
+    options = {"states": w} if states else {}
+    ones = (jnp.ones(2),) * (2 if states else 1)
+    each, primals = (jax.vmap if around is transform.vmap else lambda f: f), (jnp.full(2, 2.0), xs)
+    if around is not transform.vmap:
+        w.value = primals[0]
+    _, pullback = around(lambda x: transform.vjp(f, x, **options))(xs)
+    _, pushforward = around(lambda x: transform.linearize(f, x, **options))(xs)
+    cts = jax.vjp(by_hand, *primals)[1](jnp.ones(2))
+    tangent = jax.jvp(by_hand, primals, ones if states else (jnp.zeros(2), *ones))[1]
+    assert_same(each(lambda pullback, ct: pullback(ct))(pullback, jnp.ones(2)), cts if states else cts[1:])
+    assert_same(each(lambda pushforward, *dots: pushforward(*dots))(pushforward, *ones), tangent)
+
+
+@pytest.mark.skipif("saveable_args" not in inspect.signature(jax.vjp).parameters, reason="this JAX has no such option")
+def test_options_of_newer_releases_are_passed_on() -> None:
+    w, x, y = State(jnp.float32(2.0), name="w"), jnp.float32(3.0), jnp.float32(5.0)
+    f, pure = lambda x, y: w.value * x * y, lambda w, x, y: w * x * y
+    _, by_hand = jax.vjp(pure, w.value, x, y, in_nzs=(True, False, True))
+    _, pullback = transform.vjp(f, x, y, in_nzs=(False, True), states=w)
+    assert_same(pullback(1.0), by_hand(jnp.float32(1.0)))
+    _, pullback = transform.vjp(f, x, y, in_nzs=(False, True))
+    assert_same(pullback(1.0), by_hand(jnp.float32(1.0))[1:])
+    assert jax.tree.leaves(pullback.out_nzs) == [True]
+    _, by_hand = jax.vjp(lambda x, y: 2.0 * x * y, x, y, saveable_args=(True, False))
+    _, pullback = transform.vjp(f, x, y, saveable_args=(True, False))
+    assert jax.tree.structure(pullback.args_res) == jax.tree.structure(by_hand.args_res)
+
+
+@pytest.mark.skipif("in_nzs" not in inspect.signature(jax.linearize).parameters, reason="this JAX has no such option")
+def test_linearize_may_be_told_what_does_not_move() -> None:
+    w, x, y = State(jnp.float32(2.0), name="w"), jnp.float32(3.0), jnp.float32(5.0)
+    _, pushforward = transform.linearize(lambda x, y: w.value * x * y, x, y, in_nzs=(True, False))
+    assert float(pushforward(jnp.float32(1.0), jnp.float32(0.0))) == 10.0

@@ -442,12 +442,15 @@ def vjp(
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: Any = (),
+    saveable_args: Any = True,
+    in_nzs: Any = None,
     states: Any = None,
 ) -> Any:
     """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
 
     Args:
       fun, `*primals`, has_aux, reduce_axes: as in :func:`jax.vjp`.
+      saveable_args, in_nzs: as in :func:`jax.vjp` of the newer releases; for the primals without the states.
       states: a `State` or a pytree of them; they become the first primal.
 
     Returns:
@@ -468,18 +471,18 @@ def vjp(
       >>> [float(ct) for ct in pullback(1.0)]
       [2.0, 3.0]
     """
-    lift, pure, leading, primals = _first_primal("vjp", fun, primals, states, has_aux)
-    out, pull, (aux, written, born) = jax.vjp(pure, leading, *primals, has_aux=True)
-
-    def pullback(cotangents: Any) -> Any:
-        state_cotangents, *rest = pull(cotangents)
-        if states is None:
-            return tuple(rest)
-        return (state_cotangents, *rest) if rest else state_cotangents
-
-    pullback_ = jax.tree_util.Partial(pullback)
+    lift, pure, primals = _first_primal("vjp", fun, primals, states, has_aux)
+    options = _flags(primals, states, saveable_args=saveable_args, in_nzs=in_nzs)
+    out, pullback, (aux, written, born) = jax.vjp(pure, *primals, has_aux=True, **options)
+    if states is not None and len(primals) == 1:
+        pullback = jax.tree_util.Partial(_alone, pullback)  # like JAX's own, it may leave a transform around
     out, aux = lift.leave((out, aux), written, born)
-    return (out, pullback_, aux) if has_aux else (out, pullback_)
+    return (out, pullback, aux) if has_aux else (out, pullback)
+
+
+def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
+    (cotangent,) = pullback(cotangents)
+    return cotangent
 
 
 def jvp(
@@ -512,20 +515,20 @@ def jvp(
       >>> float(out), float(tangent)
       (6.0, 5.0)
     """
-    primals, tangents = tuple(primals), tuple(tangents)
-    lift, pure, leading, primals = _first_primal("jvp", fun, primals, states, has_aux)
-    if states is None:
-        tangents = (None, *tangents)
-    out, tangent, (aux, written, born) = jax.jvp(pure, (leading, *primals), tangents, has_aux=True)
+    lift, pure, primals = _first_primal("jvp", fun, tuple(primals), states, has_aux)
+    out, tangent, (aux, written, born) = jax.jvp(pure, primals, tuple(tangents), has_aux=True)
     out, aux = lift.leave((out, aux), written, born)
     return (out, tangent, aux) if has_aux else (out, tangent)
 
 
-def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None) -> Any:
+def linearize(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_nzs: Any = None, states: Any = None
+) -> Any:
     """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
 
     Args:
       fun, `*primals`, has_aux: as in :func:`jax.linearize`.
+      in_nzs: as in :func:`jax.linearize` of the newer releases; for the primals without the states.
       states: a `State` or a pytree of them; they become the first primal.
 
     Returns:
@@ -546,23 +549,33 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
       >>> float(pushforward(1.0))
       12.0
     """
-    lift, pure, leading, primals = _first_primal("linearize", fun, primals, states, has_aux)
-    out, push, (aux, written, born) = jax.linearize(pure, leading, *primals, has_aux=True)
-    pushforward = push if states is not None else jax.tree_util.Partial(push, None)
+    lift, pure, primals = _first_primal("linearize", fun, primals, states, has_aux)
+    options = _flags(primals, states, in_nzs=in_nzs)
+    out, pushforward, (aux, written, born) = jax.linearize(pure, *primals, has_aux=True, **options)
     out, aux = lift.leave((out, aux), written, born)
     return (out, pushforward, aux) if has_aux else (out, pushforward)
 
 
 def _first_primal(
     where: str, fun: Callable[..., Any], primals: tuple[Any, ...], states: Any, has_aux: bool
-) -> tuple[Lift, Callable[..., Any], Any, tuple[Any, ...]]:
-    """A pure function whose first primal is the values of `states`, in their structure, or None."""
+) -> tuple[Lift, Callable[..., Any], tuple[Any, ...]]:
+    """A pure function, and its primals: if there are `states`, their values come first, in their structure."""
     primals = hide(primals)
-    wrt = Differentiated(where, states, (), ())
     lift = Lift(fun)
+    if states is None:
+        return lift, lambda *primals: _with_aux(lift.call({}, primals, {}), has_aux, where), primals
+    wrt = Differentiated(where, states, (), ())
 
     def pure(leading: Any, *primals: Any) -> Any:
-        values = {} if states is None else wrt.split((leading, ()))[0]
-        return _with_aux(lift.call(values, primals, {}), has_aux, where)
+        return _with_aux(lift.call(wrt.split((leading, ()))[0], primals, {}), has_aux, where)
 
-    return lift, pure, None if states is None else wrt.primal[0], primals
+    return lift, pure, (wrt.primal[0], *primals)
+
+
+def _flags(primals: tuple[Any, ...], states: Any, **flags: Any) -> dict[str, Any]:
+    """Flags for the primals, with one for the states; without those that are not given, which not every JAX knows."""
+    given = {name: value for name, value in flags.items() if value is not None and value is not True}
+    if states is None:
+        return given
+    each = lambda value: value if isinstance(value, tuple | list) else (value,) * (len(primals) - 1)
+    return {name: (True, *each(value)) for name, value in given.items()}

@@ -116,11 +116,11 @@ def shard_map(
     return decorate(Staged, f, around=around)
 
 
-def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
+def checkify(f: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
     """Makes the checks in a function over states values: :func:`jax.experimental.checkify.checkify`.
 
     Args:
-      fun, errors: as in :func:`jax.experimental.checkify.checkify`.
+      f, errors: as in :func:`jax.experimental.checkify.checkify`.
 
     Returns:
       A function that returns `(error, out)`. States are written whether a check failed or not.
@@ -148,7 +148,7 @@ def checkify(fun: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
 
         return call
 
-    return decorate(Staged, fun, around=around)
+    return decorate(Staged, f, around=around)
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
