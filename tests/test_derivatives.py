@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -290,3 +291,38 @@ def test_linearize_may_be_told_what_does_not_move() -> None:
     w, x, y = State(jnp.float32(2.0), name="w"), jnp.float32(3.0), jnp.float32(5.0)
     _, pushforward = transform.linearize(lambda x, y: w.value * x * y, x, y, in_nzs=(True, False))
     assert float(pushforward(jnp.float32(1.0), jnp.float32(0.0))) == 10.0
+
+
+def test_a_rule_for_each_argument() -> None:
+    w, n = State(2.0, name="w"), State(0, name="n")
+
+    @transform.custom_jvp
+    def f(x: Any, y: Any) -> Any:
+        n.value = n.value + 1
+        return {"z": w.value * x * y, "n": jnp.int32(3)}
+
+    f.defjvps(lambda dot, out, x, y: {"z": 10 * dot * out["z"], "n": 0}, None)
+    loss = lambda x, y: f(x, y)["z"]
+    assert_same(transform.grad(loss, argnums=(0, 1))(3.0, 5.0), (jnp.float32(300.0), jnp.float32(0.0)))
+    assert int(n.value) == 1
+    with pytest.raises(TypeError, match="nondiff_argnums"):
+        transform.custom_jvp(f, nondiff_argnums=0).defjvps(None)
+
+
+def test_rules_get_keywords_and_defaults_by_position_as_in_jax() -> None:
+    w = State(2.0, name="w")
+
+    def define(custom: Any, by_hand: bool) -> Any:
+        def f(x: Any, y: Any = 3.0) -> Any:
+            return (2.0 if by_hand else w.value) * x * y
+
+        f = custom(f)
+        f.defvjp(lambda x, y: (f(x, y), (x, y)), lambda res, ct: (100 * ct * res[1], ct * res[0]))
+        return f
+
+    ours, jaxs = define(transform.custom_vjp, False), define(jax.custom_vjp, True)
+    for call in (lambda x, f: f(x), lambda x, f: f(x, y=4.0), lambda x, f: f(y=x, x=1.0)):
+        assert_same(transform.grad(call)(5.0, ours), jax.grad(functools.partial(call, f=jaxs))(5.0))
+    only = transform.custom_vjp(lambda x, *, scale: x * scale)
+    with pytest.raises(TypeError, match=r"by position, which scale cannot be"):
+        only(1.0, scale=2.0)

@@ -30,7 +30,9 @@ class Transformed:
         if getattr(fun, "__isabstractmethod__", False):
             self.__isabstractmethod__ = True
         self.__wrapped__ = fun
-        self._is_method = is_method
+        self._is_method = False
+        if is_method:
+            self.mark_method()
         self._takes_cls = _first_parameter(fun) == "cls"
         self._options = options
         self._caller = self._call_bound
@@ -51,7 +53,15 @@ class Transformed:
         return self._is_method or (self._takes_cls and isinstance(first, type))
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._is_method = True
+        self.mark_method()
+
+    def mark_method(self) -> None:
+        """Says that the first argument is an instance; to the transforms below, too, which are called with it."""
+        fun: Any = self
+        while fun is not None:
+            if isinstance(fun, Transformed):
+                fun._is_method = True
+            fun = getattr(fun, "__wrapped__", None)
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else Bound(self._caller, obj)
@@ -142,5 +152,7 @@ def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
 
 
 def _first_parameter(fun: Callable[..., Any]) -> str | None:
+    while isinstance(fun, Transformed):
+        fun = fun.__wrapped__
     code = getattr(fun, "__code__", None)
     return code.co_varnames[0] if code is not None and code.co_argcount else None

@@ -7,6 +7,7 @@ the function writes is a second output, which the rules do not see.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +44,7 @@ class CustomRule(Transformed):
         self._nondiff = {*integers(nondiff_argnums), *[parameters.index(name) for name in names]}
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs:
-            raise TypeError(f"{self.__qualname__}: a function with a custom rule takes positional arguments only")
+        args = self._positional(args, kwargs, has_self=obj is not NO_SELF)
         fixed = {i % len(args): args[i] for i in sorted(self._nondiff)}
         free = [i for i in range(len(args)) if i not in fixed]
 
@@ -58,6 +58,26 @@ class CustomRule(Transformed):
         _, record, values = TraceCache().find(fun, primals, {})
         results = self._apply(record, values, primals, whole, tuple(fixed.values()))
         return record.layout.finish(*results)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> tuple[Any, ...]:
+        """All arguments by position, defaults included, as JAX gives them to the rules."""
+        try:
+            signature = inspect.signature(self.__wrapped__)
+        except (TypeError, ValueError):  # a builtin
+            signature = None
+        if signature is None and not kwargs:
+            return args
+        names = ", ".join(kwargs)
+        if signature is not None:
+            bound = signature.bind(*((None, *args) if has_self else args), **kwargs)
+            bound.apply_defaults()
+            if not bound.kwargs:
+                return bound.args[1:] if has_self else bound.args
+            names = ", ".join(bound.kwargs)
+        raise TypeError(
+            f"{self.__qualname__}: a custom rule is given all arguments by position, which {names} cannot be. "
+            "Make these positional parameters, or close over the values."
+        )
 
     def _apply(
         self,
@@ -124,6 +144,18 @@ class CustomJvp(CustomRule):
         self._rule, self._symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Sets a rule for each argument, as :meth:`jax.custom_jvp.defjvps` does."""
+        if self._nondiff:
+            raise TypeError(f"{self.__qualname__}: `defjvps` cannot be used together with `nondiff_argnums`")
+
+        def rule(primals: Any, tangents: Any) -> Any:
+            out = self(*primals)
+            dots = [jvp(dot, out, *primals) for dot, jvp in zip(tangents, jvps, strict=False) if jvp is not None]
+            return out, jax.tree.map(_total, jax.tree.map(_zero, out), *dots)
+
+        self.defjvp(rule)
+
     def _apply(
         self,
         record: Record,
@@ -146,6 +178,10 @@ class CustomJvp(CustomRule):
 
         pure.defjvp(jvp, symbolic_zeros=self._symbolic_zeros)
         return pure(values, *primals)
+
+
+def _total(zero: Any, *tangents: Any) -> Any:
+    return zero if zero.dtype == jax.dtypes.float0 else sum(tangents, zero)
 
 
 def _zero(value: Any) -> Any:
@@ -195,7 +231,8 @@ def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argna
       fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_jvp`.
 
     Returns:
-      The function, with `defjvp`. The rule runs in place of the function and has to write the same states.
+      The function, with `defjvp` and `defjvps`. The rule runs in place of the function and has to write the same
+      states.
 
     Raises:
       StateStructureError: a rule writes other states than the function, in whose place it runs.

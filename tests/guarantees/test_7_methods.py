@@ -190,3 +190,89 @@ def module_level(x: Any) -> Any:
 def test_something_that_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a function"):
         transform.checkpoint(3)
+
+
+def logged(fun: Any) -> Any:
+    """Somebody else's decorator."""
+
+    @functools.wraps(fun)
+    def wrapper(*args: Any) -> Any:
+        return fun(*args)
+
+    return wrapper
+
+
+class Stacked:
+    """Methods under several transforms: no index counts `self`, whatever stands above."""
+
+    def __init__(self) -> None:
+        self.w = State(jnp.float32(2), name="w")
+        self.n = State(0, name="n")
+
+    def body(self, x: Any, n: int = 2) -> Any:
+        self.n.value = self.n.value + 1
+        return self.w.value * x**n
+
+    @transform.jit
+    @transform.value_and_grad
+    def compiled(self, x: Any) -> Any:
+        return self.body(x)
+
+    @transform.jit(static_argnums=1)
+    @transform.checkpoint(static_argnums=(1,))
+    def twice_static(self, x: Any, n: int = 2) -> Any:
+        return self.body(x, n)
+
+    @transform.grad
+    @transform.jit(static_argnums=-1)
+    @transform.checkpoint(static_argnums=1)
+    def three(self, x: Any, n: int = 2) -> Any:
+        return self.body(x, n)
+
+    @transform.vmap(in_axes=(None, 0))
+    @transform.grad(argnums=1)
+    def lanes(self, n: Any, x: Any) -> Any:
+        return self.w.value * x**2 * n
+
+    @transform.jit
+    @logged
+    @transform.named_call
+    @transform.grad
+    def around(self, x: Any) -> Any:
+        return self.body(x)
+
+    total = State(jnp.float32(1), name="total")
+
+    @classmethod
+    @transform.jit(static_argnums=1)
+    @transform.checkpoint(static_argnums=1)
+    def of_class(cls, x: Any, n: int = 2) -> Any:
+        return cls.total.value * x**n
+
+    @transform.jit(static_argnums=1)
+    @classmethod
+    @transform.checkpoint(static_argnums=1)
+    def of_class_inside(cls, x: Any, n: int = 2) -> Any:
+        return cls.total.value * x**n
+
+    @transform.jit
+    @staticmethod
+    @transform.grad(argnums=1)
+    def static(x: Any, y: Any) -> Any:
+        return x * y
+
+
+def test_transforms_under_transforms_do_not_count_self_either() -> None:
+    sim = Stacked()
+    for call in (lambda name, *args: getattr(sim, name)(*args), lambda name, *args: getattr(Stacked, name)(sim, *args)):
+        assert [float(x) for x in call("compiled", 3.0)] == [18.0, 12.0]
+        assert float(call("twice_static", 3.0, 3)) == 54.0
+        assert float(call("three", 3.0, 3)) == 54.0
+        assert call("lanes", 2.0, jnp.arange(3.0)).tolist() == [0.0, 8.0, 16.0]
+        assert float(call("around", 3.0)) == 12.0
+    assert int(sim.n.value) == 8
+    for owner in (sim, Stacked):
+        assert float(owner.of_class(3.0, 3)) == float(owner.of_class_inside(3.0, 3)) == 27.0
+        assert float(owner.static(3.0, 4.0)) == 3.0
+    sim.w.value = jnp.float32(1)
+    assert float(sim.three(3.0, 3)) == 27.0
