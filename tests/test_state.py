@@ -64,6 +64,15 @@ def test_a_whole_write_takes_what_a_reference_takes() -> None:
         tree["a"] = jnp.ones(2)
 
 
+def test_a_state_iterates_over_its_value() -> None:
+    u = State(jnp.arange(3.0))
+    assert [float(x) for x in u] == [0.0, 1.0, 2.0] and 2.0 in u
+    assert float(transform.jit(lambda: sum(x * i for i, x in enumerate(u)))()) == 5.0
+    assert list(State({"a": 1.0, "b": 2.0})) == ["a", "b"]
+    with pytest.raises(TypeError):
+        iter(State(1.0))
+
+
 def test_an_index_write_does_not_change_a_numpy_array_of_the_user() -> None:
     array = np.zeros(3, np.float32)
     s = State(array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -109,6 +109,9 @@ class State:
     def __getitem__(self, index: Any) -> Any:
         value = read(self)
         return value if index is Ellipsis else value[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(read(self))  # Python would read by index until that fails, and JAX's indexing never does
 
     def __setitem__(self, index: Any, value: Any) -> None:
         held = read(self)
