@@ -386,3 +386,10 @@ def test_a_global_with_the_name_of_an_attribute_is_another() -> None:
 
     transform.vmap(f, in_axes=None, state_axes={State: 0})(1.0)
     assert holder.other.value.tolist() == [2.0] * 3 and other.value.tolist() == [1.0] * 5
+
+
+def test_axes_that_are_none_are_refused() -> None:
+    u = State(jnp.ones(3), name="u")
+    for axes, said in (([u], r"`state_axes=\{u: 0\}`; it cannot be \[State"), ({u: "x"}, "the axis of State.*not 'x'")):
+        with pytest.raises(TypeError, match=said):
+            transform.vmap(lambda x: x, state_axes=axes)

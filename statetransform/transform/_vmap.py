@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, overload
 
 import jax
@@ -93,7 +93,7 @@ class Vectorized(Direct):
         )
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        self._state_axes = [(selects(kind), kind, axis) for kind, axis in dict(state_axes or {}).items()]
+        self._state_axes = [(selects(kind), kind, axis) for kind, axis in _checked(state_axes or {}).items()]
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         axes, random = self._find(fun, args)
@@ -227,6 +227,20 @@ def vmap(
         split_rngs=split_rngs,
         **options,
     )
+
+
+def _checked(state_axes: Any) -> dict[Any, int | None]:
+    """What is said of states, if it says an axis for each."""
+    if not isinstance(state_axes, Mapping):
+        raise TypeError(
+            "vmap: `state_axes` says for each state, kind or predicate which axis the lanes have, "
+            f"`state_axes={{u: 0}}`; it cannot be {state_axes!r} of type {type(state_axes).__name__}"
+        )
+    axes = dict(state_axes)
+    for kind, axis in axes.items():
+        if axis is not None and not isinstance(axis, int):
+            raise TypeError(f"vmap: in `state_axes`, the axis of {kind!r} must be an int or None, not {axis!r}")
+    return axes
 
 
 def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int | None:
