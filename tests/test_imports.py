@@ -26,7 +26,7 @@ EXTRAS = [
     "hypothesis",
     "scipy.stats",
 ]
-PRIVATE_JAX = {"_core/compat.py", "_analysis/compat.py"}
+PRIVATE_JAX = {"_core/jaxcompat.py"}
 
 
 def python(code: str) -> str:
@@ -85,7 +85,7 @@ def imported(path: pathlib.Path, top_level_only: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_compat_looks_into_jax(path: pathlib.Path) -> None:
+def test_only_jaxcompat_looks_into_jax(path: pathlib.Path) -> None:
     if str(path.relative_to(ROOT)) in PRIVATE_JAX:
         return
     assert not [name for name in imported(path) if name.startswith("jax._src")]

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from . import compat
+from .._core import jaxcompat
+from .._core.jaxcompat import is_remat
 from .flops import jaxpr_flops
 from .policy import ask, describe, is_kept, names_of
 from .residuals import Residual, list_residuals
@@ -37,7 +38,7 @@ def advise(staged: Staged, halves: Split) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said here
         primal = jax.make_jaxpr(lambda *xs: staged.fun(*xs)[0])(*staged.inputs)
-        regions = find(primal, lambda site: compat.is_remat(site.eqn) and not any(map(compat.is_remat, site.path)))
+        regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
         notes = list(staged.notes)
         places: dict[Any, list[Site]] = {}
         for site in regions:
@@ -51,7 +52,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, 
     """What there is to say of the checkpoints on one line, the most important first."""
     site = sites[0]
     where = _where(site)
-    jaxpr, policy = compat.remat_params(site.eqn)
+    jaxpr, policy = jaxcompat.remat_params(site.eqn)
     has_policy = policy is not None and policy is not jax.checkpoint_policies.nothing_saveable
     keeps = has_policy and _keeps(policy, jaxpr)
     if has_policy and not keeps:
@@ -62,7 +63,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, 
     computed = sum(record.bytes for record in inner if record.kind == "computed" or record.kind == "named")
     looped = sum(record.bytes for record in inner if record.iterations > 1)
     longest = max((record.iterations for record in inner), default=1)
-    if looped and 2 * looped >= computed and not find(jaxpr, lambda s: compat.is_remat(s.eqn)):
+    if looped and 2 * looped >= computed and not find(jaxpr, lambda s: is_remat(s.eqn)):
         return [
             f"The {where} is around a whole loop: when it runs again, the residuals of all {longest} iterations "
             f"({format_bytes(looped)}) are there at once, as many as without it; put the checkpoint on the body of "
@@ -85,8 +86,8 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, 
 
 def _where(site: Site) -> str:
     """How a sentence speaks of a checkpoint: by the function and its first line that computes anything."""
-    jaxpr = compat.remat_params(site.eqn)[0]
-    name = getattr(getattr(compat.opened(jaxpr), "debug_info", None), "func_name", None)
+    jaxpr = jaxcompat.remat_params(site.eqn)[0]
+    name = getattr(getattr(jaxcompat.opened(jaxpr), "debug_info", None), "func_name", None)
     source = next((inner.source for inner in walk(jaxpr) if inner.source), site.source)
     place = f" ({source.short})" if source else ""
     return f"checkpoint of {name}{place}" if name else f"checkpoint{place}"
@@ -142,8 +143,8 @@ def _total(records: list[Residual]) -> int:
 
 def _residuals_of(jaxpr: Any) -> list[Residual]:
     """What would be kept of a region without its checkpoint."""
-    body, consts = compat.opened(jaxpr), compat.consts_of(jaxpr)
-    run = lambda *xs: (compat.eval_jaxpr(body, consts, *xs), [])
+    body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
+    run = lambda *xs: (jaxcompat.eval_jaxpr(body, consts, *xs), [])
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.invars]
     return list_residuals(split(Staged(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
 
@@ -155,9 +156,9 @@ def _total_without(sites: list[Site], primal: Any, staged: Staged) -> int:
     def visit(eqn: Any, inputs: Any, source: Source | None) -> Any:
         if id(eqn) not in removed:
             return None
-        jaxpr = compat.remat_params(eqn)[0]
-        return evaluate(compat.opened(jaxpr), compat.consts_of(jaxpr), inputs, lambda *_: None, None)
+        jaxpr = jaxcompat.remat_params(eqn)[0]
+        return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), inputs, lambda *_: None, None)
 
     plain = rewrite(primal, visit)
-    run = lambda *xs: (compat.eval_jaxpr(compat.opened(plain), compat.consts_of(plain), *xs), [])
+    run = lambda *xs: (jaxcompat.eval_jaxpr(jaxcompat.opened(plain), jaxcompat.consts_of(plain), *xs), [])
     return _total(list_residuals(split(Staged(run, staged.inputs, staged.labels, staged.name))))

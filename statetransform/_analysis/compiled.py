@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import compat
+from .._core import jaxcompat
 from .flops import Flops, jaxpr_flops
 from .rewrite import inlined
 from .split import Split, split
@@ -56,12 +56,12 @@ class Step:
     @property
     def has_checkpoints(self) -> bool:
         """Whether anything is computed twice on purpose."""
-        return any(compat.is_remat(site.eqn) for site in walk(self.jaxpr))
+        return any(jaxcompat.is_remat(site.eqn) for site in walk(self.jaxpr))
 
     def function(self) -> Callable[..., list[Any]]:
         """The step as a function."""
-        body, consts = compat.opened(self.jaxpr), compat.consts_of(self.jaxpr)
-        return lambda *xs: compat.eval_jaxpr(body, consts, *xs)
+        body, consts = jaxcompat.opened(self.jaxpr), jaxcompat.consts_of(self.jaxpr)
+        return lambda *xs: jaxcompat.eval_jaxpr(body, consts, *xs)
 
     def compile(self) -> Compiled:
         """Compiles the step for the default device."""
@@ -91,7 +91,7 @@ class Compiled:
 
     def time(self, repeats: int = 7) -> float | None:
         """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
-        if any(isinstance(x, jax.ShapeDtypeStruct | compat.Tracer) for x in self.step.inputs):
+        if any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.step.inputs):
             return None
         inputs = jax.device_put(self.step.inputs)
         jax.block_until_ready(self.program(*inputs))
@@ -109,7 +109,7 @@ def step_of(staged: Staged) -> Step:
     >>> from statetransform._analysis.staged import stage
     >>> import jax.numpy as jnp
     >>> step = step_of(stage(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
-    >>> len(compat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
+    >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
     (2, False, False)
     """
     halves = split(staged)
@@ -123,11 +123,13 @@ def joint(halves: Split) -> Any:
 
     def step(*xs: Any) -> list[Any]:
         inputs, given = xs[:n], iter(xs[n:])
-        results = compat.eval_jaxpr(compat.opened(forward), compat.consts_of(forward), *inputs)
+        results = jaxcompat.eval_jaxpr(jaxcompat.opened(forward), jaxcompat.consts_of(forward), *inputs)
         out = results[: halves.n_outputs + halves.n_auxiliary]
         cotangents = [next(given) if aval.shape else _ones(aval) for aval in halves.cotangents]
         residuals = results[len(out) :]
-        gradients = compat.eval_jaxpr(compat.opened(backward), compat.consts_of(backward), *residuals, *cotangents)
+        gradients = jaxcompat.eval_jaxpr(
+            jaxcompat.opened(backward), jaxcompat.consts_of(backward), *residuals, *cotangents
+        )
         return [*out, *gradients]
 
     arrays = [aval for aval in halves.cotangents if aval.shape]
@@ -144,10 +146,10 @@ def without_checkpoints(staged: Staged) -> Staged:
         return [*out, *aux]
 
     plain = inlined(jax.make_jaxpr(both)(*staged.inputs))
-    body, consts = compat.opened(plain), compat.consts_of(plain)
+    body, consts = jaxcompat.opened(plain), jaxcompat.consts_of(plain)
 
     def fun(*xs: Any) -> tuple[list[Any], list[Any]]:
-        results = compat.eval_jaxpr(body, consts, *xs)
+        results = jaxcompat.eval_jaxpr(body, consts, *xs)
         return results[: n_outputs[0]], results[n_outputs[0] :]
 
     return dataclasses.replace(staged, fun=fun)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .compat import opened
+from .._core.jaxcompat import opened
 from .counts import count_of
 from .walk import inner_jaxprs
 

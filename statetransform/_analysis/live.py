@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from . import compat
+from .._core import jaxcompat
 from .origins import _FILLS as FILLS
 from .rewrite import inlined
 from .sizes import nbytes
@@ -66,7 +66,7 @@ def moments(halves: Split) -> list[Moment]:
     """
     run = _Run()
     forward, backward = inlined(halves.forward), inlined(halves.backward())
-    body, back = compat.opened(forward), compat.opened(backward)
+    body, back = jaxcompat.opened(forward), jaxcompat.opened(backward)
     many = sum(label.kind == "state" for label in halves.labels) > _NAMED_STATES
     for var, label in zip(body.invars, halves.labels, strict=True):
         state = "states" if many else f"state {label.name}"
@@ -172,7 +172,7 @@ def _transient(eqn: Any) -> int:
     """What one run of the jaxprs inside an equation needs besides its inputs."""
     most = 0
     for inner in inner_jaxprs(eqn):
-        body = compat.opened(inner.jaxpr)
+        body = jaxcompat.opened(inner.jaxpr)
         run = _Run()
         for var in (*body.invars, *body.constvars):
             run.hold(var, "inputs")

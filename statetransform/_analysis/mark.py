@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
+from .._core.jaxcompat import is_remat
 from .check import check_policy, warn, warn_unused_names
-from .compat import is_remat
 from .policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
 from .rewrite import rewrite
 from .sources import Source

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from . import compat
+from .._core import jaxcompat
 from .sources import Source, is_library_code, source_of
 from .walk import inner_jaxprs
 
@@ -55,7 +55,7 @@ class Origins:
     """
 
     def __init__(self, jaxpr: Any, caller: Source | None = None) -> None:
-        body = compat.opened(jaxpr)
+        body = jaxcompat.opened(jaxpr)
         self._made = {var: (eqn, i) for eqn in body.eqns for i, var in enumerate(eqn.outvars)}
         self._inputs = {var: i for i, var in enumerate(body.invars)}
         self._constants = {var: i for i, var in enumerate(body.constvars)}
@@ -77,7 +77,7 @@ class Origins:
             if atom in self._constants:
                 return Origin("constant", self._constants[atom], name=name)
             eqn, i = self._made[atom]
-            given = compat.name_of(eqn)
+            given = jaxcompat.name_of(eqn)
             if given is None and eqn.primitive.name not in _THROUGH:
                 return dataclasses.replace(found := self._computed(eqn, i), name=name or found.name)
             name = name or given
@@ -92,26 +92,26 @@ class Origins:
             return self._scanned(eqn, i, here)
         if kind == "cond":
             return self._branched(eqn, i, here)
-        inner = [j for j in inner_jaxprs(eqn) if len(compat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
+        inner = [j for j in inner_jaxprs(eqn) if len(jaxcompat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
         if kind == "while":
             inner = inner[-1:]
         if len(inner) != 1 or kind.startswith("custom_"):
             return here
         found = self._inside(inner[0].jaxpr, i, source)
         if found.kind == "input":
-            n_inputs = len(compat.opened(inner[0].jaxpr).invars)
+            n_inputs = len(jaxcompat.opened(inner[0].jaxpr).invars)
             if kind == "while" or n_inputs != len(eqn.invars):
                 return here
             return dataclasses.replace(outside := self.of(eqn.invars[found.index]), name=found.name or outside.name)
         return dataclasses.replace(found, outer=eqn, source=found.source or source)
 
     def _inside(self, jaxpr: Any, i: int, source: Source | None) -> Origin:
-        body = compat.opened(jaxpr)
+        body = jaxcompat.opened(jaxpr)
         # The inside of a library function has the stack of its first call, wherever that was.
         return Origins(jaxpr, source if is_library_code(body) else self._caller).of(body.outvars[i])
 
     def _scanned(self, eqn: Any, i: int, here: Origin) -> Origin:
-        body, length = compat.opened(eqn.params["jaxpr"]), int(eqn.params["length"])
+        body, length = jaxcompat.opened(eqn.params["jaxpr"]), int(eqn.params["length"])
         is_stacked = [_rank(outer) > _rank(inner) for outer, inner in zip(eqn.outvars, body.outvars, strict=True)]
         n_carry = is_stacked.count(False)
         n_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(eqn.invars, body.invars, strict=True))

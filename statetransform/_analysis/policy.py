@@ -17,7 +17,7 @@ import numpy as np
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
-from .compat import name_in_params, names_held
+from .._core.jaxcompat import name_in_params, names_held
 from .sources import Source
 
 # bool, Saveable, Recompute or Offloadable(...)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from . import compat
+from .._core import jaxcompat
 from .split import Split, without_dead_code
 from .walk import inner_jaxprs
 
@@ -42,8 +42,8 @@ def halves_as_lines(halves: Split) -> tuple[list[Line], list[Line]]:
     keep  b:f32[]
     """
     writer = _Writer()
-    body, backward = compat.opened(halves.forward), halves.backward()
-    back = compat.opened(backward)
+    body, backward = jaxcompat.opened(halves.forward), halves.backward()
+    back = jaxcompat.opened(backward)
     for i, var in enumerate(body.constvars):
         writer.names[var] = Piece(f"constant{i}", "constant")
     for var, label in zip(body.invars, halves.labels, strict=True):
@@ -124,7 +124,7 @@ class _Writer:
             for i, var in enumerate(eqn.outvars):
                 line += [Piece(" ")] if i else []
                 line += [self.named(var), *([] if self.named(var).text == "_" else [Piece(f":{_type(var)}", "note")])]
-            name = compat.name_of(eqn)
+            name = jaxcompat.name_of(eqn)
             head = f"name {name!r}" if name is not None else eqn.primitive.name
             line += [Piece(" = "), Piece(head, "primitive"), Piece(_params(eqn) if name is None else "", "note")]
             for atom in eqn.invars:
@@ -132,7 +132,7 @@ class _Writer:
             inner = inner_jaxprs(eqn)
             lines.append([*line, Piece(" {")] if inner else line)
             for part in inner:
-                body = compat.opened(part.jaxpr)
+                body = jaxcompat.opened(part.jaxpr)
                 role = "" if len(inner) == 1 else f"{part.role} "
                 lines.append(self.inputs(f"{indent}  {role}in ", [*body.constvars, *body.invars]))
                 lines += self.equations(without_dead_code(part.jaxpr, list(body.outvars)), indent + "  ")

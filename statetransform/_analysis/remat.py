@@ -22,8 +22,8 @@ from typing import Any
 import jax
 from jax.extend.core.primitives import remat_p
 
+from .._core.jaxcompat import without_constvars
 from .check import check_policy
-from .compat import without_constvars
 from .mark import prepare
 
 

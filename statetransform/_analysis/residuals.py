@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from . import compat
+from .._core import jaxcompat
 from .origins import Origin, Origins
 from .sizes import nbytes
 from .sources import Source, source_of
@@ -61,7 +61,7 @@ def list_residuals(halves: Split) -> list[Residual]:
     >>> [(r.kind, r.name or r.primitive) for r in list_residuals(split(stage(lambda x: jnp.sin(x) * x, (2.0,), {})))]
     [('argument', 'x'), ('computed', 'sin'), ('computed', 'cos')]
     """
-    body = compat.opened(halves.forward)
+    body = jaxcompat.opened(halves.forward)
     origins = Origins(halves.forward)
     place = {var: (1, i) for i, var in enumerate(body.constvars)}
     place |= {var: (2, i) for i, var in enumerate(body.invars)}
@@ -119,13 +119,13 @@ def _line(origin: Origin, producer: Any, halves: Split, eqn: Any) -> str:
     if hasattr(producer, "val"):
         return "from a literal"
     if eqn is None:
-        inputs = list(compat.opened(halves.forward).invars)
+        inputs = list(jaxcompat.opened(halves.forward).invars)
         if producer not in inputs:
             return "from a constant"
         label = halves.labels[inputs.index(producer)]
         return f"from the argument {label.name}" if label.kind == "argument" else f"from the state {label.name!r}"
     name = eqn.primitive.name
-    own = source_of(eqn) if compat.name_of(eqn) is not None else origin.source
+    own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
     place = own.full if own else ""
     if origin.name is not None:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""

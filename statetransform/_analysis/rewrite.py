@@ -14,7 +14,7 @@ import jax
 import jax.extend.core as jex
 from jax.extend import source_info_util
 
-from . import compat
+from .._core import jaxcompat
 from .sources import Source, is_library_code, source_of
 
 # A visitor gets an equation, its input values and its source, and returns the outputs, or None for "as it was".
@@ -37,7 +37,7 @@ def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
 
 
 def _rewritten(jaxpr: Any, visitor: Visitor, caller: Source | None) -> Any:
-    body, consts = compat.opened(jaxpr), compat.consts_of(jaxpr)
+    body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
     avals = [v.aval for v in body.invars]
     return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visitor, caller))(*avals)
 
@@ -79,13 +79,13 @@ def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, caller: Source | No
 
         def inside(value: Any) -> Any:
             if isinstance(value, (tuple, list)):
-                return type(value)(map(inside, value)) if any(map(compat.is_jaxpr, value)) else value
-            if not compat.is_jaxpr(value):
+                return type(value)(map(inside, value)) if any(map(jaxcompat.is_jaxpr, value)) else value
+            if not jaxcompat.is_jaxpr(value):
                 return value
-            called_from = here if is_library_code(compat.opened(value)) else caller
+            called_from = here if is_library_code(jaxcompat.opened(value)) else caller
             new = _rewritten(value, visitor, called_from)
             # Where JAX keeps an open jaxpr (inside `remat` before 0.11) it expects one back.
-            return new if hasattr(value, "consts") else compat.opened(new)
+            return new if hasattr(value, "consts") else jaxcompat.opened(new)
 
         params = {key: inside(value) for key, value in params.items()}
     outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(params))
@@ -103,18 +103,18 @@ def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
 
     def visitor(call: Any) -> Visitor:
         def inline(eqn: Any, inputs: Sequence[Any], source: Source | None) -> Sequence[Any] | None:
-            if compat.is_remat(eqn):
-                inner = compat.remat_params(eqn)[0] if remat else None
+            if jaxcompat.is_remat(eqn):
+                inner = jaxcompat.remat_params(eqn)[0] if remat else None
             elif eqn.primitive.name in ("jit", "pjit", "closed_call", "core_closed_call"):
                 inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
             else:
                 inner = None
             if inner is None:
                 return None
-            body = compat.opened(inner)
+            body = jaxcompat.opened(inner)
             # The inside of a library function has the stack of its first call, wherever that was.
             outer = call or (eqn.source_info if is_library_code(body) else None)
-            return evaluate(body, compat.consts_of(inner), inputs, visitor(outer), source if outer else None, outer)
+            return evaluate(body, jaxcompat.consts_of(inner), inputs, visitor(outer), source if outer else None, outer)
 
         return inline
 

@@ -11,7 +11,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
-from . import compat
+from .._core import jaxcompat
 from .staged import Label, Staged, avals_of
 
 
@@ -43,7 +43,7 @@ class Split:
     @property
     def residuals(self) -> list[Any]:
         """The atoms of `forward` that reverse mode keeps, one for each residual."""
-        return list(compat.opened(self.forward).outvars)[self.n_outputs + self.n_auxiliary :]
+        return list(jaxcompat.opened(self.forward).outvars)[self.n_outputs + self.n_auxiliary :]
 
     def backward(self) -> Any:
         """A closed jaxpr from the residuals and the cotangents of the outputs to the gradients."""
@@ -61,7 +61,7 @@ def split(staged: Staged) -> Split:
     >>> from statetransform._analysis.staged import stage
     >>> import jax.numpy as jnp
     >>> halves = split(stage(lambda x: jnp.sin(x) * x, (2.0,), {}))
-    >>> len(halves.residuals), len(compat.opened(halves.backward()).outvars)
+    >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)
     (3, 1)
     """
     seen: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def without_dead_code(jaxpr: Any, outputs: list[Any]) -> list[Any]:
     """The equations of a jaxpr that some of its outputs depend on, and those with effects."""
     needed = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
     kept = []
-    for eqn in reversed(compat.opened(jaxpr).eqns):
+    for eqn in reversed(jaxcompat.opened(jaxpr).eqns):
         if eqn.effects or any(var in needed for var in eqn.outvars):
             kept.append(eqn)
             needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))

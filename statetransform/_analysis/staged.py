@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._core import jaxcompat
 from .._core.arguments import NO_SELF, reveal
 from .._core.functional import functionalize
 from .._core.wrapper import Bound
-from . import compat
 from .sources import Source
 
 
@@ -62,7 +62,7 @@ class Staged:
 
 def avals_of(values: list[Any]) -> list[Any]:
     """The abstract values of arrays, scalars and `jax.ShapeDtypeStruct`."""
-    return [var.aval for var in compat.opened(jax.make_jaxpr(lambda *xs: xs)(*values)).invars]
+    return [var.aval for var in jaxcompat.opened(jax.make_jaxpr(lambda *xs: xs)(*values)).invars]
 
 
 def stage(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Staged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import compat
+from .._core import jaxcompat
 from .sources import Source, is_library_code, source_of
 
 
@@ -51,12 +51,12 @@ def inner_jaxprs(eqn: Any) -> list[Inner]:
         return [Inner(params["cond_jaxpr"], "cond", None), Inner(params["body_jaxpr"], "body", None)]
     if name == "cond":
         return [Inner(branch, "branch", 1) for branch in params["branches"]]
-    if compat.is_remat(eqn):
-        return [Inner(compat.remat_params(eqn)[0], "remat", 1)]
+    if jaxcompat.is_remat(eqn):
+        return [Inner(jaxcompat.remat_params(eqn)[0], "remat", 1)]
     found = []
     for value in params.values():
         values = value if isinstance(value, (tuple, list)) else (value,)
-        found += [Inner(v, "call", 1) for v in values if compat.is_jaxpr(v)]
+        found += [Inner(v, "call", 1) for v in values if jaxcompat.is_jaxpr(v)]
     return found
 
 
@@ -72,12 +72,12 @@ def walk(jaxpr: Any) -> Iterator[Site]:
 
 
 def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Source | None) -> Iterator[Site]:
-    for eqn in compat.opened(jaxpr).eqns:
+    for eqn in jaxcompat.opened(jaxpr).eqns:
         source = caller or source_of(eqn)
         yield Site(eqn, path, repeats, bounded, source)
         for inner in inner_jaxprs(eqn):
             # The inside of a library function carries the stack of its first call: use the stack of this one.
-            called_from = source if is_library_code(compat.opened(inner.jaxpr)) else caller
+            called_from = source if is_library_code(jaxcompat.opened(inner.jaxpr)) else caller
             times = repeats * (1 if inner.repeats is None else inner.repeats)
             known = bounded and inner.repeats is not None
             yield from _walk(inner.jaxpr, (*path, eqn), times, known, called_from)
@@ -91,7 +91,7 @@ def names_in(jaxpr: Any) -> tuple[str, ...]:
     >>> names_in(jax.make_jaxpr(lambda x: checkpoint_name(x, "b") + checkpoint_name(x, "a"))(1.0))
     ('b', 'a')
     """
-    names = (compat.name_of(site.eqn) for site in walk(jaxpr))
+    names = (jaxcompat.name_of(site.eqn) for site in walk(jaxpr))
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
-from .._analysis.compat import without_constvars
+from .._core.jaxcompat import without_constvars
 from . import online, plan, sweep
 from .blocks import Blocks, Tape
 from .budget import MemoryBudget

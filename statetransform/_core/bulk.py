@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from .compat import typeof
 from .errors import StateStructureError
 from .frame import read
+from .jaxcompat import typeof
 from .state import State, show_types
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .compat import Tracer, is_tracer_of
+from .jaxcompat import Tracer, is_tracer_of
 
 CONCRETIZATION_ERRORS = (
     jax.errors.ConcretizationTypeError,

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .compat import has_tracer, is_top_level, trace_state
 from .errors import StateTraceError
+from .jaxcompat import has_tracer, is_top_level, trace_state
 
 if TYPE_CHECKING:
     from .state import State

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .compat import typeof
+from .jaxcompat import typeof
 
 
 class _Checking(threading.local):

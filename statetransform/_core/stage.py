@@ -23,7 +23,11 @@ import jax.extend.core as jex
 
 from . import keys
 from .arguments import refs_in, reveal, token_of
-from .compat import (
+from .concretization import CONCRETIZATION_ERRORS, Culprit
+from .errors import StateTraceError, describe
+from .frame import Frame, read, read_outside
+from .guard import Guard
+from .jaxcompat import (
     ContextDict,
     Tracer,
     close_over_inputs,
@@ -32,10 +36,6 @@ from .compat import (
     take_current_trace,
     typeof,
 )
-from .concretization import CONCRETIZATION_ERRORS, Culprit
-from .errors import StateTraceError, describe
-from .frame import Frame, read, read_outside
-from .guard import Guard
 from .log import TraceLog
 from .outcome import Layout, pack
 from .room import with_room

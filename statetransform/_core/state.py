@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .compat import has_tracer, is_top_level, typeof
 from .errors import StateTraceError, describe
 from .frame import UNSET, peek, read, stack, user_site
+from .jaxcompat import has_tracer, is_top_level, typeof
 from .values import Token
 
 _SCALARS = (bool, int, float, complex)

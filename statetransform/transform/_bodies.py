@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide
-from .._core.compat import typeof
 from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
+from .._core.jaxcompat import typeof
 from .._core.lift import cache_of
 from .._core.stage import Record
 from .._core.state import State, show_types

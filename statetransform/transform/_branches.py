@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide, reveal
-from .._core.compat import has_tracer, is_jit_disabled, typeof
 from .._core.errors import StateStructureError, show_site
 from .._core.frame import leave, read
+from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.state import State, show_types
 from ._bodies import Staged

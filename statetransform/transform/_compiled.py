@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from .._core.arguments import Static, WeakIdDict, identity
-from .._core.compat import Tracer, concrete_array, is_jit_disabled
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import Frame, leave, read, stack
 from .._core.guard import Guard
+from .._core.jaxcompat import Tracer, concrete_array, is_jit_disabled
 from .._core.log import TraceLog
 from .._core.outcome import Layout
 from .._core.stage import Record, signature_of, states_of, trace

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from .._core.arguments import NO_SELF, hide, integers, positional_parameters, reveal
-from .._core.compat import typeof
 from .._core.errors import StateStructureError
+from .._core.jaxcompat import typeof
 from .._core.lift import Lift
 from .._core.stage import Record, TraceCache
 from .._core.wrapper import Transformed

@@ -26,8 +26,8 @@ from .._core.arguments import (
     refs_in,
     token_of,
 )
-from .._core.compat import is_jit_disabled, is_top_level
 from .._core.frame import refuse_tracers, stack
+from .._core.jaxcompat import is_jit_disabled, is_top_level
 from .._core.lift import at_once, bind
 from .._core.room import with_room
 from .._core.stage import Record, trace

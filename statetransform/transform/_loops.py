@@ -18,8 +18,8 @@ from .._binomial.budget import MemoryBudget
 from .._binomial.execute import steps_of
 from .._binomial.watch import Watch
 from .._core.arguments import hide, reveal
-from .._core.compat import has_tracer, is_jit_disabled, typeof
 from .._core.errors import StateTraceError
+from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
 from ._bodies import Body, Staged
 from ._progress import Meter

@@ -12,8 +12,8 @@ import jax
 from jax.experimental import checkify as jax_checkify
 
 from .._core.arguments import StaticArguments, hide, reveal
-from .._core.compat import typeof
 from .._core.frame import Frame, leave, read
+from .._core.jaxcompat import typeof
 from .._core.lift import Staged, cache_of
 from .._core.stage import Record
 from .._core.values import Values

@@ -8,10 +8,10 @@ from typing import Any, ParamSpec, overload
 import jax
 
 from .._core.arguments import refs_in
-from .._core.compat import is_tracer_of, take_current_trace
 from .._core.errors import StateAxisError, show_site
 from .._core.find import selects, walk
 from .._core.frame import UNSET, Frame, peek, read
+from .._core.jaxcompat import is_tracer_of, take_current_trace
 from .._core.lift import Direct, Lift
 from .._core.state import RandomState, State, show_types
 from .._core.wrapper import decorate

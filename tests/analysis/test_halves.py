@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from statetransform import State, transform
-from statetransform._analysis import compat
 from statetransform._analysis.compiled import joint, step_of, without_checkpoints
 from statetransform._analysis.live import moments
 from statetransform._analysis.rewrite import inlined
 from statetransform._analysis.split import split, without_dead_code
 from statetransform._analysis.staged import named_arguments, stage
+from statetransform._core import jaxcompat
 
 X = jnp.linspace(0.1, 1.0, 4)
 
@@ -47,7 +47,7 @@ def test_the_joint_program_gives_the_gradients(wrap):
     wrapped = wrap(f)
     halves = split(stage(wrapped, (X,), {}))
     step = joint(halves)
-    results = jax.core.eval_jaxpr(compat.opened(step), compat.consts_of(step), *halves.staged.inputs)
+    results = jax.core.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *halves.staged.inputs)
     expected = jax.grad(lambda x, w: (jnp.sin(w * x) * 2.0).sum(), argnums=(0, 1))(X, w.value)
     # The output, the counter, then the gradients: of x and of w.
     np.testing.assert_allclose(results[2], expected[0], rtol=1e-6)
