@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from .._core import jaxcompat
-from .._core.arguments import NO_SELF, reveal
+from .._core.arguments import NO_SELF, named_arguments, reveal
 from .._core.functional import functionalize
 from .._core.wrapper import Bound
 from .sources import Source
@@ -132,7 +132,7 @@ def _with_statics(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     if not statics or not hasattr(statics, "hide"):
         return args, kwargs
     binds = getattr(owner, "_binds", None)
-    if not isinstance(fun, Bound) and getattr(owner, "_is_method", False) and args and binds is not None:
+    if not isinstance(fun, Bound) and args and binds is not None and binds(args[0]):
         rest, kwargs = statics.hide(args[1:], kwargs, has_self=True)
         return (args[0], *rest), kwargs
     return statics.hide(args, kwargs, has_self=isinstance(fun, Bound) or _instance(owner) is not NO_SELF)
@@ -171,40 +171,6 @@ def _state_labels(values: Any) -> list[Label]:
         for path, _ in jax.tree_util.tree_leaves_with_path(value):
             labels.append(Label("state", name + jax.tree_util.keystr(path), source))
     return labels
-
-
-def named_arguments(
-    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool] | None = None
-) -> list[tuple[str, Any]]:
-    """The leaves of the arguments, each with a name as the user would write it: `params['w']`.
-
-    >>> named_arguments(lambda p, *xs, **more: None, ({"w": 1.0}, 2.0), {"z": 3.0})
-    [("p['w']", 1.0), ('xs[0]', 2.0), ("more['z']", 3.0)]
-    """
-    named = []
-    for name, part in _parts(fun, args, kwargs):
-        leaves = jax.tree_util.tree_leaves_with_path(part, is_leaf=is_leaf)
-        named += [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
-    return named
-
-
-def _parts(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The arguments in the order in which JAX flattens them, each with the name of its parameter."""
-    try:
-        parameters = inspect.signature(fun).parameters
-        given = inspect.signature(fun).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return [*[(f"args[{i}]", arg) for i, arg in enumerate(args)], *sorted(kwargs.items())]
-    parts: list[tuple[str, Any]] = []
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            parts += [(f"{name}[{i}]", arg) for i, arg in enumerate(given.get(name, ()))]
-        elif name in given and name not in kwargs and parameter.kind is not parameter.VAR_KEYWORD:
-            parts.append((name, given[name]))
-    rest = next((name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    # JAX flattens a dict in the order of its keys.
-    parts += [(k if k in parameters or rest is None else f"{rest}[{k!r}]", kwargs[k]) for k in sorted(kwargs)]
-    return parts
 
 
 def _name(fun: Any) -> str:

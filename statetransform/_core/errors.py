@@ -104,6 +104,22 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def kept_tracer(cls, owner: Any, name: str, was_state: bool) -> StateTraceError:
+        """A plain attribute was given a traced value."""
+        where = f"attribute {name!r} of a {type(owner).__name__}"
+        if was_state:
+            return cls(
+                f"{where} was a State and was given a traced value in its place. It is the state again.\n"
+                f"Write the state's value: `self.{name}.value = ...`."
+            )
+        return cls(
+            f"{where} was given a traced value, which means nothing once the trace has ended. It has its earlier "
+            "value again.\n"
+            f"Return the value, or make the attribute a state: `self.{name} = State(...)` before the call, and "
+            f"`self.{name}.value = ...` inside."
+        )
+
+    @classmethod
     def written_in_predicate(cls, state: Any) -> StateTraceError:
         """The condition of a `while_loop` writes."""
         return cls(
@@ -140,12 +156,12 @@ class StateStructureError(StateTransformError, TypeError):
         return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
 
     @classmethod
-    def rule(cls, where: str, states: Any, tokens: Any) -> StateStructureError:
+    def rule(cls, where: str, states: Any, others: Any) -> StateStructureError:
         """A derivative rule writes other states than the function."""
         names = lambda members: ", ".join(describe(state) for state in members) or "no state"
         return cls(
             f"{where}: the function writes {names(states)}, but its rule writes "
-            f"{names([token.get() for token in tokens])}. The rule runs in place of the function, so it has to "
+            f"{names(others)}. The rule runs in place of the function, so it has to "
             "write the same states: call the function's own helper in both."
         )
 
@@ -191,4 +207,26 @@ class StateAxisError(StateTransformError, ValueError):
             "function or its arguments, so it could not be split before the call.\n"
             "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
             "`state_axes={rng: 0}` expects one key per lane."
+        )
+
+
+class RetraceWarning(UserWarning):
+    """A function is traced again and again: slow, but right. The message says why, and what to do."""
+
+    @staticmethod
+    def loose(name: str, state: Any) -> str:
+        """A state to which no path leads."""
+        return (
+            f"{name} uses {describe(state)}, but no path that can be followed leads from the function or its arguments "
+            "to it, so nobody would notice if another state took its place: the trace serves this call only, and the "
+            "function is traced at every call. Pass the state as an argument, or make it an attribute of an object "
+            "that the function gets or closes over."
+        )
+
+    @staticmethod
+    def repeated(name: str, path: str, before: str, after: str) -> str:
+        """An edge that changes at every call."""
+        return (
+            f"{name} is traced again and again because `{path}` changes: it was {before} and is {after}. Make it a "
+            "`State`, whose value is no part of the trace, or keep it where the function does not look."
         )

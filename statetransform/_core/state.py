@@ -13,6 +13,7 @@ import numpy as np
 
 from .errors import StateTraceError, describe
 from .frame import UNSET, peek, read, stack, user_site
+from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level, typeof
 from .values import Token
 
@@ -94,6 +95,7 @@ class State:
     @property
     def name(self) -> str | None:
         """What error messages and tables call the state."""
+        _looked_up(self, "name")
         return self._name
 
     @property
@@ -104,6 +106,7 @@ class State:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The further keyword arguments that the state was created with, read-only."""
+        _looked_up(self, "metadata")
         return MappingProxyType(self._metadata)
 
     def __getitem__(self, index: Any) -> Any:
@@ -191,6 +194,12 @@ class State:
                         "use `State(value, static=True)` for other hashable values"
                         + (", and `.value` for the value of another state." if isinstance(leaf, State) else ".")
                     )
+
+
+def _looked_up(state: State, name: str) -> None:
+    """Tells who records a trace that the name or the metadata matter to it."""
+    for listener in listening.listeners:
+        listener.looks_up(state, name)
 
 
 class Param(State):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._analysis.staged import named_arguments
-from .._core.arguments import Ref, Static
+from .._core.arguments import named_arguments
+from .._core.arguments import Static, is_node
 from .._core.errors import show_site
 from .._core.functional import Functionalized
 from .._core.lift import Direct
@@ -155,10 +156,8 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
 
 
 def _log_of(owner: Any) -> Any:
-    for holder in ("_cache", "_store"):
-        log = getattr(getattr(owner, holder, None), "log", None)
-        if isinstance(owner, Transformed | Functionalized) and log is not None:
-            return log
+    if isinstance(owner, Transformed | Functionalized) and owner.history is not None:
+        return owner.history
     if isinstance(owner, Direct):
         raise TypeError(
             f"explain_retrace: {owner!r} runs its function at every call and keeps no trace. Put `transform.jit` "
@@ -199,10 +198,12 @@ def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
         return found or [Change("trace", "first", "", "no arguments and no states")]
     was, now = dict(old.traced.constants), dict(new.traced.constants)
     found += [
-        Change("constant", _called(token), "a value", "another value; list the state in `states=` to lift it")
-        for token in now
-        if token in was and was[token] != now[token]
+        Change("constant", name, "a value", "another value; list the state in `states=` to lift it")
+        for name in now
+        if name in was and was[name] != now[name]
     ]
+    if new.traced.why is not None:
+        found.append(Change("structure", *new.traced.why))
     before = old.traced.settings
     for name, value in new.traced.settings.items():
         if value != before[name]:
@@ -220,7 +221,6 @@ def _function_of(owner: Any) -> Any:
 
 def _arguments(fun: Any, traced: Traced) -> dict[str, tuple[str, str]]:
     """Each leaf, static value and object by name, with its kind and how to show it."""
-    is_node = lambda node: isinstance(node, Static | Ref)
     args, kwargs = traced.arguments
     return {name: _shown(leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_node)}
 
@@ -228,10 +228,8 @@ def _arguments(fun: Any, traced: Traced) -> dict[str, tuple[str, str]]:
 def _shown(leaf: Any) -> tuple[str, str]:
     if isinstance(leaf, Static):
         return "static argument", repr(leaf.value)
-    if isinstance(leaf, Ref):
-        obj = leaf.value
-        number = getattr(leaf.token, "serial", "")
-        return "object", f"{type(obj).__name__} no. {number}" if obj is not None else f"one that is gone, no. {number}"
+    if is_node(leaf):
+        return "object", "an object"
     return "argument", _type(leaf)
 
 
@@ -251,12 +249,18 @@ def _differences(old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]
 
 
 def _states(traced: Traced) -> dict[Any, tuple[str, str, str]]:
-    """By token: the kind, the name, and how to show the type or the static value."""
-    found = {}
-    for token, treedef, avals in traced.reads:
+    """By name and number: the kind, the name, and how to show the type or the static value."""
+    found: dict[Any, tuple[str, str, str]] = {}
+    for name, treedef, avals in traced.reads:
         shown = str(treedef.unflatten([_Text(_type(aval)) for aval in avals]))
-        found[token] = ("state", _called(token), shown)
-    return found | {token: ("static state", _called(token), repr(value)) for token, value in traced.statics}
+        found[_fresh(found, name)] = ("state", name, shown)
+    for name, value in traced.statics:
+        found[_fresh(found, name)] = ("static state", name, repr(value))
+    return found
+
+
+def _fresh(found: dict[Any, Any], name: str) -> Any:
+    return next((name, i) for i in itertools.count() if (name, i) not in found)
 
 
 class _Text(str):
@@ -268,24 +272,12 @@ class _Text(str):
         return str(self)
 
 
-def _called(token: Any) -> str:
-    state = token.get()
-    if state is None:
-        return "one that is gone"
-    return state.name if state.name is not None else f"{type(state).__name__} of {show_site(state._created)}"
-
-
 def _different_states(old: dict[Any, tuple[str, str, str]], new: dict[Any, tuple[str, str, str]]) -> list[Change]:
     found = []
-    gone = {old[token][1]: token for token in old if token not in new}
-    for token, (what, name, shown) in new.items():
-        if token in old:
-            if old[token] != new[token]:
-                found.append(Change(what, name, old[token][2], shown))
-        elif name in gone:  # a state of the same name in its place
-            other = gone.pop(name)
-            found.append(Change(what, name, f"no. {other.serial}, {old[other][2]}", f"no. {token.serial}, {shown}"))
-        else:
+    for key, (what, name, shown) in new.items():
+        if key not in old:
             found.append(Change(what, name, _ABSENT, shown))
-    found += [Change(old[token][0], name, old[token][2], _ABSENT) for name, token in gone.items()]
+        elif old[key] != new[key]:
+            found.append(Change(what, name, old[key][2], shown))
+    found += [Change(old[key][0], old[key][1], old[key][2], _ABSENT) for key in old if key not in new]
     return found

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, overload
 
 import jax
 
-from .._core.arguments import hide
+from .._core.arguments import hide, revealing
 from .._core.lift import Differentiated, Direct, Lift
 from .._core.outcome import Results
 from .._core.wrapper import decorate
@@ -560,8 +560,8 @@ def _first_primal(
     where: str, fun: Callable[..., Any], primals: tuple[Any, ...], states: Any, has_aux: bool
 ) -> tuple[Lift, Callable[..., Any], tuple[Any, ...]]:
     """A pure function, and its primals: if there are `states`, their values come first, in their structure."""
-    primals = hide(primals)
-    lift = Lift(fun)
+    primals, objects = hide(primals)
+    lift = Lift(revealing(fun, objects))
     if states is None:
         return lift, lambda *primals: _with_aux(lift.call({}, primals, {}), has_aux, where), primals
     wrt = Differentiated(where, states, (), ())

@@ -18,7 +18,7 @@ from .._core.arguments import NO_SELF, hide, integers, positional_parameters, re
 from .._core.errors import StateStructureError
 from .._core.jaxcompat import typeof
 from .._core.lift import Lift
-from .._core.stage import Record, TraceCache
+from .._core.stage import Call, TraceCache
 from .._core.wrapper import Transformed
 
 
@@ -49,15 +49,15 @@ class CustomRule(Transformed):
         free = [i for i in range(len(args)) if i not in fixed]
 
         def whole(primals: Any) -> tuple[Any, ...]:
-            given = iter(reveal(tuple(primals)))
+            given = iter(primals)
             rest = [fixed[i] if i in fixed else next(given) for i in range(len(args))]
             return tuple(rest) if obj is NO_SELF else (obj, *rest)
 
         fun = lambda *primals: self.__wrapped__(*whole(primals))
-        primals = hide(tuple(args[i] for i in free))
-        _, record, values = TraceCache().find(fun, primals, {})
-        results = self._apply(record, values, primals, whole, tuple(fixed.values()))
-        return record.layout.finish(*results)
+        primals, objects = hide(tuple(args[i] for i in free))
+        call = TraceCache().find(fun, primals, {}, objects)
+        results = self._apply(call, call.values, primals, lambda primals: whole(reveal(tuple(primals), objects)), tuple(fixed.values()))
+        return call.finish(*results)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
@@ -81,7 +81,7 @@ class CustomRule(Transformed):
 
     def _apply(
         self,
-        record: Record,
+        record: Call,
         values: list[Any],
         primals: tuple[Any, ...],
         whole: Callable[..., Any],
@@ -89,14 +89,14 @@ class CustomRule(Transformed):
     ) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it is applied")
 
-    def _run_rule(self, record: Record, rule: Callable[..., Any], values: list[Any]) -> tuple[Any, Any]:
+    def _run_rule(self, record: Call, rule: Callable[..., Any], values: list[Any]) -> tuple[Any, Any]:
         """Runs a rule with the states' values: its output, and what it wrote, as the function does."""
-        states = dict(zip(record.reads, jax.tree.unflatten(record.read_tree, values), strict=True))
+        states = dict(zip(record.reads, jax.tree.unflatten(record.record.read_tree, values), strict=True))
         lift = Lift(rule)
         out, written, born = lift.call(states, (), {})
-        assert lift.layout is not None
-        if lift.layout.written != record.layout.written:
-            raise StateStructureError.rule(self.__qualname__, record.written, lift.layout.written)
+        assert lift.outcome is not None
+        if lift.outcome.written != record.written:
+            raise StateStructureError.rule(self.__qualname__, record.written, lift.outcome.written)
         return out, (written, born)
 
 
@@ -111,7 +111,7 @@ class CustomVjp(CustomRule):
 
     def _apply(
         self,
-        record: Record,
+        record: Call,
         values: list[Any],
         primals: tuple[Any, ...],
         whole: Callable[..., Any],
@@ -120,7 +120,7 @@ class CustomVjp(CustomRule):
         if self._rules is None:
             raise AttributeError(f"{self.__qualname__}: no rule was set; call `{self.__name__}.defvjp(fwd, bwd)` first")
         fwd, bwd = self._rules
-        pure = jax.custom_vjp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+        pure = jax.custom_vjp(lambda values, *primals: record.record.bind(jax.tree.leaves((primals, {})), values))
 
         def forward(values: list[Any], *primals: Any) -> Any:
             (out, residuals), effects = self._run_rule(record, lambda: fwd(*whole(primals)), values)
@@ -158,7 +158,7 @@ class CustomJvp(CustomRule):
 
     def _apply(
         self,
-        record: Record,
+        record: Call,
         values: list[Any],
         primals: tuple[Any, ...],
         whole: Callable[..., Any],
@@ -167,7 +167,7 @@ class CustomJvp(CustomRule):
         if self._rule is None:
             raise AttributeError(f"{self.__qualname__}: no rule was set; decorate one with `@{self.__name__}.defjvp`")
         rule = self._rule
-        pure = jax.custom_jvp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+        pure = jax.custom_jvp(lambda values, *primals: record.record.bind(jax.tree.leaves((primals, {})), values))
 
         def jvp(primals: Any, tangents: Any) -> Any:
             values, *primals = primals

@@ -166,22 +166,46 @@ def _scan(
     **options: Any,
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
-    init, xs = hide((init, xs))
     if is_jit_disabled():
-        in_python = lambda carry, x: split(hide(f(*reveal(make_args(carry, x)))))
-        return reveal(at_once(jax.lax.scan, in_python, init, xs, **options))
+        return _scan_in_python(f, init, xs, make_args, split, options)
+    (init, xs), objects = hide((init, xs))
     slices = jax.tree.map(_first_slice, xs)
-    body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0])
-
-    def step(carry: Any, x: Any) -> tuple[Any, Any]:
-        carry, out = body.step(carry, lambda user_carry: make_args(user_carry, x))
-        return carry, split(out)[1]
-
+    carry_of = lambda out: split(out)[0]
+    body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
     n = steps_of(xs, options["length"])
     watch = Meter(where, n, progress) if progress and n else None
-    (carry, values), ys = scan_with(where, checkpoint, watch)(step, body.init, xs, **options)
+    scan = scan_with(where, checkpoint, watch)
+
+    def loop(step: Callable[..., Any], init: Any, xs: Any) -> Any:
+        def pure(carry: Any, x: Any) -> tuple[Any, Any]:
+            carry, out = step(carry, lambda user_carry: make_args(user_carry, x))
+            return carry, split(out)[1]
+
+        return scan(pure, init, xs, **options)
+
+    way = (where, checkpoint, watch, *sorted(options.items()))
+    (carry, values), ys = body.run(way, loop, carry_of, xs)
     body.leave(values)
-    return reveal((carry, ys))
+    return reveal((carry, ys), body.found.objects)
+
+
+def _scan_in_python(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    make_args: Callable[[Any, Any], tuple[Any, ...]],
+    split: Callable[[Any], tuple[Any, Any]],
+    options: dict[str, Any],
+) -> tuple[Any, Any]:
+    """The loop under :func:`jax.disable_jit`: JAX calls the body with values."""
+    (init, xs), objects = hide((init, xs))
+    seen: list[Any] = list(objects)
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        out, seen[:] = hide(split(f(*reveal(make_args(carry, x), objects))))
+        return out
+
+    return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
 
 
 def fori_loop(
@@ -220,30 +244,38 @@ def fori_loop(
       >>> int(transform.fori_loop(0, 4, body, 0)), int(n.value)
       (6, 4)
     """
-    init_val = hide(init_val)
     if is_jit_disabled() and not has_tracer((lower, upper)):
-        in_python = lambda i, carry: hide(body_fun(i, reveal(carry)))
-        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, init_val))
+        hidden, objects = hide(init_val)
+        in_python = lambda i, carry: hide(body_fun(i, reveal(carry, objects)))[0]
+        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
+    init_val, objects = hide(init_val)
     dtype = jax.dtypes.result_type(lower, upper)
     index = jax.core.ShapedArray((), dtype, weak_type=True)
-    body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
-    step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
+    body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
     n = None if has_tracer((lower, upper)) else max(int(upper) - int(lower), 0)
     watch = Meter("fori_loop", n, progress) if progress and n != 0 else None
-    if checkpoint is None and watch is None:
-        carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
-    else:
-        count = lambda state: (state[0] + 1, step(*state))
-        start = jax.numpy.asarray(lower, dtype), body.init
+
+    def loop(step: Callable[..., Any], init: Any, lower: Any, upper: Any) -> Any:
+        one = lambda i, carry: step(carry, lambda user_carry: (i, user_carry))[0]
+        if checkpoint is None and watch is None:
+            return jax.lax.fori_loop(lower, upper, one, init, unroll=unroll)
+        count = lambda state: (state[0] + 1, one(*state))
+        start = jax.numpy.asarray(lower, dtype), init
         if n is None:
-            loop = while_with("fori_loop", checkpoint, None, watch)
-            _, (carry, values) = loop(lambda state: state[0] < upper, count, start)
-        else:
-            counted = lambda state, _: (count(state), None)
-            scan = scan_with("fori_loop", checkpoint, watch)
-            (_, (carry, values)), _ = scan(counted, start, None, n, unroll=unroll or 1)
+            run = while_with("fori_loop", checkpoint, None, watch)
+            return run(lambda state: state[0] < upper, count, start)[1]
+        counted = lambda state, _: (count(state), None)
+        scan = scan_with("fori_loop", checkpoint, watch)
+        return scan(counted, start, None, n, unroll=unroll or 1)[0][1]
+
+    way = ("fori_loop", checkpoint, watch, unroll, n, dtype)
+    if n is None:
+        carry, values = body.run(way, loop, lambda out: out, lower, upper)
+    else:  # known bounds stay known, so that JAX can differentiate
+        fixed = lambda step, init: loop(step, init, lower, upper)
+        carry, values = body.run((*way, int(lower)), fixed, lambda out: out)
     body.leave(values)
-    return reveal(carry)
+    return reveal(carry, body.found.objects)
 
 
 def while_with(
@@ -300,26 +332,24 @@ def while_loop(
     """
     if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
         raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
-    init_val = hide(init_val)
     if is_jit_disabled():
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
             return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
-    body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
-    test = Staged("while_loop", cond_fun, (body.init[0],), body.entry)
-    for state in test.record.written:
+    init_val, objects = hide(init_val)
+    body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
+    test = Staged("while_loop", cond_fun, (body.init[0],), objects, body.entry)
+    for state in test.written:
         raise StateTraceError.written_in_predicate(state)
-    constants = body.read_outside(test.record.reads)
-
-    def condition(carry: Any) -> Any:
-        user_carry, values = carry
-        return test.call((user_carry,), {**constants, **dict(zip(body.written, values, strict=True))})[0]
-
-    step = lambda carry: body.step(carry, lambda user_carry: (user_carry,))[0]
     watch = Meter("while_loop", None, progress) if progress else None
-    carry, values = while_with("while_loop", checkpoint, max_steps, watch)(condition, step, body.init)
+    run = while_with("while_loop", checkpoint, max_steps, watch)
+
+    def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
+        return run(condition, lambda carry: step(carry, lambda user_carry: (user_carry,))[0], init)
+
+    carry, values = body.run(("while_loop", checkpoint, max_steps, watch), loop, lambda out: out, test=test)
     body.leave(values)
-    return reveal(carry)
+    return reveal(carry, body.found.objects)
 
 
 def _while_in_python(

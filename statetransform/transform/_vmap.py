@@ -7,7 +7,6 @@ from typing import Any, ParamSpec, overload
 
 import jax
 
-from .._core.arguments import refs_in
 from .._core.errors import StateAxisError, show_site
 from .._core.find import selects, walk
 from .._core.frame import UNSET, Frame, peek, read
@@ -109,10 +108,10 @@ class Vectorized(Direct):
 
         def pure(values: Any, args: Any, kwargs: Any) -> Any:
             out, written, born = lift.call(dict(zip(states, values, strict=True)), args, kwargs)
-            assert lift.layout is not None
+            assert lift.outcome is not None
             by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*groups, None)}
-            for i, (token, value) in enumerate(zip(lift.layout.written, written, strict=True)):
-                by_axis[axes.get(token.get())][i] = value  # type: ignore[arg-type]
+            for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
+                by_axis[axes.get(state)][i] = value
             return out, list(by_axis.values()), born
 
         out_axes = (self._out_axes, [*groups, None], 0)
@@ -127,8 +126,7 @@ class Vectorized(Direct):
         random: list[RandomState] = []
         kinds = [(is_kind, axis) for is_kind, kind, axis in self._state_axes if not isinstance(kind, State)]
         if kinds or self._split_rngs:
-            roots = [fun, *refs_in(jax.tree.structure(args))]
-            for _, _, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
+            for _, _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT):
                 for is_kind, axis in kinds if not state.static else ():  # a setting has no axis
                     if state not in axes and is_kind(state):
                         axes[state] = axis
