@@ -6,6 +6,7 @@ run, says whose values they are. Nothing else says which states were written.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,9 +72,14 @@ class Outcome:
 def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
     """The results of a function that has run in a frame, as arrays, and their outcome."""
     changed, survivors = frame.written(), frame.survivors()
+    leaves, treedef = jax.tree.flatten(out)
+    if len(survivors) > sum(id(leaf) in {id(state) for state in survivors} for leaf in leaves):
+        # What is stored nowhere but in a temporary object that refers to itself is not there any more.
+        del survivors
+        gc.collect()
+        survivors = frame.survivors()
     born = list(survivors)
     index = {id(state): i for i, state in enumerate(born)}
-    leaves, treedef = jax.tree.flatten(out)
     objects: list[Any] = []
     out_born: set[int] = set()
     for i, leaf in enumerate(leaves):

@@ -258,8 +258,10 @@ class Jitted(Transformed):
 
     def _settle(self, program: Program, has_self: bool, args: Any, kwargs: Any) -> None:
         """After a call that went the slow way once more: the way in is written down when that pays."""
-        program.uses += 1
         self._store.use(program)
+        if stack.frame is not None:  # which has no use for it
+            return
+        program.uses += 1
         structure = program.structure
         if program.enter is None and structure is not None and program.uses >= max(2, len(structure.edges) // 10):
             program.generate(has_self, args, kwargs)
