@@ -10,16 +10,15 @@ from typing import Any
 
 import jax
 
-from .._analysis.check import check_policy
-from .._analysis.compiled import Compiled, Step, step_of, without_checkpoints
-from .._analysis.policy import Policy
-from .._analysis.remat import checkpointed
-from .._analysis.residuals import list_residuals
-from .._analysis.sizes import format_bytes, format_count
-from .._analysis.split import split
-from .._analysis.staged import Staged, stage
-from ._cost import flops_of
+from .._jaxpr.sizes import format_bytes, format_count
+from ..policies._apply import checkpointed
+from ..policies._policy import Policy
+from ..policies._refuse import check_policy
+from ._cost import Compiled, Step, flops_of, step_of, without_checkpoints
+from ._halves import halves_of
+from ._origins import list_residuals
 from ._table import Report, Table
+from ._view import View, view_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +188,14 @@ def _measure(
 ) -> list[tuple[str, int, Compiled, Step]]:
     """For each candidate its name, what it keeps, the compiled step, and the step without checkpoints."""
     measured = []
-    of_base = stage(base, args, kwargs) if any(map(_is_policy, candidates.values())) else None
+    of_base = view_of(base, args, kwargs) if any(map(_is_policy, candidates.values())) else None
     for name, candidate in candidates.items():
         if of_base is not None and _is_policy(candidate):
-            staged, plain = _under(of_base, candidate), of_base
+            view, plain = _under(of_base, candidate), of_base
         else:
-            staged = plain = stage(candidate, args, kwargs)
-        kept = sum(record.bytes for record in list_residuals(split(staged)))
-        measured.append((name, kept, step_of(staged).compile(), step_of(without_checkpoints(plain))))
+            view = plain = view_of(candidate, args, kwargs)
+        kept = sum(record.bytes for record in list_residuals(halves_of(view)))
+        measured.append((name, kept, step_of(view).compile(), step_of(without_checkpoints(plain))))
     return measured
 
 
@@ -258,9 +257,9 @@ def _is_policy(candidate: Any) -> bool:
     return parameters[0].name.lstrip("_").startswith("p")
 
 
-def _under(staged: Staged, policy: Any) -> Staged:
+def _under(view: View, policy: Any) -> View:
     """The whole function under a checkpoint with a policy; None is for no checkpoint."""
     if policy is None:
-        return staged
-    again = checkpointed(lambda *xs: staged.fun(*xs), policy=policy)
-    return dataclasses.replace(staged, fun=again)
+        return view
+    again = checkpointed(lambda *xs: view.fun(*xs), policy=policy)
+    return dataclasses.replace(view, fun=again)

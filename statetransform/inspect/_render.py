@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._table import Table
+if TYPE_CHECKING:
+    from ._table import Table
 
 
 def require(module: str, extra: str, what: str) -> Any:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from .._analysis.advice import advise
-from .._analysis.residuals import Residual, list_residuals
-from .._analysis.sizes import format_bytes
-from .._analysis.split import split
-from .._analysis.staged import stage
+from .._jaxpr.sizes import format_bytes
+from ._advice import advise
+from ._halves import halves_of
+from ._origins import Residual, list_residuals
 from ._table import Report, Table
+from ._view import view_of
 
 KINDS = ("argument", "state", "constant", "computed", "named")
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")
@@ -198,9 +198,9 @@ def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
       state     w     float32[4,4]   64 B               <docte...
       computed        float32[4]     16 B  cos          <docte...
     """
-    staged = stage(f, args, kwargs)
-    halves = split(staged)
-    return Residuals(list_residuals(halves), staged.name, advise(staged, halves))
+    view = view_of(f, args, kwargs)
+    halves = halves_of(view)
+    return Residuals(list_residuals(halves), view.name, advise(view, halves))
 
 
 def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
@@ -228,5 +228,5 @@ def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -
       f32[4,4] from the state 'w'
       f32[4] output of cos from <doctest ...
     """
-    for record in list_residuals(split(stage(f, args, kwargs))):
+    for record in list_residuals(halves_of(view_of(f, args, kwargs))):
         print(record.listed)

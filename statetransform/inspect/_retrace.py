@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._analysis.staged import named_arguments
 from .._core.arguments import Ref, Static
 from .._core.errors import show_site
 from .._core.functional import Functionalized
@@ -13,6 +12,7 @@ from .._core.lift import Direct
 from .._core.log import Traced
 from .._core.wrapper import Bound, Transformed
 from ._table import Report, Table
+from ._view import named_arguments
 
 _ABSENT = "not there"
 _UNKNOWN = (

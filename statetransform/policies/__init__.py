@@ -39,9 +39,6 @@ from typing import Any
 
 import jax
 
-from .._analysis.check import PolicyWarning
-from .._analysis.policy import Policy
-from ..transform import checkpoint_name
 from ._combine import all_of, any_of, none_of
 from ._jax import (
     offload_dot_with_no_batch_dims,
@@ -51,6 +48,9 @@ from ._jax import (
     save_from_both_policies,
     save_only_these_names,
 )
+from ._names import checkpoint_name
+from ._policy import Policy
+from ._refuse import PolicyWarning
 from ._select import save_from, save_larger_than, save_smaller_than
 
 everything_saveable = jax.checkpoint_policies.everything_saveable

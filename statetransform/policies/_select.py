@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._analysis.policy import Policy, Unknown, Verdict
-from .._analysis.sizes import format_bytes, nbytes, parse_bytes
-from .._analysis.sources import Source
+from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
+from .._jaxpr.sources import Source
+from ._policy import Policy, Unknown, Verdict
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,7 +20,7 @@ from .._core import jaxcompat
 from .._core.arguments import NO_SELF, reveal
 from .._core.functional import functionalize
 from .._core.wrapper import Bound
-from .sources import Source
+from .._jaxpr.sources import Source
 
 
 class Label(NamedTuple):
@@ -32,7 +32,7 @@ class Label(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Staged:
+class View:
     """A function without states and without structure.
 
     Attributes:
@@ -65,7 +65,7 @@ def avals_of(values: list[Any]) -> list[Any]:
     return [var.aval for var in jaxcompat.opened(jax.make_jaxpr(lambda *xs: xs)(*values)).invars]
 
 
-def stage(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Staged:
+def view_of(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> View:
     """The stateless view of a function at some arguments; nothing is computed and no state is written.
 
     Args:
@@ -78,8 +78,8 @@ def stage(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
     >>> from statetransform import State
     >>> u = State(2.0, name="u")
-    >>> staged = stage(lambda x: u.value * x, (3.0,), {})
-    >>> [(label.kind, label.name) for label in staged.labels]
+    >>> view = view_of(lambda x: u.value * x, (3.0,), {})
+    >>> [(label.kind, label.name) for label in view.labels]
     [('argument', 'x'), ('state', 'u')]
     """
     if not callable(fun):
@@ -122,7 +122,7 @@ def stage(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     notes: list[str] = []
     flat.__name__ = flat.__qualname__ = name = _name(fun)
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
-    return Staged(flat, [*inputs, *state_leaves], labels, name, notes)
+    return View(flat, [*inputs, *state_leaves], labels, name, notes)
 
 
 def _with_statics(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

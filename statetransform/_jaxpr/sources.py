@@ -6,6 +6,7 @@ neither JAX's nor this package's.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.extend import source_info_util
+
+from .._core import jaxcompat
 
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)$")
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
@@ -83,3 +86,25 @@ def is_library_code(jaxpr: Any) -> bool:
     """
     info = getattr(jaxpr, "debug_info", None)
     return info is not None and f" at {_JAX}" in str(info.func_src_info)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where an equation stands for the user. The source is looked up when it is asked for: that reads a whole stack.
+
+    Attributes:
+        eqn: the equation.
+        caller: the place to show instead: where the library function was called that the equation is in.
+    """
+
+    eqn: Any
+    caller: Place | None = None
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code."""
+        return (self.caller.source if self.caller else None) or source_of(self.eqn)
+
+    def inside(self, jaxpr: Any) -> Place | None:
+        """The caller of what a jaxpr inside the equation holds; None if that can speak for itself."""
+        return self if is_library_code(jaxcompat.opened(jaxpr)) else self.caller
