@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-from jax.extend import source_info_util
 
 from .._core import jaxcompat
 from .primitives import ENTERED, Kind, kind_of
@@ -51,7 +50,7 @@ def evaluate(
 ) -> list[Any]:
     """Runs an open jaxpr on values, with ``visitor`` asked at every equation.
 
-    Each equation keeps its source, or gets that of ``call``, the source information of the equation around it.
+    Each equation keeps its source, or gets that of ``call``, an equation around it.
     """
     env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
 
@@ -60,10 +59,7 @@ def evaluate(
 
     for eqn in body.eqns:
         inputs = [read(v) for v in eqn.invars]
-        info = eqn.source_info
-        stack = source_info_util.current_name_stack() + info.name_stack
-        place = info if call is None else call
-        with source_info_util.user_context(place.traceback, name_stack=stack), eqn.ctx.manager:
+        with jaxcompat.in_place_of(eqn, call):
             at = Place(eqn, caller)
             outputs = visitor(eqn, inputs, at)
             if outputs is None:
@@ -74,7 +70,7 @@ def evaluate(
 
 def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
     params = eqn.params
-    if kind_of(eqn) in ENTERED or eqn.primitive is jex.primitives.remat_p:
+    if kind_of(eqn) in ENTERED or jaxcompat.is_remat(eqn):
 
         def inside(value: Any) -> Any:
             if isinstance(value, (tuple, list)):
@@ -86,8 +82,7 @@ def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Se
             return new if hasattr(value, "consts") else jaxcompat.opened(new)
 
         params = {key: inside(value) for key, value in params.items()}
-    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(params))
-    return outputs if eqn.primitive.multiple_results else [outputs]
+    return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
 def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
@@ -106,7 +101,7 @@ def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
                 return None
             body = jaxcompat.opened(inner)
             # The inside of a library function has the stack of its first call, wherever that was.
-            outer = call or (eqn.source_info if is_library_code(body) else None)
+            outer = call or (eqn if is_library_code(body) else None)
             return evaluate(body, jaxcompat.consts_of(inner), inputs, visitor(outer), place if outer else None, outer)
 
         return inline

@@ -7,21 +7,19 @@ neither JAX's nor this package's.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import source_info_util
 
 from .._core import jaxcompat
 
-_FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)$")
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _JAX = str(Path(jax.__file__).resolve().parent) + "/"
-# More frames than any stack has: JAX takes the number of frames to show, and there is no "all".
-_ALL = 10_000
+# How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
+# more than any stack has: JAX takes the number of lines to show, and there is no "all".
+_DEPTHS = (1, 8, 10_000)
 
 
 class Source(NamedTuple):
@@ -38,32 +36,26 @@ class Source(NamedTuple):
 
     @property
     def short(self) -> str:
-        """File name without folders, and line."""
-        return f"{Path(self.file).name}:{self.line}"
+        """File name without folders, or the cell of a notebook, and line."""
+        return f"{cell_of(self.file) or Path(self.file).name}:{self.line}"
 
     @property
     def full(self) -> str:
         """As JAX writes a place: the whole path, line, column and function."""
         column = "" if self.column is None else f":{self.column}"
-        return f"{self.file}:{self.line}{column} ({self.function})"
+        return f"{cell_of(self.file) or self.file}:{self.line}{column} ({self.function})"
 
     def __str__(self) -> str:
         return f"{self.short} ({self.function})"
 
 
-@functools.lru_cache(maxsize=16384)
-def _parse(summary: str) -> tuple[Source, ...]:
-    matches = [match for text in summary.split("\n") if (match := _FRAME.match(text))]
-    frames = [
-        Source(m["file"], int(m["line"]), m["function"], int(m["column"]) if m["column"] else None) for m in matches
-    ]
-    # JAX prints the outermost frame first.
-    return tuple(f for f in reversed(frames) if not f.file.startswith(_PACKAGE))
-
-
-def frames(eqn: Any) -> tuple[Source, ...]:
-    """The user's stack at an equation, innermost frame first, without frames of JAX and of this package."""
-    return _parse(source_info_util.summarize(eqn.source_info, num_frames=_ALL))
+def cell_of(file: str) -> str | None:
+    """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label = named(file) if named is not None else None
+    return None if label is None else " ".join(label)
 
 
 def source_of(eqn: Any) -> Source | None:
@@ -74,8 +66,14 @@ def source_of(eqn: Any) -> Source | None:
     >>> source_of(jaxpr.jaxpr.eqns[0]).line
     1
     """
-    found = frames(eqn)
-    return found[0] if found else None
+    for depth in _DEPTHS:
+        frames = jaxcompat.user_frames(eqn, depth)
+        for frame in frames:
+            if not frame.file.startswith(_PACKAGE):
+                return Source(frame.file, frame.line, frame.function, frame.column)
+        if len(frames) < depth:
+            break
+    return None
 
 
 def is_library_code(jaxpr: Any) -> bool:
@@ -84,8 +82,7 @@ def is_library_code(jaxpr: Any) -> bool:
     JAX traces such a function once and uses the jaxpr for every later call, so that the stacks inside it
     are those of the first call, wherever that was. The equation that calls it has the right one.
     """
-    info = getattr(jaxpr, "debug_info", None)
-    return info is not None and f" at {_JAX}" in str(info.func_src_info)
+    return jaxcompat.function_of(jaxpr)[1].startswith(_JAX)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,4 +104,4 @@ class Place:
 
     def inside(self, jaxpr: Any) -> Place | None:
         """The caller of what a jaxpr inside the equation holds; None if that can speak for itself."""
-        return self if is_library_code(jaxcompat.opened(jaxpr)) else self.caller
+        return self if is_library_code(jaxpr) else self.caller

@@ -80,14 +80,23 @@ def walk(jaxpr: Any) -> Iterator[Site]:
     yield from _walk(jaxpr, (), 1, True, None)
 
 
+def within(eqn: Any) -> Iterator[Site]:
+    """An equation, and those of the jaxprs inside it."""
+    yield from _visit(eqn, (), 1, True, None)
+
+
 def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
     for eqn in jaxcompat.opened(jaxpr).eqns:
-        place = Place(eqn, caller)
-        yield Site(eqn, path, repeats, bounded, place)
-        for inner in inner_jaxprs(eqn):
-            times = repeats * (1 if inner.repeats is None else inner.repeats)
-            known = bounded and inner.repeats is not None
-            yield from _walk(inner.jaxpr, (*path, eqn), times, known, place.inside(inner.jaxpr))
+        yield from _visit(eqn, path, repeats, bounded, caller)
+
+
+def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+    place = Place(eqn, caller)
+    yield Site(eqn, path, repeats, bounded, place)
+    for inner in inner_jaxprs(eqn):
+        times = repeats * (1 if inner.repeats is None else inner.repeats)
+        known = bounded and inner.repeats is not None
+        yield from _walk(inner.jaxpr, (*path, eqn), times, known, place.inside(inner.jaxpr))
 
 
 def names_in(jaxpr: Any) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halv
 def _where(site: Site) -> str:
     """How a sentence speaks of a checkpoint: by the function and its first line that computes anything."""
     jaxpr = jaxcompat.remat_params(site.eqn)[0]
-    name = getattr(getattr(jaxcompat.opened(jaxpr), "debug_info", None), "func_name", None)
+    name, _ = jaxcompat.function_of(jaxpr)
     source = next((inner.source for inner in walk(jaxpr) if inner.source), site.source)
     place = f" ({source.short})" if source else ""
     return f"checkpoint of {name}{place}" if name else f"checkpoint{place}"
@@ -140,8 +140,8 @@ def _total(records: list[Residual]) -> int:
 
 def _residuals_of(jaxpr: Any) -> list[Residual]:
     """What would be kept of a region without its checkpoint."""
-    body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
-    run = lambda *xs: (jaxcompat.eval_jaxpr(body, consts, *xs), [])
+    body = jaxcompat.opened(jaxpr)
+    run = lambda *xs: (jaxcompat.run(jaxpr, *xs), [])
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.invars]
     return list_residuals(halves_of(View(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
 
@@ -158,5 +158,5 @@ def _total_without(sites: list[Site], primal: Any, view: View) -> int:
         return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), inputs, lambda *_: None, None)
 
     plain = rewrite(primal, visit)
-    run = lambda *xs: (jaxcompat.eval_jaxpr(jaxcompat.opened(plain), jaxcompat.consts_of(plain), *xs), [])
+    run = lambda *xs: (jaxcompat.run(plain, *xs), [])
     return _total(list_residuals(halves_of(View(run, view.inputs, view.labels, view.name))))

@@ -56,8 +56,7 @@ class Step:
 
     def function(self) -> Callable[..., list[Any]]:
         """The step as a function."""
-        body, consts = jaxcompat.opened(self.jaxpr), jaxcompat.consts_of(self.jaxpr)
-        return lambda *xs: jaxcompat.eval_jaxpr(body, consts, *xs)
+        return lambda *xs: jaxcompat.run(self.jaxpr, *xs)
 
     def compile(self) -> Compiled:
         """Compiles the step for the default device."""
@@ -119,13 +118,11 @@ def joint(halves: Halves) -> Any:
 
     def step(*xs: Any) -> list[Any]:
         inputs, given = xs[:n], iter(xs[n:])
-        results = jaxcompat.eval_jaxpr(jaxcompat.opened(forward), jaxcompat.consts_of(forward), *inputs)
+        results = jaxcompat.run(forward, *inputs)
         out = results[: halves.n_outputs + halves.n_auxiliary]
         cotangents = [next(given) if aval.shape else _ones(aval) for aval in halves.cotangents]
         residuals = results[len(out) :]
-        gradients = jaxcompat.eval_jaxpr(
-            jaxcompat.opened(backward), jaxcompat.consts_of(backward), *residuals, *cotangents
-        )
+        gradients = jaxcompat.run(backward, *residuals, *cotangents)
         return [*out, *gradients]
 
     arrays = [aval for aval in halves.cotangents if aval.shape]
@@ -142,10 +139,9 @@ def without_checkpoints(view: View) -> View:
         return [*out, *aux]
 
     plain = inlined(jax.make_jaxpr(both)(*view.inputs))
-    body, consts = jaxcompat.opened(plain), jaxcompat.consts_of(plain)
 
     def fun(*xs: Any) -> tuple[list[Any], list[Any]]:
-        results = jaxcompat.eval_jaxpr(body, consts, *xs)
+        results = jaxcompat.run(plain, *xs)
         return results[: n_outputs[0]], results[n_outputs[0] :]
 
     return dataclasses.replace(view, fun=fun)

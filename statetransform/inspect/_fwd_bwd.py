@@ -101,7 +101,7 @@ class _Writer:
             return Piece(str(atom.val))
         if atom not in self.names:
             free = (name for name in self._fresh if name not in self.taken)
-            text = "_" if type(atom).__name__ == "DropVar" else next(free)
+            text = "_" if isinstance(atom, jex.DropVar) else next(free)
             self.names[atom] = Piece(text, "residual" if atom in self.residuals else "")
         return self.names[atom]
 
@@ -151,7 +151,7 @@ def _letters() -> Iterator[str]:
 
 
 def _type(atom: Any) -> str:
-    return atom.aval.str_short(short_dtypes=True) if hasattr(atom.aval, "str_short") else str(atom.aval)
+    return jaxcompat.type_text(atom.aval, short=True)
 
 
 def _params(eqn: Any) -> str:

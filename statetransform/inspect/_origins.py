@@ -15,8 +15,9 @@ from .._core import jaxcompat
 from .._jaxpr.primitives import Kind, kind_named, kind_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of
-from .._jaxpr.walk import inner_jaxprs
+from .._jaxpr.walk import inner_jaxprs, within
 from ._halves import Halves
+from ._view import Label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict
         line=source.line if source else None,
         function=source.function if source and kind != "state" else None,
         iterations=origin.iterations,
-        listed=f"{aval.str_short(short_dtypes=True)} {_line(origin, producer, halves, eqn)}",
+        listed=f"{jaxcompat.type_text(aval, short=True)} {_line(origin, producer, halves, eqn)}",
     )
 
 
@@ -255,14 +256,19 @@ def _line(origin: Origin, producer: Any, halves: Halves, eqn: Any) -> str:
         inputs = list(jaxcompat.opened(halves.forward).invars)
         if producer not in inputs:
             return "from a constant"
-        label = halves.labels[inputs.index(producer)]
-        return f"from the argument {label.name}" if label.kind == "argument" else f"from the state {label.name!r}"
+        return f"from {_input(halves.labels[inputs.index(producer)])}"
     name = eqn.primitive.name
     own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
-    place = own.full if own else ""
+    # An input that only passes through has no line of its own: the line is then that of what it comes out of.
+    own = own or next((site.source for site in within(eqn) if site.source), None)
+    place = f" from {own.full}" if own else ""
     if origin.name is not None:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""
-        return f"named {origin.name!r} from {place}{inside}"
-    if name == "jit":
-        return f"output of jitted function {eqn.params['name']!r} from {place}"
-    return f"output of {name} from {place}"
+        return f"named {origin.name!r}{place}{inside}"
+    what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
+    passed = f" ({_input(halves.labels[origin.index])})" if origin.kind == "input" else ""
+    return f"output of {what}{place}{passed}"
+
+
+def _input(label: Label) -> str:
+    return f"the argument {label.name}" if label.kind == "argument" else f"the state {label.name!r}"

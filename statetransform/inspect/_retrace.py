@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from .._core.arguments import Ref, Static
 from .._core.errors import show_site
 from .._core.functional import Functionalized
+from .._core.jaxcompat import type_text
 from .._core.lift import Direct
 from .._core.log import Traced
 from .._core.wrapper import Bound, Transformed
@@ -236,8 +237,7 @@ def _shown(leaf: Any) -> tuple[str, str]:
 
 
 def _type(aval: Any) -> str:
-    text = aval.str_short() if hasattr(aval, "str_short") else str(aval)
-    text = text.removeprefix("~")
+    text = type_text(aval).removeprefix("~")
     return f"{text} (weak)" if getattr(aval, "weak_type", False) else text
 
 

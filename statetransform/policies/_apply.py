@@ -23,9 +23,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
-from jax.extend.core.primitives import name_p, remat_p
+from jax.extend.core.primitives import name_p
 
-from .._core.jaxcompat import is_remat, without_constvars
+from .._core.jaxcompat import bind, bind_name, bind_remat, is_remat, without_constvars
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs
@@ -115,16 +115,12 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
 
 
 def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
-    bind = eqn.primitive.bind
-    params = eqn.primitive.get_bind_params(eqn.params)
     slope = _BY_OUTPUT.get(eqn.primitive.name)
     if slope is None:
-        outputs = bind(*inputs, **params)
-        outputs = outputs if eqn.primitive.multiple_results else [outputs]
-        return [name_p.bind(x, name=name) for x in outputs]
+        return [bind_name(x, name) for x in bind(eqn.primitive, inputs, eqn.params)]
 
     def plain(x: Any) -> Any:
-        return name_p.bind(bind(x, **params), name=name)
+        return bind_name(bind(eqn.primitive, [x], eqn.params)[0], name)
 
     named = jax.custom_jvp(plain)
 
@@ -166,7 +162,7 @@ def remat_call(
     body, consts = without_constvars(jaxpr)
     if isinstance(prevent_cse, tuple):
         prevent_cse = (False,) * len(consts) + prevent_cse
-    return list(remat_p.bind(*consts, *args, jaxpr=body, prevent_cse=prevent_cse, differentiated=False, policy=policy))
+    return bind_remat(body, [*consts, *args], prevent_cse, policy)
 
 
 def checkpointed(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import jax
 
+from .._core.jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
 from ._policy import Policy, Unknown, Verdict
@@ -27,7 +28,7 @@ def _bytes_of_outputs(primitive: Any, avals: tuple[Any, ...], params: dict[str, 
     # JAX tells a policy what goes into an equation. What comes out follows from the primitive's shape rule.
     if primitive.name == "name":
         return nbytes(avals[0])
-    out = jax.eval_shape(lambda *args: primitive.bind(*args, **primitive.get_bind_params(params)), *avals)
+    out = jax.eval_shape(lambda *args: bind(primitive, args, params), *avals)
     # One verdict holds for all outputs of an equation, so the largest one decides.
     return max((nbytes(aval) for aval in jax.tree.leaves(out)), default=0)
 

@@ -181,6 +181,19 @@ def test_a_name_inside_a_checkpointed_loop_is_shown():
     assert "(in 5 iterations of scan)" in record.listed
 
 
+def test_what_comes_out_of_a_branch_has_a_line_also_where_it_only_passes_through(capsys):
+    w = State(X, name="w")
+    through = lambda x: transform.cond(x[0] > 0, lambda x: jnp.sin(x) * w.value, lambda x: x, x)
+    for fun in (
+        through,
+        transform.jit(through),
+        lambda x: transform.scan(lambda c, _: (through(c), None), x, length=3)[0],
+    ):
+        inspect.print_saved_residuals(fun, X)
+        for line in capsys.readouterr().out.splitlines():
+            assert "from the " in line or f"from {__file__}:" in line
+
+
 def test_totals_sorting_and_groups():
     found = inspect.residuals(Model(), X)
     assert found.bytes == 96
