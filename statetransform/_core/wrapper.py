@@ -66,6 +66,30 @@ class Transformed:
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else Bound(self._caller, obj)
 
+    @property
+    def history(self) -> Any:
+        """What traces were made for, oldest first: a `TraceLog`, or None for what runs its function at every call.
+
+        This and `with_statics` are all that `inspect` asks of a transformed function.
+        """
+        holders = (getattr(self, name, None) for name in ("_cache", "_store"))
+        return next((holder.log for holder in holders if holder is not None), None)
+
+    def with_statics(self, args: Any, kwargs: Any, is_bound: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with `Static` in the place of each static one.
+
+        Args:
+          args, kwargs: the arguments.
+          is_bound: whether they are those of a bound method, so that `self` is not among them.
+        """
+        statics: Any = getattr(self, "_static", None)
+        if not statics:
+            return args, kwargs
+        if not is_bound and self._is_method and args:
+            rest, kwargs = statics.hide(args[1:], kwargs, has_self=True)
+            return (args[0], *rest), kwargs
+        return statics.hide(args, kwargs, has_self=is_bound or isinstance(self.__wrapped__, types.MethodType))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} of {self.__wrapped__!r}>"
 

@@ -8,6 +8,7 @@ recomputed at once is not saved, however little was kept in the meantime.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -159,4 +160,4 @@ def _total_without(sites: list[Site], primal: Any, view: View) -> int:
 
     plain = rewrite(primal, visit)
     run = lambda *xs: (jaxcompat.run(plain, *xs), [])
-    return _total(list_residuals(halves_of(View(run, view.inputs, view.labels, view.name))))
+    return _total(list_residuals(halves_of(dataclasses.replace(view, fun=run))))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
-import jax.numpy as jnp
 
 from .._core import jaxcompat
 from .._jaxpr.walk import backward_slice, inner_jaxprs
@@ -72,11 +71,7 @@ def halves_as_lines(halves: Halves) -> tuple[list[Line], list[Line]]:
 
 
 def _gradients(writer: _Writer, halves: Halves, atoms: list[Any]) -> Line:
-    floats = [
-        label
-        for label, aval in zip(halves.labels, halves.view.avals, strict=True)
-        if jnp.issubdtype(aval.dtype, jnp.inexact)
-    ]
+    floats = halves.view.gradients
     line = [Piece("out   ", "note")]
     for i, atom in enumerate(atoms):
         label = floats[i] if i < len(floats) else None
@@ -259,14 +254,14 @@ def _wrapped(line: Line) -> list[Line]:
     return lines
 
 
-def fwd_bwd(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FwdBwd:
+def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any) -> FwdBwd:
     """The forward and the backward pass of a function as jaxprs, side by side.
 
     Arguments and states stand under their own names, and a residual has the same name on both sides. With `rich`,
     ``rich.print`` shows it in colour; in a notebook it is HTML.
 
     Args:
-      f, `*args`, `**kwargs`: as for `residuals`.
+      f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.
 
     Returns:
       The two halves; each variable has its dtype and shape.
@@ -294,7 +289,7 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FwdBwd:
       keep  x:f32[3], w:f32[3], c:f32[3] | out   d x = e, d w = f
       states: w
     """
-    view = view_of(f, args, kwargs)
+    view = view_of(f, args, kwargs, argnums, states)
     forward, backward = halves_as_lines(halves_of(view))
     states = tuple(label.name for label in view.labels if label.kind == "state")
     return FwdBwd(view.name, forward, backward, states)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -66,7 +66,8 @@ def halves_of(view: View) -> Halves:
     seen: dict[str, Any] = {}
 
     def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        out, vjp, aux = jax.vjp(view.fun, *xs, has_aux=True)
+        chosen = [x for x, is_chosen in zip(xs, view.is_chosen, strict=True) if is_chosen]
+        out, vjp, aux = jax.vjp(lambda *chosen: view.fun(*_with(xs, chosen, view.is_chosen)), *chosen, has_aux=True)
         residuals, seen["tree"] = jax.tree.flatten(vjp)
         return out, aux, residuals
 
@@ -84,6 +85,12 @@ def halves_of(view: View) -> Halves:
 
     cotangents = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x, wanted in zip(out, is_float, strict=True) if wanted]
     return Halves(view, jaxpr, len(out), len(aux), avals_of(cotangents), pull)
+
+
+def _with(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) -> list[Any]:
+    """Inputs with other values for those that are differentiated."""
+    given = iter(chosen)
+    return [next(given) if is_one else x for x, is_one in zip(xs, is_chosen, strict=True)]
 
 
 def _no_cotangent(shape: Any) -> Any:

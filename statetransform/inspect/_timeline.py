@@ -263,14 +263,23 @@ class Timeline(Report, Sequence[Moment]):
         return plot_timeline(self, ax)
 
 
-def timeline(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Timeline:
+def timeline(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    argnums: Any = None,
+    states: Any = None,
+    compile: bool = True,
+    **kwargs: Any,
+) -> Timeline:
     """Live bytes through the forward and the backward pass of a function, by the line that computed them.
 
     An estimate: the program before compilation is followed equation by equation, with elementwise chains and views
     fused. The compiled program's own sizes, which are exact but have no course over time, stand beside it.
 
     Args:
-      f, `*args`, `**kwargs`: as for `residuals`.
+      f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.
+      compile: False leaves out the sizes of the compiled program, and compiles nothing.
 
     Returns:
       A moment per equation, in bytes; prints what is alive at the peak; `plot()` draws the course.
@@ -290,9 +299,12 @@ def timeline(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Timeline:
       source ...
       state w ...
     """
-    view = view_of(f, args, kwargs)
-    found = moments(halves_of(view))
-    compiled = step_of(view).compile()
+    view = view_of(f, args, kwargs, argnums, states)
+    halves = halves_of(view)
+    found = moments(halves)
+    if not compile:
+        return Timeline(view.name, found, None)
+    compiled = step_of(halves).measured()
     sizes = {what: compiled.bytes_of(key) for what, key in _PARTS.items()}
     known = {what: size for what, size in sizes.items() if size is not None}
     return Timeline(view.name, found, known if len(known) == len(sizes) else None)

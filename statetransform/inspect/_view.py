@@ -1,15 +1,16 @@
 """The stateless view of a function: a flat function of the leaves of its arguments and of its states' values.
 
 Everything that reads a program starts here. The view is that of `transform.vjp`: what the function returns is
-differentiated, with respect to all arguments and all states that it reads; what it writes is auxiliary. Only a function
-that returns nothing to differentiate, as a step that only writes states, is differentiated in what it writes.
+differentiated, with respect to all arguments and all states that it reads, or to those that are asked for; what it
+writes is auxiliary. Only a function that returns nothing to differentiate, as a step that only writes states, is
+differentiated in what it writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from .._core import jaxcompat
-from .._core.arguments import NO_SELF, reveal
+from .._core.arguments import reveal
 from .._core.functional import functionalize
-from .._core.wrapper import Bound
+from .._core.state import State
+from .._core.wrapper import Bound, Transformed
 from .._jaxpr.sources import Source
 
 
@@ -41,6 +43,7 @@ class View:
         labels: of the inputs.
         name: of the function.
         notes: what to tell the user about this view; complete when `fun` has run once.
+        wrt: for each input whether it is differentiated; None for all that can be.
     """
 
     fun: Callable[..., tuple[list[Any], list[Any]]]
@@ -48,6 +51,7 @@ class View:
     labels: tuple[Label, ...]
     name: str
     notes: list[str] = dataclasses.field(default_factory=list)
+    wrt: tuple[bool, ...] | None = None
 
     @property
     def has_states(self) -> bool:
@@ -55,9 +59,15 @@ class View:
         return any(label.kind == "state" for label in self.labels)
 
     @property
-    def avals(self) -> list[Any]:
-        """The abstract values of the inputs."""
-        return avals_of(self.inputs)
+    def is_chosen(self) -> tuple[bool, ...]:
+        """For each input whether the function is differentiated with respect to it, if that can be."""
+        return (True,) * len(self.inputs) if self.wrt is None else self.wrt
+
+    @property
+    def gradients(self) -> list[Label]:
+        """The inputs that have a gradient."""
+        pairs = zip(self.labels, self.inputs, self.is_chosen, strict=True)
+        return [label for label, value, is_chosen in pairs if is_chosen and is_inexact(value)]
 
 
 def avals_of(values: list[Any]) -> list[Any]:
@@ -65,16 +75,21 @@ def avals_of(values: list[Any]) -> list[Any]:
     return [var.aval for var in jaxcompat.opened(jax.make_jaxpr(lambda *xs: xs)(*values)).invars]
 
 
-def view_of(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> View:
+def view_of(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any = None, states: Any = None
+) -> View:
     """The stateless view of a function at some arguments; nothing is computed and no state is written.
 
     Args:
         fun: a function, with states or without, bare or under a transform of this package or of JAX.
         args, kwargs: its arguments: arrays or `jax.ShapeDtypeStruct`; objects that hold states; static arguments of a
             transformed function; and whatever JAX cannot trace, which is passed on as it is.
+        argnums, states: with respect to what it is differentiated, as in `transform.grad`; without both, with respect
+            to all that can be.
 
     Raises:
-        TypeError: `fun` is not callable.
+        TypeError: `fun` is not callable, or what is asked for has no gradient.
+        ValueError: `argnums` names no argument, or a state stands twice in `states`.
 
     >>> from statetransform import State
     >>> u = State(2.0, name="u")
@@ -85,6 +100,7 @@ def view_of(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     if not callable(fun):
         raise TypeError(f"expected a function and its arguments, got {fun!r} of type {type(fun).__name__}")
     args, kwargs = _with_statics(fun, args, kwargs)
+    wrt = None if argnums is None and states is None else _Wrt(argnums, states, args)
     named = [name for name, _ in named_arguments(fun, args, kwargs)]
     leaves, treedef = jax.tree.flatten((args, kwargs))
     traced = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
@@ -113,35 +129,77 @@ def view_of(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         before = state_tree.unflatten(xs[len(inputs) :])
         outputs, after = pure.apply(before, *xs[: len(inputs)])
         written = [leaf for state, value in after.items() for leaf in _changed(before.get(state), value)]
-        if any(map(_is_inexact, outputs)):
+        if any(map(is_inexact, outputs)):
             return outputs, written
-        if any(map(_is_inexact, written)) and not notes:
+        if any(map(is_inexact, written)) and not notes:
             notes.append(f"{name} returns nothing to differentiate, so this is about the states that it writes.")
-        return [*outputs, *filter(_is_inexact, written)], [leaf for leaf in written if not _is_inexact(leaf)]
+        return [*outputs, *filter(is_inexact, written)], [leaf for leaf in written if not is_inexact(leaf)]
 
-    notes: list[str] = []
+    notes: list[str] = wrt.notes(values) if wrt else []
     flat.__name__ = flat.__qualname__ = name = _name(fun)
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
-    return View(flat, [*inputs, *state_leaves], labels, name, notes)
+    view = View(flat, [*inputs, *state_leaves], labels, name, notes)
+    return view if wrt is None else dataclasses.replace(view, wrt=wrt.chosen(view, traced, values))
+
+
+class _Wrt:
+    """What a function is differentiated with respect to, as `transform.grad` understands it."""
+
+    def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
+        self._states = jax.tree.leaves(states)
+        for state in self._states:
+            if not isinstance(state, State):
+                raise TypeError(
+                    f"`states=` must be a State or a pytree of States, but has a leaf of type {type(state).__name__}. "
+                    "For the states of a model write `states=st.states(model, st.Param)`."
+                )
+        if len(set(map(id, self._states))) != len(self._states):
+            raise ValueError("a state stands twice in `states=`; list each state once")
+        positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        for i in positions:
+            if not -len(args) <= i < len(args):
+                raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")
+        ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
+        ranges = [range(ends[i % len(args)], ends[i % len(args) + 1]) for i in positions]
+        self._leaves = frozenset(itertools.chain(*ranges))
+
+    def notes(self, values: Any) -> list[str]:
+        """What to say of states that the function does not use."""
+        used = set(map(id, values))
+        unused = [state.name or repr(state) for state in self._states if id(state) not in used]
+        verb = "is" if len(unused) == 1 else "are"
+        return [f"{', '.join(unused)} {verb} not read, and the gradient is zero."] if unused else []
+
+    def chosen(self, view: View, traced: list[int], values: Any) -> tuple[bool, ...]:
+        """For each input of a view whether it is meant.
+
+        Raises:
+            TypeError: it has no gradient.
+        """
+        meant = set(map(id, self._states))
+        of_states = [id(state) in meant for state, value in values.items() for _ in jax.tree.leaves(value)]
+        chosen = (*[i in self._leaves for i in traced], *of_states)
+        for label, value, is_chosen in zip(view.labels, view.inputs, chosen, strict=True):
+            if is_chosen and not is_inexact(value):
+                raise TypeError(
+                    f"the {label.kind} {label.name} is of dtype {_dtype(value)}, which has no gradient; "
+                    "leave it out of `argnums=` and `states=`"
+                )
+        if self._leaves - set(traced):
+            raise TypeError(
+                "`argnums=` names an argument that is passed by reference (it is a state, or holds states). Name the "
+                "states instead: `states=st.states(model, st.Param)`."
+            )
+        return chosen
 
 
 def _with_statics(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What a transformed function takes as static is not traced here either."""
-    owner = fun.__func__ if isinstance(fun, Bound) else fun
-    statics = getattr(owner, "_static", None)
-    if not statics or not hasattr(statics, "hide"):
-        return args, kwargs
-    binds = getattr(owner, "_binds", None)
-    if not isinstance(fun, Bound) and getattr(owner, "_is_method", False) and args and binds is not None:
-        rest, kwargs = statics.hide(args[1:], kwargs, has_self=True)
-        return (args[0], *rest), kwargs
-    return statics.hide(args, kwargs, has_self=isinstance(fun, Bound) or _instance(owner) is not NO_SELF)
-
-
-def _instance(owner: Any) -> Any:
-    """The instance of a bound method that was transformed as `transform.jit(obj.step)`."""
-    wrapped = getattr(owner, "__wrapped__", None)
-    return wrapped.__self__ if isinstance(wrapped, types.MethodType) else NO_SELF
+    if isinstance(fun, Bound):
+        return fun.__func__.with_statics(args, kwargs, is_bound=True)
+    if isinstance(fun, Transformed):
+        return fun.with_statics(args, kwargs)
+    return args, kwargs
 
 
 def _is_traced(leaf: Any) -> bool:
@@ -149,12 +207,13 @@ def _is_traced(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
 
 
-def _is_inexact(leaf: Any) -> bool:
-    return jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact) if not _is_key(leaf) else False
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf has a gradient."""
+    return jnp.issubdtype(_dtype(leaf), jnp.inexact)
 
 
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
 
 
 def _changed(before: Any, after: Any) -> list[Any]:
