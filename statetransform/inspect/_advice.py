@@ -117,13 +117,16 @@ def _idle(policy: Any, jaxpr: Any, where: str) -> str:
             "weights; try `policies.dots_saveable`."
         )
     if is_about_dots and not dots:
-        return f"{start}: there is no matrix product in it; name what is dear and try `policies.save_only_these_names`."
+        return (
+            f"{start}: there is no matrix product in it; name what is expensive and try "
+            "`policies.save_only_these_names`."
+        )
     if names_of(policy) or "names" in describe(policy).lower():
         have = ", ".join(map(repr, seen)) if seen else "none"
         return (
             f"{start}: the names of values there are: {have}; try `policies.save_only_these_names` with one of these."
         )
-    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is dear."
+    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive."
 
 
 def _useless(where: str, jaxpr: Any, kept: int, without: int) -> str:

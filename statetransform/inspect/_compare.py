@@ -143,7 +143,7 @@ def compare(
       The candidates: sizes in bytes, times in seconds; marks the best trade-offs between temporaries and FLOPs.
 
     Raises:
-      TypeError: the candidates are no mapping, one is neither function nor policy, or there is no function for the
+      TypeError: the candidates are not a mapping, one is neither function nor policy, or there is no function for the
         policies.
       ValueError: there are no candidates, or `time` is asked for without `compile`.
 

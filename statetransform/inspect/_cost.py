@@ -27,7 +27,7 @@ class Step:
     """One gradient step: the jaxpr, and how to compile it.
 
     Attributes:
-        jaxpr: from the inputs, and the cotangents of outputs that are no scalars, to outputs and gradients.
+        jaxpr: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
         inputs: the present values of the inputs, and ones for the cotangents.
     """
 

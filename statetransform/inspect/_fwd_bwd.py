@@ -12,6 +12,7 @@ import jax.extend.core as jex
 from .._core import jaxcompat
 from .._jaxpr.walk import backward_slice, inner_jaxprs
 from ._halves import Halves, halves_of
+from ._table import WIDTH, wrapped
 from ._view import view_of
 
 _LONGEST = 48  # characters of a parameter of an equation; longer ones say nothing to a reader
@@ -160,7 +161,7 @@ def _params(eqn: Any) -> str:
     return f"[{' '.join(shown)}]" if shown else ""
 
 
-_WIDEST = 76  # characters of one column
+_RULE = " | "  # between the columns
 #: How each kind of piece looks, in rich and in HTML. Bold and italic say the same without colour.
 STYLES = {
     "argument": ("bold green", "color:#1a7f37;font-weight:bold"),
@@ -202,14 +203,23 @@ class FwdBwd:
         """The headings of the columns."""
         return f"forward of {self.name}", f"backward of {self.name}"
 
-    def __str__(self) -> str:
-        columns = [[piece for line in half for piece in _wrapped(line)] for half in self.lines]
+    def text(self, width: int | None = WIDTH) -> str:
+        """The two halves side by side.
+
+        Args:
+            width: the most characters of a line, 120 as printed; None for as many as it takes.
+        """
+        widest = None if width is None else (width - len(_RULE)) // 2
+        columns = [[piece for line in half for piece in _wrapped(line, widest)] for half in self.lines]
         left = [self.titles[0], "-" * len(self.titles[0]), *map(_text, columns[0])]
         right = [self.titles[1], "-" * len(self.titles[1]), *map(_text, columns[1])]
-        width = max(map(len, left))
+        left_width = max(map(len, left))
         rows = itertools.zip_longest(left, right, fillvalue="")
-        legend = [f"states: {', '.join(self.states)}"] if self.states else []
-        return "\n".join([*[f"{a.ljust(width)} | {b}".rstrip() for a, b in rows], *legend])
+        legend = wrapped(f"states: {', '.join(self.states)}", width) if self.states else []
+        return "\n".join([*[f"{a.ljust(left_width)}{_RULE}{b}".rstrip() for a, b in rows], *legend])
+
+    def __str__(self) -> str:
+        return self.text()
 
     def __repr__(self) -> str:
         return str(self)
@@ -237,21 +247,33 @@ def _span(piece: Piece) -> str:
     return f"<span style='{STYLES[piece.style][1]}'>{text}</span>" if piece.style in STYLES else text
 
 
-def _wrapped(line: Line) -> list[Line]:
+def _wrapped(line: Line, widest: int | None) -> list[Line]:
     """A line in pieces of the widest width, the later ones indented."""
     text = _text(line)
-    if len(text) <= _WIDEST:
+    if widest is None or len(text) <= widest:
         return [line]
-    indent = len(text) - len(text.lstrip()) + 4
+    indent = min(len(text) - len(text.lstrip()) + 4, widest // 2)
     lines: list[Line] = [[]]
     used = 0
     for piece in line:
-        if used + len(piece.text) > _WIDEST and used > indent:
+        if used + len(piece.text) > widest and used > indent:
             lines.append([Piece(" " * indent)])
             used = indent
-        lines[-1].append(piece)
-        used += len(piece.text)
+        for part in _cut(piece, widest - used, widest - indent):
+            if lines[-1] and used + len(part.text) > widest:
+                lines.append([Piece(" " * indent)])
+                used = indent
+            lines[-1].append(part)
+            used += len(part.text)
     return lines
+
+
+def _cut(piece: Piece, first: int, rest: int) -> list[Piece]:
+    """A piece that is too long for a line in parts, the first of which ends the present line."""
+    if len(piece.text) <= first:
+        return [piece]
+    starts = [0, *range(first, len(piece.text), rest)]
+    return [Piece(piece.text[a:b], piece.style) for a, b in itertools.pairwise([*starts, len(piece.text)])]
 
 
 def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any) -> FwdBwd:

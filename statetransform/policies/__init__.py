@@ -12,8 +12,8 @@ name                                   keeps                                   u
 ``checkpoint_dots_with_no_batch_dims`` dimensions                              within attention are not; not under a
                                                                                ``vmap`` over weights
 ``offload_dot_with_no_batch_dims``     the same, in another memory             the link to the host is idle
-``save_only_these_names``              the named values that are listed        you know what is dear
-``save_any_names_but_these``           the named values that are not listed    everything dear has a name
+``save_only_these_names``              the named values that are listed        you know what is expensive
+``save_any_names_but_these``           the named values that are not listed    what is expensive has a name
 ``save_anything_except_these_names``   everything, as JAX implements it        never
 ``save_and_offload_only_these_names``  some names here, some names elsewhere   as above, with offloading
 ``save_from_both_policies``            what either of two policies keeps       see ``any_of``
@@ -26,7 +26,7 @@ name                                   keeps                                   u
 ====================================== ======================================= =====================================
 ``any_of``, ``all_of``, ``none_of``    a combination, offloading included      one criterion is not enough
 ``save_larger_than``                   values of more bytes than given         inside a combination
-``save_smaller_than``                  values of fewer bytes than given        small values are dear to compute
+``save_smaller_than``                  values of fewer bytes than given        small values are expensive
 ``save_from``                          what a function, file or line computes  the model is not yours to put names in
 ====================================== ======================================= =====================================
 

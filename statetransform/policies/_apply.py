@@ -73,7 +73,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Policy | Non
         were computed.
 
     Raises:
-        TypeError: The policy is none.
+        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
 
     Warns:
         PolicyWarning: The policy mentions a name that no value bears, or a place where nothing was computed.
@@ -152,7 +152,7 @@ def remat_call(
         The outputs, flat.
 
     Raises:
-        TypeError: The policy is none.
+        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
 
     >>> import jax, jax.numpy as jnp
     >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])

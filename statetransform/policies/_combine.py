@@ -54,7 +54,7 @@ def _combined(rule: str, policies: tuple[Callable[..., Any] | None, ...]) -> Pol
     for policy in policies:
         check_policy(policy)
         if policy is None:
-            raise TypeError(f"{rule} takes policies, and None is none; write policies.nothing_saveable")
+            raise TypeError(f"{rule} takes policies, and None is not one; write policies.nothing_saveable")
     return _Combined(rule, tuple(p for p in policies if p is not None))
 
 

@@ -48,6 +48,9 @@ class Policy:
         """The question that JAX asks."""
         return ask(self, primitive, avals, params, UNKNOWN)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 def ask(
     policy: Callable[..., Any],

@@ -1,4 +1,4 @@
-"""Policies that are none, and policies that can have no effect."""
+"""Refuses what is not a policy, and warns of policies that cannot have an effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_policy(policy: Any) -> Any:
     """Returns a policy, or ``None``, as it is.
 
     Raises:
-        TypeError: This is no policy; the message shows how to write what was probably meant.
+        TypeError: This is not a policy; the message shows how to write what was probably meant.
 
     >>> check_policy("dots_savable")
     Traceback (most recent call last):

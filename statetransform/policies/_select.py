@@ -15,7 +15,7 @@ import jax
 
 from .._core.jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
-from .._jaxpr.sources import Source
+from .._jaxpr.sources import Source, cell_of
 from ._policy import Policy, Unknown, Verdict
 
 
@@ -58,7 +58,7 @@ class _BySize(Policy):
 def save_larger_than(size: int | str) -> Policy:
     """Saves the values of more than this many bytes each, a number or text such as ``"1 MiB"``.
 
-    Large values are few, and the dearest to keep: mostly useful inside ``all_of`` and ``none_of``.
+    Large values are few, and cost the most memory to keep: mostly useful inside ``all_of`` and ``none_of``.
 
     >>> save_larger_than("64 KiB")
     save_larger_than('64 KiB')
@@ -94,7 +94,7 @@ class _FromSource(Policy):
         if source is None:
             return False
         file = source.file.replace(os.sep, "/")
-        same_file = file == self.file or file.endswith("/" + self.file)
+        same_file = file == self.file or file.endswith("/" + self.file) or cell_of(source.file) == self.file
         return same_file and self.first <= source.line and (self.last is None or source.line <= self.last)
 
     def __repr__(self) -> str:
