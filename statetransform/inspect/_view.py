@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from .._core import jaxcompat
-from .._core.arguments import reveal
+from .._core.arguments import Static, reveal
 from .._core.functional import functionalize
 from .._core.state import State
 from .._core.wrapper import Bound, Transformed
@@ -162,6 +162,7 @@ class _Wrt:
         ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
         ranges = [range(ends[i % len(args)], ends[i % len(args) + 1]) for i in positions]
         self._leaves = frozenset(itertools.chain(*ranges))
+        self._has_statics = any(isinstance(args[i], Static) for i in positions)
 
     def notes(self, values: Any) -> list[str]:
         """What to say of states that the function does not use."""
@@ -185,10 +186,10 @@ class _Wrt:
                     f"the {label.kind} {label.name} is of dtype {_dtype(value)}, which has no gradient; "
                     "leave it out of `argnums=` and `states=`"
                 )
-        if self._leaves - set(traced):
+        if self._has_statics or self._leaves - set(traced):
             raise TypeError(
-                "`argnums=` names an argument that is passed by reference (it is a state, or holds states). Name the "
-                "states instead: `states=st.states(model, st.Param)`."
+                "`argnums=` names an argument that is static, or passed by reference (a state, or an object that holds "
+                "states). For states write `states=st.states(model, st.Param)`."
             )
         return chosen
 

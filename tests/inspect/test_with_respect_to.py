@@ -117,6 +117,13 @@ def test_a_state_that_is_not_read_has_no_gradient_to_keep_anything_for():
     assert "other is not read, and the gradient is zero." in str(found)
 
 
+@pytest.mark.parametrize("options", [{"states": {}}, {"argnums": ()}])
+def test_with_respect_to_nothing_nothing_is_kept(options):
+    assert inspect.residuals(f, X, Y, **options).bytes == 0
+    assert len(inspect.fwd_bwd(f, X, Y, **options).backward) > 0
+    assert inspect.cost(f, X, Y, compile=False, **options).output_bytes == 4 + 4
+
+
 REPORTS = (inspect.residuals, inspect.print_saved_residuals, inspect.fwd_bwd, inspect.cost, inspect.timeline)
 
 
@@ -135,9 +142,12 @@ def test_what_has_no_gradient_is_refused(report, options, error, words):
         report(f, X, Y, **options)
 
 
-def test_an_integer_and_an_object_as_argument_are_refused():
+def test_an_integer_an_object_and_a_static_argument_are_refused():
     with pytest.raises(TypeError, match="the argument i is of dtype int32, which has no gradient"):
         inspect.residuals(lambda x, i: x[i].sum(), X, jnp.arange(2), argnums=1)
+    power = transform.jit(lambda x, n: (x**n).sum(), static_argnums=1)
+    with pytest.raises(TypeError, match="an argument that is static"):
+        inspect.residuals(power, X, 2, argnums=1)
     with pytest.raises(TypeError, match="passed by reference"):
         inspect.residuals(lambda s, x: (s.value @ x).sum(), w, X, argnums=0)
 
