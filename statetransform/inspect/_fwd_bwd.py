@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
@@ -209,8 +209,11 @@ class FwdBwd:
         Args:
             width: the most characters of a line, 120 as printed; None for as many as it takes.
         """
-        widest = None if width is None else (width - len(_RULE)) // 2
-        columns = [[piece for line in half for piece in _wrapped(line, widest)] for half in self.lines]
+        widths = _shared([max(len(_text(line)) for line in half) for half in self.lines], width)
+        columns = [
+            [piece for line in half for piece in _wrapped(line, wide)]
+            for half, wide in zip(self.lines, widths, strict=True)
+        ]
         left = [self.titles[0], "-" * len(self.titles[0]), *map(_text, columns[0])]
         right = [self.titles[1], "-" * len(self.titles[1]), *map(_text, columns[1])]
         left_width = max(map(len, left))
@@ -247,10 +250,18 @@ def _span(piece: Piece) -> str:
     return f"<span style='{STYLES[piece.style][1]}'>{text}</span>" if piece.style in STYLES else text
 
 
-def _wrapped(line: Line, widest: int | None) -> list[Line]:
+def _shared(widths: Sequence[int], width: int | None) -> list[int]:
+    """The widths of two columns: what one does not need goes to the other."""
+    if width is None:
+        return list(widths)
+    room = width - len(_RULE)
+    return [max(room // 2, room - other) for other in reversed(widths)]
+
+
+def _wrapped(line: Line, widest: int) -> list[Line]:
     """A line in pieces of the widest width, the later ones indented."""
     text = _text(line)
-    if widest is None or len(text) <= widest:
+    if len(text) <= widest:
         return [line]
     indent = min(len(text) - len(text.lstrip()) + 4, widest // 2)
     lines: list[Line] = [[]]
