@@ -37,7 +37,7 @@ def advise(view: View, halves: Halves) -> list[str]:
         warnings.simplefilter("ignore")  # what there is to say is said here
         primal = jax.make_jaxpr(lambda *xs: view.fun(*xs)[0])(*view.inputs)
         regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
-        notes = list(view.notes)
+        notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
         places: dict[Any, list[Site]] = {}
         for site in regions:
             places.setdefault(_where(site), []).append(site)

@@ -44,6 +44,7 @@ class View:
         name: of the function.
         notes: what to tell the user about this view; complete when `fun` has run once.
         wrt: for each input whether it is differentiated; None for all that can be.
+        unused: the names of states that are asked for, but that the function does not use.
     """
 
     fun: Callable[..., tuple[list[Any], list[Any]]]
@@ -52,6 +53,7 @@ class View:
     name: str
     notes: list[str] = dataclasses.field(default_factory=list)
     wrt: tuple[bool, ...] | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def has_states(self) -> bool:
@@ -135,11 +137,13 @@ def view_of(
             notes.append(f"{name} returns nothing to differentiate, so this is about the states that it writes.")
         return [*outputs, *filter(is_inexact, written)], [leaf for leaf in written if not is_inexact(leaf)]
 
-    notes: list[str] = wrt.notes(values) if wrt else []
+    notes: list[str] = []
     flat.__name__ = flat.__qualname__ = name = _name(fun)
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
     view = View(flat, [*inputs, *state_leaves], labels, name, notes)
-    return view if wrt is None else dataclasses.replace(view, wrt=wrt.chosen(view, traced, values))
+    if wrt is None:
+        return view
+    return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
 
 
 class _Wrt:
@@ -164,12 +168,10 @@ class _Wrt:
         self._leaves = frozenset(itertools.chain(*ranges))
         self._has_statics = any(isinstance(args[i], Static) for i in positions)
 
-    def notes(self, values: Any) -> list[str]:
-        """What to say of states that the function does not use."""
+    def unused(self, values: Any) -> tuple[str, ...]:
+        """The names of states that a function neither reads nor writes."""
         used = set(map(id, values))
-        unused = [state.name or repr(state) for state in self._states if id(state) not in used]
-        verb = "is" if len(unused) == 1 else "are"
-        return [f"{', '.join(unused)} {verb} not read, and the gradient is zero."] if unused else []
+        return tuple(state.name or repr(state) for state in self._states if id(state) not in used)
 
     def chosen(self, view: View, traced: list[int], values: Any) -> tuple[bool, ...]:
         """For each input of a view whether it is meant.

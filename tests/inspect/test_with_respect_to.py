@@ -114,7 +114,7 @@ def test_a_state_that_is_not_read_has_no_gradient_to_keep_anything_for():
     other = State(X, name="other")
     found = inspect.residuals(f, X, Y, states=other)
     assert found.bytes == 0
-    assert "other is not read, and the gradient is zero." in str(found)
+    assert "The gradient for other is zero: it is not read." in str(found)
 
 
 @pytest.mark.parametrize("options", [{"states": {}}, {"argnums": ()}])
@@ -122,6 +122,19 @@ def test_with_respect_to_nothing_nothing_is_kept(options):
     assert inspect.residuals(f, X, Y, **options).bytes == 0
     assert len(inspect.fwd_bwd(f, X, Y, **options).backward) > 0
     assert inspect.cost(f, X, Y, compile=False, **options).output_bytes == 4 + 4
+
+
+def test_a_step_is_differentiated_in_what_it_writes_also_with_respect_to_one_state():
+    u, other = State(X, name="u"), State(X, name="other")
+
+    def step(dt):
+        u.value = u.value + dt * jnp.sin(u.value)
+
+    found = inspect.residuals(step, 0.1, states=[u, other])
+    by_hand = lambda u, dt: jax.tree.leaves(jax.vjp(lambda u: u + dt * jnp.sin(u), u)[1])
+    assert found.bytes == sum(leaf.size * 4 for leaf in jax.eval_shape(by_hand, X, 0.1))
+    assert "step returns nothing to differentiate" in str(found)
+    assert "The gradient for other is zero" in str(found)
 
 
 REPORTS = (inspect.residuals, inspect.print_saved_residuals, inspect.fwd_bwd, inspect.cost, inspect.timeline)
