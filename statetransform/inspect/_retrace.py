@@ -18,6 +18,7 @@ from ._table import Report, Table
 from ._view import named_arguments
 
 _ABSENT = "not there"
+_GONE = "one that is gone"
 _SHOWN = 10  # rows of the table for one trace
 _LONG = 60  # characters of a cell, more of which say nothing to a reader
 _WEAK = " (weak)"
@@ -306,24 +307,31 @@ class _Text(str):
 def _called(token: Any) -> str:
     state = token.get()
     if state is None:
-        return "one that is gone"
+        return _GONE
     file, line = state._created
     return state.name if state.name is not None else f"{type(state).__name__} of {Source(file, line, '').short}"
 
 
 def _different_states(old: dict[Any, _Value], new: dict[Any, _Value]) -> list[Change]:
     found = []
-    gone = {old[token].name: token for token in old if token not in new}
+    gone = [token for token in old if token not in new]
     for token, value in new.items():
         if token in old:
             found += _different_leaves(old[token], value)
-        elif value.name in gone:  # a state of the same name in its place
-            other = gone.pop(value.name)
+            continue
+        other = next((each for each in gone if _is_replaced(old[each], value)), None)
+        if other is None:
+            found.append(Change(value.what, value.name, _ABSENT, value.whole))
+        else:
+            gone.remove(other)
             before, after = f"no. {other.serial}, {old[other].whole}", f"no. {token.serial}, {value.whole}"
             found.append(Change(value.what, value.name, before, after))
-        else:
-            found.append(Change(value.what, value.name, _ABSENT, value.whole))
-    return found + [Change(old[token].what, name, old[token].whole, _ABSENT) for name, token in gone.items()]
+    return found + [Change(old[token].what, old[token].name, old[token].whole, _ABSENT) for token in gone]
+
+
+def _is_replaced(old: _Value, new: _Value) -> bool:
+    """Whether a state stands in the place of another: of the same name, or of the same type as one that is gone."""
+    return old.name == new.name or (old.name == _GONE and old[2:] == new[2:] and old.what == new.what)
 
 
 def _different_leaves(old: _Value, new: _Value) -> list[Change]:

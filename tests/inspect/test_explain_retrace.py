@@ -104,14 +104,16 @@ def model_class():
     return Model
 
 
+@pytest.mark.parametrize("is_alive", [True, False])
 @pytest.mark.parametrize("method", ["compiled", "again"])
-def test_another_instance_and_a_state_in_the_place_of_another(method):
+def test_another_instance_and_a_state_in_the_place_of_another(method, is_alive):
     Model = model_class()
     first, second = Model(), Model()
     for model in (first, second):
         getattr(model, method)(1.0)
     found = {(what, name) for what, name, _, _ in changes(getattr(first, method), 1)}
     assert found == {("object", "self"), ("state", "w")}
+    old = first.w if is_alive else None
     first.w = State(jnp.ones(3), name="w")
     getattr(first, method)(1.0)
     ((what, name, before, after),) = changes(getattr(first, method), 2)
@@ -120,6 +122,7 @@ def test_another_instance_and_a_state_in_the_place_of_another(method):
     assert re.fullmatch(r"no\. \d+, float32\[3\]", after)
     assert before != after
     assert inspect.explain_retrace(getattr(first, method))[2].compared_to == 1
+    del old
 
 
 @pytest.mark.parametrize("wrap", TRANSFORMS)
