@@ -21,7 +21,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from .._analysis.counts import counted
+from .._jaxpr.step_counts import counted
 from .sweep import (
     Index,
     Leaves,

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 
-from .._analysis.sizes import format_bytes, parse_bytes
+from .._jaxpr.sizes import format_bytes, parse_bytes
 from . import plan
 
 logger = logging.getLogger("statetransform")

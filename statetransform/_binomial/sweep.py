@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._analysis.counts import counted
+from .._jaxpr.step_counts import counted
 from . import plan
 from .watch import Watch, fori_loop, is_differentiable, while_loop
 

@@ -7,17 +7,20 @@ version number: what is asked is what the object at hand can do, so that a relea
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
 import jax.extend.core as jex
 import jax.extend.linear_util as lu
+from jax.extend import source_info_util
 from jax.extend.core import primitives
 
 # Exported by `jax.core`, and by no module that JAX documents.
@@ -244,3 +247,100 @@ def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
         return eval_jaxpr(body, args[: len(consts)], *args[len(consts) :])
 
     return opened(jax.make_jaxpr(call)(*avals)), consts
+
+
+def run(jaxpr: Any, *args: Any) -> list[Any]:
+    """The outputs of a jaxpr, closed or open and without constants. Each equation keeps its source."""
+    return eval_jaxpr(opened(jaxpr), consts_of(jaxpr), *args)
+
+
+def bind(primitive: Any, args: Sequence[Any], params: Any) -> list[Any]:
+    """Applies a primitive with the parameters that its equations have.
+
+    The parameters in an equation are not those of `bind` for functions with rules of their own, whose jaxprs have to
+    become callables again; only the primitive knows how, and JAX's interpreters ask it by this method.
+    """
+    out = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]
+
+
+def bind_name(value: Any, name: str) -> Any:
+    """A name for one array, in the encoding that does not depend on `jax_remat3`, as `checkpoint_name` does."""
+    return primitives.name_p.bind(value, name=name)
+
+
+def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, ...], policy: Any) -> list[Any]:
+    """The checkpoint of an open jaxpr without constants, in the encoding that does not depend on `jax_remat3`.
+
+    `jax.checkpoint` asks a policy about other primitives when the flag is set, and honours fewer policies.
+    """
+    params = {"jaxpr": jaxpr, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
+    return list(primitives.remat_p.bind(*args, **params))
+
+
+@contextlib.contextmanager
+def in_place_of(eqn: Any, caller: Any = None) -> Iterator[None]:
+    """What is bound in this context has the source, the name scopes and the configuration of an equation.
+
+    Args:
+      eqn: the equation.
+      caller: another equation, whose source to give instead. JAX traces its own functions once, so that the equations
+        in them have the stack of the first call.
+
+    The interpreters that JAX exports take over the source, but cannot be told what to do with an equation.
+    """
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    traceback = (eqn if caller is None else caller).source_info.traceback
+    with source_info_util.user_context(traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def name_scopes(eqn: Any) -> str:
+    """The name scopes of an equation, as profiles show them."""
+    return str(eqn.source_info.name_stack)
+
+
+class UserFrame(NamedTuple):
+    """One line of a call stack; `column` is None where it is not known."""
+
+    file: str
+    line: int
+    column: int | None
+    function: str
+
+
+_FRAME = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)")
+
+
+def user_frames(eqn: Any, at_most: int) -> list[UserFrame]:
+    """The innermost lines that led to an equation, innermost first, without those of JAX and of Python's library.
+
+    JAX exports the stack as text only, so this reads the text.
+    """
+    lines = source_info_util.summarize(eqn.source_info, num_frames=at_most).split("\n")
+    return [frame for line in reversed(lines) if (frame := _frame(line))]  # JAX prints the outermost line first
+
+
+@functools.lru_cache(maxsize=4096)
+def _frame(text: str) -> UserFrame | None:
+    match = _FRAME.fullmatch(text)
+    if match is None:
+        return None
+    column = int(match["column"]) if match["column"] else None
+    return UserFrame(match["file"], int(match["line"]), column, match["function"])
+
+
+def function_of(jaxpr: Any) -> tuple[str | None, str]:
+    """The name of the function that a jaxpr was traced from, and its file; empty where JAX does not say."""
+    info = getattr(opened(jaxpr), "debug_info", None)
+    where = str(getattr(info, "func_src_info", None) or "")
+    return getattr(info, "func_name", None), where.partition(" at ")[2].rpartition(":")[0]
+
+
+def type_text(aval: Any, short: bool = False) -> str:
+    """A type as printed jaxprs have it: ``f32[3]`` if it is to be short, else ``float32[3]``.
+
+    Shardings and memory spaces are in it where they are not the default, so no text that is made from shape and dtype
+    alone will do.
+    """
+    return aval.str_short(short_dtypes=short) if hasattr(aval, "str_short") else str(aval)

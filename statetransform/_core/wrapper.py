@@ -92,6 +92,20 @@ class Transformed:
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else Bound(self._caller, obj)
 
+    def with_statics(self, args: Any, kwargs: Any, is_bound: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with `Static` in the place of each static one.
+
+        Args:
+          args, kwargs: the arguments.
+          is_bound: whether they are those of a bound method, so that `self` is not among them.
+        """
+        if not self._static:
+            return args, kwargs
+        if not is_bound and args and self._binds(args[0]):
+            rest, kwargs = self._static.hide(args[1:], kwargs, has_self=True)
+            return (args[0], *rest), kwargs
+        return self._static.hide(args, kwargs, has_self=is_bound or self._instance is not NO_SELF)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} of {self.__wrapped__!r}>"
 

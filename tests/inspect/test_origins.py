@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform._analysis.origins import Origins
+from statetransform.inspect._origins import Origins
 
 X = jnp.ones(3)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax.extend.core as jex
+
 from .._core import jaxcompat
-from .sources import Source, is_library_code, source_of
+from .sources import Place, Source
 
 
 class Inner(NamedTuple):
@@ -17,7 +20,8 @@ class Inner(NamedTuple):
     repeats: int | None
 
 
-class Site(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
     """One equation, the equations around it (outermost first), how often it runs, and where the user wrote it.
 
     ``repeats`` is the product over the loops around the equation; a loop of unknown length counts once and makes
@@ -28,7 +32,12 @@ class Site(NamedTuple):
     path: tuple[Any, ...]
     repeats: int
     bounded: bool
-    source: Source | None
+    place: Place
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code."""
+        return self.place.source
 
     @property
     def primitive(self) -> str:
@@ -71,16 +80,23 @@ def walk(jaxpr: Any) -> Iterator[Site]:
     yield from _walk(jaxpr, (), 1, True, None)
 
 
-def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Source | None) -> Iterator[Site]:
+def within(eqn: Any) -> Iterator[Site]:
+    """An equation, and those of the jaxprs inside it."""
+    yield from _visit(eqn, (), 1, True, None)
+
+
+def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
     for eqn in jaxcompat.opened(jaxpr).eqns:
-        source = caller or source_of(eqn)
-        yield Site(eqn, path, repeats, bounded, source)
-        for inner in inner_jaxprs(eqn):
-            # The inside of a library function carries the stack of its first call: use the stack of this one.
-            called_from = source if is_library_code(jaxcompat.opened(inner.jaxpr)) else caller
-            times = repeats * (1 if inner.repeats is None else inner.repeats)
-            known = bounded and inner.repeats is not None
-            yield from _walk(inner.jaxpr, (*path, eqn), times, known, called_from)
+        yield from _visit(eqn, path, repeats, bounded, caller)
+
+
+def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+    place = Place(eqn, caller)
+    yield Site(eqn, path, repeats, bounded, place)
+    for inner in inner_jaxprs(eqn):
+        times = repeats * (1 if inner.repeats is None else inner.repeats)
+        known = bounded and inner.repeats is not None
+        yield from _walk(inner.jaxpr, (*path, eqn), times, known, place.inside(inner.jaxpr))
 
 
 def names_in(jaxpr: Any) -> tuple[str, ...]:
@@ -98,3 +114,20 @@ def names_in(jaxpr: Any) -> tuple[str, ...]:
 def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:
     """The sites that ``accept`` takes."""
     return [site for site in walk(jaxpr) if accept(site)]
+
+
+def backward_slice(jaxpr: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The equations of a jaxpr that some of its variables depend on, and those with effects.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: (jnp.sin(x), jnp.cos(x)))(1.0).jaxpr
+    >>> [eqn.primitive.name for eqn in backward_slice(jaxpr, jaxpr.outvars[1:])]
+    ['cos']
+    """
+    needed = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
+    kept = []
+    for eqn in reversed(jaxcompat.opened(jaxpr).eqns):
+        if eqn.effects or any(var in needed for var in eqn.outvars):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
+    return kept[::-1]

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from statetransform import State, transform
-from statetransform._analysis.compiled import joint, step_of, without_checkpoints
-from statetransform._analysis.live import moments
-from statetransform._analysis.rewrite import inlined
-from statetransform._analysis.split import split, without_dead_code
-from statetransform._analysis.staged import named_arguments, stage
 from statetransform._core import jaxcompat
+from statetransform._jaxpr.rewrite import inlined
+from statetransform._jaxpr.walk import backward_slice
+from statetransform.inspect._cost import joint, step_of, without_checkpoints
+from statetransform.inspect._halves import halves_of
+from statetransform.inspect._timeline import moments
+from statetransform.inspect._view import named_arguments, view_of
 
 X = jnp.linspace(0.1, 1.0, 4)
 
@@ -31,13 +32,13 @@ def program():
 
 def test_the_flat_function_computes_what_the_function_does():
     f, w, n = program()
-    staged = stage(f, (X,), {"scale": 3.0})
-    out, aux = staged.fun(*staged.inputs)
+    view = view_of(f, (X,), {"scale": 3.0})
+    out, aux = view.fun(*view.inputs)
     np.testing.assert_allclose(out[0], (jnp.sin(X * X) * 3.0).sum(), rtol=1e-6)
     assert [int(a) for a in aux] == [1]
     assert n.value == 0
-    assert [label.name for label in staged.labels] == ["x", "scale", "w", "n"]
-    assert staged.has_states
+    assert [label.name for label in view.labels] == ["x", "scale", "w", "n"]
+    assert view.has_states
     del w
 
 
@@ -45,9 +46,9 @@ def test_the_flat_function_computes_what_the_function_does():
 def test_the_joint_program_gives_the_gradients(wrap):
     f, w, _ = program()
     wrapped = wrap(f)
-    halves = split(stage(wrapped, (X,), {}))
+    halves = halves_of(view_of(wrapped, (X,), {}))
     step = joint(halves)
-    results = jax.core.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *halves.staged.inputs)
+    results = jax.core.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *halves.view.inputs)
     expected = jax.grad(lambda x, w: (jnp.sin(w * x) * 2.0).sum(), argnums=(0, 1))(X, w.value)
     # The output, the counter, then the gradients: of x and of w.
     np.testing.assert_allclose(results[2], expected[0], rtol=1e-6)
@@ -56,9 +57,9 @@ def test_the_joint_program_gives_the_gradients(wrap):
 
 def test_checkpoints_can_be_taken_out():
     f, _, _ = program()
-    staged = stage(transform.checkpoint(f), (X,), {})
-    assert step_of(staged).has_checkpoints
-    assert not step_of(without_checkpoints(staged)).has_checkpoints
+    view = view_of(transform.checkpoint(f), (X,), {})
+    assert step_of(halves_of(view)).has_checkpoints
+    assert not step_of(halves_of(without_checkpoints(view))).has_checkpoints
 
 
 def test_dead_code_is_left_out_and_effects_are_not():
@@ -68,14 +69,14 @@ def test_dead_code_is_left_out_and_effects_are_not():
         return jnp.sin(x)
 
     jaxpr = jax.make_jaxpr(f)(1.0)
-    names = [eqn.primitive.name for eqn in without_dead_code(jaxpr, list(jaxpr.jaxpr.outvars))]
+    names = [eqn.primitive.name for eqn in backward_slice(jaxpr, list(jaxpr.jaxpr.outvars))]
     assert names[-1] == "sin"
     assert "cos" not in names
     assert len(names) == 2
 
 
 def test_what_is_alive_begins_with_the_arguments_and_ends_with_the_gradients():
-    halves = split(stage(lambda x: jnp.sum(jnp.exp(x) * x), (X,), {}))
+    halves = halves_of(view_of(lambda x: jnp.sum(jnp.exp(x) * x), (X,), {}))
     found = moments(halves)
     assert found[0].live["arguments"] == 16
     assert found[-1].phase == "backward"
@@ -89,7 +90,7 @@ def test_inlining_gives_library_code_the_line_of_its_call():
     line = f.__code__.co_firstlineno + 1
     jax.nn.gelu(X)
     jaxpr = inlined(jax.make_jaxpr(f)(X))
-    from statetransform._analysis.sources import source_of
+    from statetransform._jaxpr.sources import source_of
 
     assert {source_of(eqn).line for eqn in jaxpr.jaxpr.eqns} == {line}
 

@@ -8,6 +8,7 @@ recomputed at once is not saved, however little was kept in the meantime.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -15,40 +16,37 @@ import jax
 
 from .._core import jaxcompat
 from .._core.jaxcompat import is_remat
-from .flops import jaxpr_flops
-from .policy import ask, describe, is_kept, names_of
-from .residuals import Residual, list_residuals
-from .rewrite import evaluate, rewrite
-from .sizes import format_bytes
-from .sources import Source
-from .split import Split, split
-from .staged import Label, Staged
-from .walk import Site, find, names_in, walk
+from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.primitives import SEPARATE, Kind, kind_of
+from .._jaxpr.rewrite import evaluate, rewrite
+from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sources import Place
+from .._jaxpr.walk import Site, find, names_in, walk
+from ..policies._policy import ask, describe, is_kept, names_of
+from ._halves import Halves, halves_of
+from ._origins import Residual, list_residuals
+from ._view import Label, View
 
 _AT_MOST = 6  # checkpoints that are looked at one by one
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function
-_ELSEWHERE = frozenset(
-    ("dot_general", "conv_general_dilated", "scan", "while", "sort", "fft", "cholesky", "lu", "geqrf", "eigh", "svd",
-     "gather", "scatter", "scatter-add", "cumsum", "reduce_sum", "reduce_max", "argmax", "custom_vjp_call")
-)  # fmt: skip
 
 
-def advise(staged: Staged, halves: Split) -> list[str]:
+def advise(view: View, halves: Halves) -> list[str]:
     """One sentence for each checkpoint that cannot lower memory, and for each policy that keeps nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said here
-        primal = jax.make_jaxpr(lambda *xs: staged.fun(*xs)[0])(*staged.inputs)
+        primal = jax.make_jaxpr(lambda *xs: view.fun(*xs)[0])(*view.inputs)
         regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
-        notes = list(staged.notes)
+        notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
         places: dict[Any, list[Site]] = {}
         for site in regions:
             places.setdefault(_where(site), []).append(site)
         for sites in list(places.values())[:_AT_MOST]:
-            notes += _about(sites, regions, primal, staged, halves)[:1]
+            notes += _about(sites, regions, primal, view, halves)[:1]
     return notes
 
 
-def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, halves: Split) -> list[str]:
+def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halves: Halves) -> list[str]:
     """What there is to say of the checkpoints on one line, the most important first."""
     site = sites[0]
     where = _where(site)
@@ -69,11 +67,11 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, 
             f"({format_bytes(looped)}) are there at once, as many as without it; put the checkpoint on the body of "
             "the loop, `scan(checkpoint(body), ...)`."
         ]
-    kept, without = _total(list_residuals(halves)), _total_without(sites, primal, staged)
+    kept, without = _total(list_residuals(halves)), _total_without(sites, primal, view)
     if kept >= without and without > 0:
         return [_useless(where, jaxpr, kept, without)]
     whole = jaxpr_flops(primal).operations
-    if staged.notes:  # a step, which stands in a loop of the user's
+    if view.notes:  # a step, which stands in a loop of the user's
         return []
     if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
         return [
@@ -87,7 +85,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, staged: Staged, 
 def _where(site: Site) -> str:
     """How a sentence speaks of a checkpoint: by the function and its first line that computes anything."""
     jaxpr = jaxcompat.remat_params(site.eqn)[0]
-    name = getattr(getattr(jaxcompat.opened(jaxpr), "debug_info", None), "func_name", None)
+    name, _ = jaxcompat.function_of(jaxpr)
     source = next((inner.source for inner in walk(jaxpr) if inner.source), site.source)
     place = f" ({source.short})" if source else ""
     return f"checkpoint of {name}{place}" if name else f"checkpoint{place}"
@@ -119,17 +117,20 @@ def _idle(policy: Any, jaxpr: Any, where: str) -> str:
             "weights; try `policies.dots_saveable`."
         )
     if is_about_dots and not dots:
-        return f"{start}: there is no matrix product in it; name what is dear and try `policies.save_only_these_names`."
+        return (
+            f"{start}: there is no matrix product in it; name what is expensive and try "
+            "`policies.save_only_these_names`."
+        )
     if names_of(policy) or "names" in describe(policy).lower():
         have = ", ".join(map(repr, seen)) if seen else "none"
         return (
             f"{start}: the names of values there are: {have}; try `policies.save_only_these_names` with one of these."
         )
-    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is dear."
+    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive."
 
 
 def _useless(where: str, jaxpr: Any, kept: int, without: int) -> str:
-    fuses = all(site.primitive not in _ELSEWHERE for site in walk(jaxpr))
+    fuses = all(kind_of(site.eqn) not in (*SEPARATE, Kind.RULE) for site in walk(jaxpr))
     why = ", since it holds elementwise operations only, which XLA fuses" if fuses else ""
     return (
         f"The {where} does not lower what is kept ({format_bytes(kept)} with it, {format_bytes(without)} without)"
@@ -143,22 +144,23 @@ def _total(records: list[Residual]) -> int:
 
 def _residuals_of(jaxpr: Any) -> list[Residual]:
     """What would be kept of a region without its checkpoint."""
-    body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
-    run = lambda *xs: (jaxcompat.eval_jaxpr(body, consts, *xs), [])
+    body = jaxcompat.opened(jaxpr)
+    run = lambda *xs: (jaxcompat.run(jaxpr, *xs), [])
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.invars]
-    return list_residuals(split(Staged(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
+    return list_residuals(halves_of(View(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
 
 
-def _total_without(sites: list[Site], primal: Any, staged: Staged) -> int:
+def _total_without(sites: list[Site], primal: Any, view: View) -> int:
     """The bytes that the whole function keeps when some checkpoints are removed."""
     removed = {id(site.eqn) for site in sites}
 
-    def visit(eqn: Any, inputs: Any, source: Source | None) -> Any:
+    def visit(eqn: Any, inputs: Any, place: Place) -> Any:
+        del place
         if id(eqn) not in removed:
             return None
         jaxpr = jaxcompat.remat_params(eqn)[0]
         return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), inputs, lambda *_: None, None)
 
     plain = rewrite(primal, visit)
-    run = lambda *xs: (jaxcompat.eval_jaxpr(jaxcompat.opened(plain), jaxcompat.consts_of(plain), *xs), [])
-    return _total(list_residuals(split(Staged(run, staged.inputs, staged.labels, staged.name))))
+    run = lambda *xs: (jaxcompat.run(plain, *xs), [])
+    return _total(list_residuals(halves_of(dataclasses.replace(view, fun=run))))

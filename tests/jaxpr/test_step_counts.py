@@ -10,10 +10,11 @@ import pytest
 
 import statetransform as st
 from statetransform import State, inspect, transform
-from statetransform._analysis.compiled import step_of
-from statetransform._analysis.flops import jaxpr_flops
-from statetransform._analysis.staged import stage
 from statetransform._binomial import execute
+from statetransform._jaxpr.flops import jaxpr_flops
+from statetransform.inspect._cost import step_of
+from statetransform.inspect._halves import halves_of
+from statetransform.inspect._view import view_of
 
 W = jnp.eye(200) * 0.9
 
@@ -27,7 +28,7 @@ def loss(n: int, scan: Any = jax.lax.scan, **options: Any) -> Any:
 
 
 def flops(f: Any) -> Any:
-    return step_of(stage(f, (jnp.ones(200),), {}))
+    return step_of(halves_of(view_of(f, (jnp.ones(200),), {})))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 0), (7, 1), (30, 3), (30, 28), (1000, 20)])

@@ -16,8 +16,8 @@ _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 def nbytes(aval: Any) -> int:
     """The bytes of a value of this abstract type.
 
-    Counts what the device stores: a random key is its words, not one element, and types smaller than a byte are packed
-    when the array is large, but take a byte each on most backends, which is what is counted.
+    Counts what the device stores: a random key is its words, not one element. Types smaller than a byte count as one
+    byte per element, as most backends store them.
 
     >>> import jax, jax.numpy as jnp
     >>> nbytes(jax.ShapeDtypeStruct((3, 5), jnp.bfloat16))
@@ -25,17 +25,23 @@ def nbytes(aval: Any) -> int:
     >>> nbytes(jax.eval_shape(jax.random.key, 0))
     8
     """
-    shape = getattr(aval, "shape", None)
     dtype = getattr(aval, "dtype", None)
-    if shape is None or dtype is None:  # tokens and references carry no data of their own
+    if dtype is None or getattr(dtype, "name", "") == "float0":  # tokens and references carry no data of their own
         return 0
-    if getattr(dtype, "name", "") == "float0":
-        return 0
+    return elements(aval) * int(np.dtype(dtype).itemsize if isinstance(dtype, type) else dtype.itemsize)
+
+
+def elements(aval: Any) -> int:
+    """The number of elements of a value of this abstract type; 0 where it has no shape, or one without numbers.
+
+    >>> import jax, jax.numpy as jnp
+    >>> elements(jax.ShapeDtypeStruct((3, 5), jnp.float32))
+    15
+    """
     try:
-        size = math.prod(int(d) for d in shape)
-    except TypeError:  # a symbolic dimension has no number
+        return math.prod(int(d) for d in aval.shape)
+    except (AttributeError, TypeError):  # a token; a symbolic dimension
         return 0
-    return size * int(np.dtype(dtype).itemsize if isinstance(dtype, type) else dtype.itemsize)
 
 
 def format_bytes(count: float) -> str:

@@ -18,7 +18,7 @@ from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
 from .._core.jaxcompat import name_in_params, names_held
-from .sources import Source
+from .._jaxpr.sources import Source
 
 # bool, Saveable, Recompute or Offloadable(...)
 Verdict: TypeAlias = Any
@@ -47,6 +47,9 @@ class Policy:
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Verdict:
         """The question that JAX asks."""
         return ask(self, primitive, avals, params, UNKNOWN)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
 
 def ask(

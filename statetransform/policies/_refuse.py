@@ -1,4 +1,4 @@
-"""Policies that are none, and policies that can have no effect."""
+"""Refuses what is not a policy, and warns of policies that cannot have an effect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from .._core.frame import user_frame
-from .policy import Policy, describe, names_of
-from .walk import names_in
+from .._jaxpr.walk import names_in
+from ._policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from")
@@ -40,7 +40,7 @@ def check_policy(policy: Any) -> Any:
     """Returns a policy, or ``None``, as it is.
 
     Raises:
-        TypeError: This is no policy; the message shows how to write what was probably meant.
+        TypeError: This is not a policy; the message shows how to write what was probably meant.
 
     >>> check_policy("dots_savable")
     Traceback (most recent call last):

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .._core.jaxcompat import name_scopes
+
 _SCOPE = re.compile(r"(repeats|recomputes)_(\d+)_steps_in_(\d+)_runs")
 
 
@@ -24,14 +26,17 @@ class Count(NamedTuple):
 
 
 def counted(steps: int | None, runs: int = 1, is_recomputation: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Says of the loops made within how many steps they take in so many runs; nothing where that is not known."""
+    """Annotates the loops traced within: `steps` iterations in all, over `runs` executions of the loop.
+
+    Does nothing if `steps` is None.
+    """
     if steps is None:
         return contextlib.nullcontext()
     return jax.named_scope(f"{'recomputes' if is_recomputation else 'repeats'}_{steps}_steps_in_{runs}_runs")
 
 
 def count_of(eqn: Any) -> Count | None:
-    """What was said of an equation.
+    """The annotation of an equation, or None.
 
     >>> import jax
     >>> def f(x):
@@ -40,7 +45,7 @@ def count_of(eqn: Any) -> Count | None:
     >>> count_of(jax.make_jaxpr(f)(0).jaxpr.eqns[0])
     Count(times=7.5, is_recomputation=False)
     """
-    found = _SCOPE.findall(str(eqn.source_info.name_stack))
+    found = _SCOPE.findall(name_scopes(eqn))
     if not found:
         return None
     kind, steps, runs = found[-1]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
 from .._core import jaxcompat
-from .staged import Label, Staged, avals_of
+from ._view import Label, View, avals_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class Halves:
     """The two halves of a gradient.
 
     Attributes:
-        staged: the function.
+        view: the function.
         forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
         residuals: the last outputs of `forward`, and the first inputs of `backward`.
         cotangents: abstract values, one for each output.
@@ -28,7 +27,7 @@ class Split:
         pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
     """
 
-    staged: Staged
+    view: View
     forward: Any
     n_outputs: int
     n_auxiliary: int
@@ -38,7 +37,7 @@ class Split:
     @property
     def labels(self) -> tuple[Label, ...]:
         """Of the inputs of `forward`."""
-        return self.staged.labels
+        return self.view.labels
 
     @property
     def residuals(self) -> list[Any]:
@@ -55,23 +54,24 @@ class Split:
         return jax.make_jaxpr(backward)(*[atom.aval for atom in self.residuals], *self.cotangents)
 
 
-def split(staged: Staged) -> Split:
-    """Differentiates a staged function; nothing is computed.
+def halves_of(view: View) -> Halves:
+    """Differentiates a view function; nothing is computed.
 
-    >>> from statetransform._analysis.staged import stage
+    >>> from statetransform.inspect._view import view_of
     >>> import jax.numpy as jnp
-    >>> halves = split(stage(lambda x: jnp.sin(x) * x, (2.0,), {}))
+    >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
     >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)
     (3, 1)
     """
     seen: dict[str, Any] = {}
 
     def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        out, vjp, aux = jax.vjp(staged.fun, *xs, has_aux=True)
+        chosen = [x for x, is_chosen in zip(xs, view.is_chosen, strict=True) if is_chosen]
+        out, vjp, aux = jax.vjp(lambda *chosen: view.fun(*_with(xs, chosen, view.is_chosen)), *chosen, has_aux=True)
         residuals, seen["tree"] = jax.tree.flatten(vjp)
         return out, aux, residuals
 
-    jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(*staged.inputs)
+    jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
     out, aux, _ = shapes
     tree = seen["tree"]
     # Only outputs of a floating-point type have a cotangent that says anything; integers have `float0`.
@@ -84,19 +84,14 @@ def split(staged: Staged) -> Split:
         return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
 
     cotangents = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x, wanted in zip(out, is_float, strict=True) if wanted]
-    return Split(staged, jaxpr, len(out), len(aux), avals_of(cotangents), pull)
+    return Halves(view, jaxpr, len(out), len(aux), avals_of(cotangents), pull)
+
+
+def _with(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) -> list[Any]:
+    """Inputs with other values for those that are differentiated."""
+    given = iter(chosen)
+    return [next(given) if is_one else x for x, is_one in zip(xs, is_chosen, strict=True)]
 
 
 def _no_cotangent(shape: Any) -> Any:
     return np.zeros(shape.shape, jax.dtypes.float0)
-
-
-def without_dead_code(jaxpr: Any, outputs: list[Any]) -> list[Any]:
-    """The equations of a jaxpr that some of its outputs depend on, and those with effects."""
-    needed = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
-    kept = []
-    for eqn in reversed(jaxcompat.opened(jaxpr).eqns):
-        if eqn.effects or any(var in needed for var in eqn.outvars):
-            kept.append(eqn)
-            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
-    return kept[::-1]

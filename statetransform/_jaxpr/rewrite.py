@@ -12,22 +12,20 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-from jax.extend import source_info_util
 
 from .._core import jaxcompat
-from .sources import Source, is_library_code, source_of
+from .primitives import ENTERED, Kind, kind_of
+from .sources import Place, is_library_code
 
-# A visitor gets an equation, its input values and its source, and returns the outputs, or None for "as it was".
-Visitor = Callable[[Any, Sequence[Any], Source | None], Sequence[Any] | None]
-
-_ENTERED = frozenset({"jit", "pjit", "scan", "cond", "while", "closed_call", "core_closed_call", "eval_jaxpr"})
+# A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
+Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
 
 
 def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
     """A closed jaxpr in which ``visitor`` had the first word on every equation.
 
     >>> import jax, jax.numpy as jnp
-    >>> def cosine_for_sine(eqn, inputs, source):
+    >>> def cosine_for_sine(eqn, inputs, place):
     ...     return [jnp.cos(*inputs)] if eqn.primitive.name == "sin" else None
     >>> jaxpr = rewrite(jax.make_jaxpr(lambda x: jnp.sin(x) * 2)(1.0), cosine_for_sine)
     >>> [eqn.primitive.name for eqn in jaxpr.jaxpr.eqns]
@@ -36,7 +34,7 @@ def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
     return _rewritten(jaxpr, visitor, None)
 
 
-def _rewritten(jaxpr: Any, visitor: Visitor, caller: Source | None) -> Any:
+def _rewritten(jaxpr: Any, visitor: Visitor, caller: Place | None) -> Any:
     body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
     avals = [v.aval for v in body.invars]
     return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visitor, caller))(*avals)
@@ -47,12 +45,12 @@ def evaluate(
     consts: Sequence[Any],
     args: Sequence[Any],
     visitor: Visitor,
-    caller: Source | None = None,
+    caller: Place | None = None,
     call: Any = None,
 ) -> list[Any]:
     """Runs an open jaxpr on values, with ``visitor`` asked at every equation.
 
-    Each equation keeps its source, or gets that of ``call``, the source information of the equation around it.
+    Each equation keeps its source, or gets that of ``call``, an equation around it.
     """
     env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
 
@@ -61,35 +59,30 @@ def evaluate(
 
     for eqn in body.eqns:
         inputs = [read(v) for v in eqn.invars]
-        info = eqn.source_info
-        stack = source_info_util.current_name_stack() + info.name_stack
-        place = info if call is None else call
-        with source_info_util.user_context(place.traceback, name_stack=stack), eqn.ctx.manager:
-            outputs = visitor(eqn, inputs, caller or source_of(eqn))
+        with jaxcompat.in_place_of(eqn, call):
+            at = Place(eqn, caller)
+            outputs = visitor(eqn, inputs, at)
             if outputs is None:
-                outputs = _bind(eqn, inputs, visitor, caller)
+                outputs = _bind(eqn, inputs, visitor, at)
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in body.outvars]
 
 
-def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, caller: Source | None) -> Sequence[Any]:
+def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
     params = eqn.params
-    if eqn.primitive.name in _ENTERED or eqn.primitive is jex.primitives.remat_p:
-        here = caller or source_of(eqn)
+    if kind_of(eqn) in ENTERED or jaxcompat.is_remat(eqn):
 
         def inside(value: Any) -> Any:
             if isinstance(value, (tuple, list)):
                 return type(value)(map(inside, value)) if any(map(jaxcompat.is_jaxpr, value)) else value
             if not jaxcompat.is_jaxpr(value):
                 return value
-            called_from = here if is_library_code(jaxcompat.opened(value)) else caller
-            new = _rewritten(value, visitor, called_from)
+            new = _rewritten(value, visitor, place.inside(value))
             # Where JAX keeps an open jaxpr (inside `remat` before 0.11) it expects one back.
             return new if hasattr(value, "consts") else jaxcompat.opened(new)
 
         params = {key: inside(value) for key, value in params.items()}
-    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(params))
-    return outputs if eqn.primitive.multiple_results else [outputs]
+    return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
 def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
@@ -102,20 +95,24 @@ def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
     """
 
     def visitor(call: Any) -> Visitor:
-        def inline(eqn: Any, inputs: Sequence[Any], source: Source | None) -> Sequence[Any] | None:
-            if jaxcompat.is_remat(eqn):
-                inner = jaxcompat.remat_params(eqn)[0] if remat else None
-            elif eqn.primitive.name in ("jit", "pjit", "closed_call", "core_closed_call"):
-                inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-            else:
-                inner = None
+        def inline(eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+            inner = _called(eqn, remat)
             if inner is None:
                 return None
             body = jaxcompat.opened(inner)
             # The inside of a library function has the stack of its first call, wherever that was.
-            outer = call or (eqn.source_info if is_library_code(body) else None)
-            return evaluate(body, jaxcompat.consts_of(inner), inputs, visitor(outer), source if outer else None, outer)
+            outer = call or (eqn if is_library_code(body) else None)
+            return evaluate(body, jaxcompat.consts_of(inner), inputs, visitor(outer), place if outer else None, outer)
 
         return inline
 
     return rewrite(jaxpr, visitor(None))
+
+
+def _called(eqn: Any, remat: bool) -> Any:
+    """The jaxpr that an equation does nothing but run, or None."""
+    if jaxcompat.is_remat(eqn):
+        return jaxcompat.remat_params(eqn)[0] if remat else None
+    if kind_of(eqn) is Kind.CALL:
+        return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    return None
