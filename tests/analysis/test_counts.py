@@ -13,7 +13,7 @@ from statetransform import State, inspect, transform
 from statetransform._analysis.compiled import step_of
 from statetransform._analysis.flops import jaxpr_flops
 from statetransform._analysis.staged import stage
-from statetransform._binomial import execute
+from statetransform._checkpointed_loops import loops
 
 W = jnp.eye(200) * 0.9
 
@@ -33,7 +33,7 @@ def flops(f: Any) -> Any:
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 0), (7, 1), (30, 3), (30, 28), (1000, 20)])
 def test_recomputed_steps_are_those_of_the_schedule(n: int, k: int) -> None:
     step = jaxpr_flops(jax.make_jaxpr(body)(jnp.ones(200))).operations
-    plain, few = flops(loss(n)), flops(loss(n, execute.scan, checkpoint=k))
+    plain, few = flops(loss(n)), flops(loss(n, loops.scan, checkpoint=k))
     assert few.flops.bounded and plain.flops.bounded
     again = few.flops.operations - few.plain_flops.operations
     # A leg computes where it ends: a few operations, counted with each of its steps.
@@ -44,7 +44,7 @@ def test_recomputed_steps_are_those_of_the_schedule(n: int, k: int) -> None:
 @pytest.mark.parametrize("block", [3, 10, 30])
 def test_recorded_steps_are_not_taken_again(block: int) -> None:
     step = jaxpr_flops(jax.make_jaxpr(body)(jnp.ones(200))).operations
-    found = flops(loss(30, execute.scan, checkpoint=2, block=block))
+    found = flops(loss(30, loops.scan, checkpoint=2, block=block))
     again = found.flops.operations - found.plain_flops.operations
     blocks = 30 // block
     expected = 30 - block + block * (st.schedule(blocks, min(2, max(blocks - 2, 0))).evaluations - 2 * blocks)

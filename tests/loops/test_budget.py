@@ -13,8 +13,8 @@ import pytest
 
 import statetransform as st
 from statetransform import transform
-from statetransform._binomial import budget as budgets
-from statetransform._binomial import execute
+from statetransform._checkpointed_loops import budget as budgets
+from statetransform._checkpointed_loops import loops
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_evaluations_of_blocks_are_as_counted(k: int, block: int) -> None:
         jax.debug.callback(lambda i: count.__setitem__(0, count[0] + 1), carry[0])
         return (carry[0] + 1, jnp.sin(carry[1])), None
 
-    f = lambda x: execute.scan(step, (0, x), None, 30, checkpoint=k, block=block)[0][1]
+    f = lambda x: loops.scan(step, (0, x), None, 30, checkpoint=k, block=block)[0][1]
     jax.block_until_ready(jax.jit(jax.grad(f))(1.0))
     jax.effects_barrier()
     assert count[0] == budgets.evaluations(30, k, block)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.custom_derivatives import linear_call
 
-from statetransform._binomial.linear import Linear
+from statetransform._checkpointed_loops.linear import Linear
 
 
 def scaled(w: jax.Array, x: jax.Array) -> jax.Array:

@@ -11,8 +11,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._binomial import online, plan
-from statetransform._binomial.sweep import Stack
+from statetransform._checkpointed_loops import plan, unknown_length
+from statetransform._checkpointed_loops.sweep import Stack
 
 
 def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:
@@ -100,13 +100,13 @@ def test_what_needs_the_length_is_refused() -> None:
 
 def placements(k: int, n: int) -> list[list[int]]:
     """The stored positions before each step, from the program's own rule."""
-    place = jax.jit(online.placer(k))
+    place = jax.jit(unknown_length.placer(k))
     stack, until, found = Stack.of([], k), 1, []
     for i in range(1, n + 1):
         found.append([int(p) for p in stack.at[: int(stack.top) + 1]])
         if i >= until:
             stack, _ = place(stack, jnp.int32(i))
-            until = i + (1 if int(stack.top) < k else max(i // (online.SHARE * (k + 1)), 1))
+            until = i + (1 if int(stack.top) < k else max(i // (unknown_length.SHARE * (k + 1)), 1))
     return found
 
 
@@ -143,7 +143,7 @@ def test_the_device_counts_as_the_host() -> None:
     n = np.arange(1, 300)
     for c in range(1, 9):
         beta = jnp.asarray(plan.table(c + 1, plan.LIMIT), jnp.float32)
-        found = online.advances(jnp.asarray(n), np.full(n.shape, c), beta)
+        found = unknown_length.advances(jnp.asarray(n), np.full(n.shape, c), beta)
         np.testing.assert_array_equal(found, [plan.advances(int(i), c) for i in n])
 
 

@@ -22,7 +22,7 @@ from jax import lax
 
 from .._analysis.counts import counted
 from . import plan
-from .watch import Watch, fori_loop, is_differentiable, while_loop
+from .chunks import Watch, fori_loop, is_differentiable, while_loop
 
 Leaves = list[Any]
 Index = Any  # an int32 scalar

@@ -22,8 +22,8 @@ import numpy as np
 from jax import lax
 
 from . import plan
+from .chunks import while_loop
 from .sweep import Index, Leaves, Saved, Stack, Step, put, take
-from .watch import while_loop
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 

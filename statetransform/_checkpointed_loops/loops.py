@@ -21,13 +21,13 @@ from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
 from .._core.jaxcompat import without_constvars
-from . import online, plan, sweep
-from .blocks import Blocks, Tape
+from . import plan, sweep, unknown_length
 from .budget import MemoryBudget
+from .chunks import Watch, is_differentiable
+from .chunks import while_loop as watched_while
 from .linear import Linear
 from .sweep import Leaves, Saved, Selected, Step, merge, pick
-from .watch import Watch, is_differentiable
-from .watch import while_loop as watched_while
+from .tape import Blocks, Tape
 
 Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
 
@@ -139,7 +139,7 @@ def while_loop(
         return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
     def forward(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-        carry, saved = online.forward(step, goes_on(consts), consts, init)
+        carry, saved = unknown_length.forward(step, goes_on(consts), consts, init)
         return carry, xs, saved
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._analysis.counts import counted
+from .chunks import fori_loop, is_differentiable
 from .sweep import (
     Index,
     Leaves,
@@ -37,7 +38,6 @@ from .sweep import (
     splitter,
     take,
 )
-from .watch import fori_loop, is_differentiable
 
 
 class Recorded(NamedTuple):
