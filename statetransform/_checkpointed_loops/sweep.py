@@ -4,16 +4,19 @@ A sweep keeps a stack of stored carries. Where the next carry goes is computed o
 the host, so the plan takes no room in the program and the number of steps may be a traced value. Steps run in place;
 stored carries sit in one array per leaf, into which they are written in place, too.
 
-A leg begins in the topmost slot and ends in the next one, always: a carry that is reversed at once lies in a slot
-like any other, for which there is one more than are stored. So no branch decides whether to store (a conditional would
-copy all stored carries), and no carry is copied to be worked on.
+Each leg starts from the carry in the topmost slot and puts its result in the next slot. There is one slot more than
+stored carries, so a carry that is reversed at once needs no special case. So no branch decides whether to store (a
+conditional would copy all stored carries), and no carry is copied to be worked on.
+
+The steps are taken in blocks of a fixed size, the first one being shorter. How a block is reversed is the business of
+`Reverse`: `ByVjp` runs one step again and transposes it, `tape.ByTape` records the residuals of all steps of the block.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,38 +25,76 @@ from jax import lax
 
 from .._analysis.counts import counted
 from . import plan
-from .chunks import Watch, fori_loop, is_differentiable, while_loop
+from .chunks import Watch, fori_loop, while_loop
+from .lanes import is_left_out, longest
+from .leaves import Index, Leaves, empty, is_differentiable, merge, pick, put, select, take
 
-Leaves = list[Any]
-Index = Any  # an int32 scalar
+Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a loop as a function of lists of arrays, `fun(consts, carry, x) -> (carry, y)`."""
+    """One step of a loop as a function of lists of arrays, `fun(consts, carry, x) -> (carry, y)`.
+
+    Attributes:
+      fun: the step.
+      y_avals: the abstract values of its outputs.
+      is_reversed: whether the loop goes through its inputs and outputs backwards.
+      k: how many carries may be stored besides the initial one.
+      watch: what is told on the way.
+      length: the number of steps of the loop; None if it is not known in advance.
+    """
 
     fun: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
     y_avals: tuple[Any, ...]
     is_reversed: bool
     k: int
     watch: Watch | None = None
-    length: int | None = None  # of the loop, if that is known
+    length: int | None = None
 
-    def advances(self, n: int | None, size: int = 1) -> int | None:
-        """How many steps the backward sweep over `n` blocks takes again, if that is known."""
-        return None if n is None else size * (plan.schedule(n, self.k).evaluations - 2 * n)
+    def run(self, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        """The `i`-th step."""
+        return self.fun(consts, carry, take(xs, self.place(i)))
 
-    def at(self, n: Index, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
-        """The `i`-th step of `n`."""
-        return self.fun(consts, carry, take(xs, self.place(n, i)))
-
-    def place(self, n: Index, i: Index) -> Index:
+    def place(self, i: Index) -> Index:
         """Where the inputs and outputs of the `i`-th step are."""
-        return n - 1 - i if self.is_reversed else i
+        return self.length - 1 - i if self.is_reversed and self.length is not None else i
+
+    def writing(self, consts: Leaves, xs: Leaves) -> Callable[[Index, Any], Any]:
+        """A step from carry and stacked outputs to these."""
+
+        def advance(i: Index, moving: Any) -> Any:
+            carry, ys = moving
+            carry, y = self.run(i, consts, carry, xs)
+            return carry, put(ys, self.place(i), y)
+
+        return advance
+
+
+class Blocks(NamedTuple):
+    """`n` steps in blocks of `size`, the first one shorter; `n` may be traced where the size is 1."""
+
+    n: Any
+    size: int
+
+    @property
+    def count(self) -> Any:
+        """The number of blocks."""
+        return self.n if self.size == 1 else -(-self.n // self.size)
+
+    def position(self, block: Index) -> Index:
+        """The first step of a block; of the block behind the last, the number of steps."""
+        return block if self.size == 1 else jnp.maximum(self.n - (self.count - block) * self.size, 0)
 
 
 class Stack(NamedTuple):
-    """The stored carries. Those at `rows[:top + 1]` are in use; the carry at `rows[j]` is that before step `at[j]`."""
+    """The stored carries. Those at `rows[:top + 1]` are in use; the carry at `rows[j]` is that before step `at[j]`.
+
+    Attributes:
+      slots: `[k + 2, *leaf.shape]` for each leaf of the carry.
+      rows, at: int32 `[k + 2]`.
+      top: int32.
+    """
 
     slots: Leaves
     rows: Any
@@ -82,25 +123,117 @@ class Stack(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the backward sweep starts from: the number of steps, and the stored carries."""
+    """What the backward sweep starts from.
+
+    Attributes:
+      n: the number of steps of this lane; None if it is known in advance.
+      stack: the stored carries.
+      recorded: the residuals of the last block, `[size, ...]` each; none for `ByVjp`.
+    """
 
     n: Any
     stack: Stack
+    recorded: Leaves
 
 
-def take(arrays: Leaves, i: Index) -> Leaves:
-    """The `i`-th slices."""
-    return [lax.dynamic_index_in_dim(x, i, 0, keepdims=False) for x in arrays]
+class Selected(NamedTuple):
+    """Which constants, initial values and inputs the cotangents are wanted for, as lists of truth values."""
+
+    consts: tuple[bool, ...]
+    init: tuple[bool, ...]
+    xs: tuple[bool, ...]
 
 
-def put(arrays: Leaves, i: Index, slices: Leaves) -> Leaves:
-    """With the `i`-th slices replaced."""
-    return [lax.dynamic_update_index_in_dim(x, y, i, 0) for x, y in zip(arrays, slices, strict=True)]
+class Reverse(Protocol):
+    """How a block of steps is reversed, `first` being its first step, and `behind` the first one behind it."""
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        """The abstract values of what is recorded in each step."""
+        ...
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
+        ...
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        """Records the steps of a block from the carry before it, in the place of those recorded before."""
+        ...
+
+    def given(self, n: Index | None, ct_ys: Leaves) -> Any:
+        """What is the same for all blocks: the number of steps of this lane, cotangents of the outputs, and so on."""
+        ...
+
+    def reverse(
+        self, given: Any, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents
+    ) -> Cotangents:
+        """The cotangents before the block out of those behind it."""
+        ...
 
 
-def empty(n: int, avals: Sequence[Any]) -> Leaves:
-    """Arrays for `n` stacked outputs."""
-    return [lax.full((n, *aval.shape), 0, aval.dtype) for aval in avals]
+class Reversing(Protocol):
+    """Makes a `Reverse` for one sweep, in which `carry` is an example."""
+
+    size: int
+
+    def __call__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> Reverse: ...
+
+
+class ByVjp:
+    """Blocks of one step, which is run again and transposed at once."""
+
+    size: ClassVar[int] = 1
+    avals: tuple[Any, ...] = ()
+
+    def __init__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> None:
+        self._step, self._selected, self._consts, self._xs = step, selected, consts, xs
+        self._is_moving = [is_differentiable(x) for x in carry]
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        step = self._step
+        with counted(1, is_recomputation=True):
+            carry, ys = step.writing(self._consts, self._xs)(first, (carry, ys))
+        if step.watch is not None:
+            jax.debug.callback(step.watch.forward, step.length)
+        return carry, ys, recorded
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        del first, behind, carry
+        return recorded
+
+    def given(self, n: Index | None, ct_ys: Leaves) -> Any:
+        return n, ct_ys
+
+    def reverse(
+        self, given: Any, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents
+    ) -> Cotangents:
+        del behind, recorded
+        (n, ct_ys), (ct_consts, ct, ct_xs) = given, cts
+        more, new, ct_x = self._pull(first, carry, ct, ct_ys)
+        if self._step.length is None:
+            left_out = is_left_out(first >= n)
+            more = select(left_out, [jnp.zeros_like(x) for x in more], more)
+            new = select(left_out, ct, new)
+        total = [total + x for total, x in zip(ct_consts, more, strict=True)]
+        return total, new, put(ct_xs, self._step.place(first), ct_x)
+
+    def _pull(self, i: Index, carry: Leaves, ct: Leaves, ct_ys: Leaves) -> Cotangents:
+        step, selected, consts = self._step, self._selected, self._consts
+        seen = [ct is not None for ct in ct_ys]
+        place = step.place(i)
+        x = take(self._xs, place)
+
+        def of_selected(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
+            out, y = step.fun(
+                merge(consts, selected.consts, some_consts),
+                merge(carry, self._is_moving, moving),
+                merge(x, selected.xs, some_x),
+            )
+            return pick(out, self._is_moving), pick(y, seen)
+
+        arguments = pick(consts, selected.consts), pick(carry, self._is_moving), pick(x, selected.xs)
+        _, pull = jax.vjp(of_selected, *arguments)
+        return pull((ct, take(pick(ct_ys, seen), place)))
 
 
 def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
@@ -108,7 +241,7 @@ def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
     if k == 0:
         return lambda length, slots: length - 1
     if n is not None and k >= n - 2:  # every carry is stored
-        return lambda length, slots: 1
+        return lambda length, slots: jnp.ones_like(length)
     beta = jnp.asarray(plan.table(k + 1, plan.LIMIT if n is None else n))
 
     def split(length: Index, slots: Index) -> Index:
@@ -120,100 +253,83 @@ def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
     return split
 
 
-def climb(
-    k: int,
-    split: Callable[[Index, Index], Index],
-    advance: Callable[[Index, Any], Any],
-    end: Index,
-    stack: Stack,
-    others: Any = (),
-    position: Callable[[Index], Index] = lambda at: at,
-    watch: Watch | None = None,
-    steps: int | None = None,
-    runs: int = 1,
-) -> tuple[Stack, Any]:
-    """Goes on from the topmost carry to that before step `end`, storing carries on the way.
+class Climb(NamedTuple):
+    """Goes on from the topmost carry to that before a later block, storing carries on the way.
 
-    Args:
+    Attributes:
       k: the number of carries that may be stored.
-      split: how far to go, out of the number of steps up to and with `end`, and the number of slots.
-      advance: one step of `(carry, *others)`.
-      end: where to arrive.
-      stack: the stored carries.
-      others: what is written on the way besides the carry.
-      position: from the numbers of steps here to those that `advance` takes.
-      watch: who wants to know on the way.
-      steps, runs: how many steps are taken in how many calls of this function together, if that is known.
+      split: how far to go, out of the number of blocks up to and with the last one, and the number of slots.
+      position: from the numbers of blocks to those of steps.
     """
 
-    def leg(state: Any) -> Any:
-        stack, others = state
-        carry, at = stack.read()
-        to = at + split(end + 1 - at, k + 1 - stack.top)
-        with counted(1):  # the loop around has the count of all steps
-            carry, *others = lax.fori_loop(position(at), position(to), advance, (carry, *others))
-        return stack.push(carry, to), tuple(others)
+    k: int
+    split: Callable[[Index, Index], Index]
+    position: Callable[[Index], Index]
 
-    at = lambda state: state[0].at[state[0].top]
-    with counted(steps, runs, is_recomputation=True):
-        return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: position(at(s)))
+    def __call__(
+        self,
+        advance: Callable[[Index, Any], Any],
+        end: Index,
+        stack: Stack,
+        others: Any = (),
+        watch: Watch | None = None,
+        steps: int | None = None,
+        runs: int = 1,
+    ) -> tuple[Stack, Any]:
+        """Climbs.
+
+        Args:
+          advance: one step of `(carry, *others)`.
+          end: the block before which to arrive.
+          stack: the stored carries.
+          others: what is written on the way besides the carry.
+          watch: what is told on the way.
+          steps, runs: how many steps are taken in how many calls together, if that is known.
+        """
+
+        def leg(state: Any) -> Any:
+            stack, others = state
+            carry, at = stack.read()
+            to = at + self.split(end + 1 - at, self.k + 1 - stack.top)
+            with counted(1):  # the loop around has the count of all steps
+                moving = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
+            return stack.push(moving[0], to), tuple(moving[1:])
+
+        at = lambda state: state[0].at[state[0].top]
+        with counted(steps, runs, is_recomputation=True):
+            return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: self.position(at(s)))
 
 
-def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:
+def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
     """Runs all steps, storing nothing, under the eyes of a watch."""
-    advance = advancing(step, n, consts, xs)
-    return fori_loop(0, n, advance, (init, empty(n, step.y_avals)), step.watch)
+    n = step.length
+    assert n is not None
+    return fori_loop(0, n, step.writing(consts, xs), (init, empty(n, step.y_avals)), step.watch)
 
 
-def advancing(step: Step, n: int, consts: Leaves, xs: Leaves) -> Callable[[Index, Any], Any]:
-    """A step of carry and outputs."""
-
-    def advance(i: Index, moving: Any) -> Any:
-        carry, ys = moving
-        carry, y = step.at(n, i, consts, carry, xs)
-        return carry, put(ys, step.place(n, i), y)
-
-    return advance
-
-
-def forward(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves, Saved]:
-    """Runs all steps, storing carries along the way.
+def forward(
+    step: Step, reversing: Reversing, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
+) -> tuple[Leaves, Leaves, Saved]:
+    """Runs all steps of a loop of known length, storing carries before the last block, and recording that.
 
     Returns:
       The last carry, the stacked outputs, and what the backward sweep starts from.
     """
-    advance, ys = advancing(step, n, consts, xs), empty(n, step.y_avals)
-    split, stack = splitter(step.k, n), Stack.of(init, step.k)
-    stack, (ys,) = climb(step.k, split, advance, n - 1, stack, (ys,), watch=step.watch, steps=n - 1)
+    n = step.length
+    assert n is not None
+    blocks, reverse = Blocks(n, reversing.size), reversing(step, selected, consts, xs, init)
+    climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position)
+    stack, ys, last = Stack.of(init, step.k), empty(n, step.y_avals), blocks.count - 1
+    advance = step.writing(consts, xs)
+    stack, (ys,) = climb(advance, last, stack, (ys,), step.watch, steps=n - blocks.size)
     carry, at = stack.read()
-    with counted(1, is_recomputation=True):
-        carry, ys = advance(at, (carry, ys))
-    if step.watch is not None:
-        jax.debug.callback(step.watch.forward, n)
-    return carry, ys, Saved(n, stack)
-
-
-class Selected(NamedTuple):
-    """Which constants, initial values and inputs the cotangents are wanted for, as lists of truth values."""
-
-    consts: tuple[bool, ...]
-    init: tuple[bool, ...]
-    xs: tuple[bool, ...]
-
-
-def pick(leaves: Sequence[Any], mask: Sequence[bool]) -> Leaves:
-    """Those with a mark."""
-    return [x for x, marked in zip(leaves, mask, strict=True) if marked]
-
-
-def merge(leaves: Sequence[Any], mask: Sequence[bool], picked: Sequence[Any]) -> Leaves:
-    """With those with a mark replaced."""
-    rest = iter(picked)
-    return [next(rest) if marked else x for x, marked in zip(leaves, mask, strict=True)]
+    carry, ys, recorded = reverse.record(blocks.position(at), carry, ys, empty(blocks.size, reverse.avals))
+    return carry, ys, Saved(None, stack, recorded)
 
 
 def backward(
     step: Step,
+    reversing: Reversing,
     selected: Selected,
     consts: Leaves,
     xs: Leaves,
@@ -225,6 +341,7 @@ def backward(
 
     Args:
       step: the step.
+      reversing: how blocks of it are reversed.
       selected: whose cotangents to compute.
       consts, xs: as for `forward`.
       saved: what `forward` saved.
@@ -234,43 +351,39 @@ def backward(
     Returns:
       The cotangents of the selected constants, initial values and inputs.
     """
-    n, stack = saved
-    split = splitter(step.k, step.length)
-    is_moving = [is_differentiable(x) for x in stack.slots]
-    seen = [ct is not None for ct in ct_ys]
-    again = step.advances(step.length)
+    n = step.length
+    blocks = Blocks(longest(saved.n) if n is None else n, reversing.size)
+    known = None if n is None else blocks.count
+    climb = Climb(step.k, splitter(step.k, known), blocks.position)
+    example = take(saved.stack.slots, jnp.int32(0))
+    is_moving = [is_differentiable(x) for x in example]
+    reverse = reversing(step, selected, consts, xs, example)
+    given = reverse.given(saved.n, ct_ys)
+    again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
 
     def advance(i: Index, moving: Any) -> Any:
-        return (step.at(n, i, consts, moving[0], xs)[0],)
-
-    def reverse(i: Index, carry: Leaves, ct: Leaves) -> tuple[Leaves, Leaves, Leaves]:
-        def selected_step(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
-            out, y = step.fun(
-                merge(consts, selected.consts, some_consts),
-                merge(carry, is_moving, moving),
-                merge(x, selected.xs, some_x),
-            )
-            return pick(out, is_moving), pick(y, seen)
-
-        place = step.place(n, i)
-        x = take(xs, place)
-        arguments = pick(consts, selected.consts), pick(carry, is_moving), pick(x, selected.xs)
-        _, pull = jax.vjp(selected_step, *arguments)
-        return pull((ct, take(pick(ct_ys, seen), place)))
+        carry, _ = step.run(i, consts, moving[0], xs)
+        return (carry if n is not None else select(is_left_out(i >= saved.n), moving[0], carry),)
 
     def one(j: Index, state: Any) -> Any:
-        stack, (ct_consts, ct, ct_xs) = state
-        i = n - 1 - j
-        stack, _ = climb(step.k, split, advance, i, stack, steps=again, runs=step.length or 1)
-        more, ct, ct_x = reverse(i, stack.read()[0], ct)
-        ct_consts = [total + new for total, new in zip(ct_consts, more, strict=True)]
-        return stack.pop(), (ct_consts, ct, put(ct_xs, step.place(n, i), ct_x))
+        stack, recorded, cts = state
+        block = blocks.count - 1 - j
+        stack, _ = climb(advance, block, stack, steps=again, runs=known or 1)
+        carry, _ = stack.read()
+        first, behind = blocks.position(block), blocks.position(block + 1)
+        # The forward sweep has recorded the last block.
+        recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded)
+        cts = reverse.reverse(given, first, behind, carry, recorded, cts)
+        return stack.pop(), recorded, cts
 
     zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
     cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
-    tell = lambda watch: watch.backward
-    with counted(step.length):
-        _, (ct_consts, ct, ct_xs) = fori_loop(0, n, one, (stack, cts), step.watch, tell=tell)
+    # A single block is reversed in one go: a watch around it would only make copies.
+    watch = None if reversing.size > 1 and known == 1 else step.watch
+    done, tell = (lambda j: blocks.n - blocks.position(blocks.count - j)), (lambda watch: watch.backward)
+    with counted(known):
+        start = saved.stack, saved.recorded, cts
+        _, _, (ct_consts, ct, ct_xs) = fori_loop(0, blocks.count, one, start, watch, done, tell)
     return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
 
 

@@ -23,7 +23,9 @@ from jax import lax
 
 from . import plan
 from .chunks import while_loop
-from .sweep import Index, Leaves, Saved, Stack, Step, put, take
+from .lanes import any_lane, is_left_out
+from .leaves import Index, Leaves, put, select, take
+from .sweep import Saved, Stack, Step
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 
@@ -31,9 +33,11 @@ SHARE = 16  # how many times a new carry is considered within an even share of t
 def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves) -> tuple[Leaves, Saved]:
     """Runs steps while a test holds, storing carries along the way.
 
+    Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
+
     Args:
       step: the step, without inputs and outputs.
-      test: whether step `i` is to run on a carry.
+      test: whether step `i` is to run on a carry; False from the first time on that it is.
       consts, init: as for `sweep.forward`.
 
     Returns:
@@ -42,27 +46,31 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
     place = placer(step.k)
 
     def advance(state: Any) -> Any:
-        i, carry = state
-        return i + 1, step.fun(consts, carry, [])[0]
+        i, n, is_on, carry = state
+        after = step.fun(consts, carry, [])[0]
+        left_out = is_left_out(~is_on)
+        carry = select(left_out, carry, after)
+        return i + 1, jnp.where(left_out, n, i + 1), test(i + 1, carry), carry
 
     def leg(state: Any) -> Any:
-        i, carry, stack, until = state
+        moving, stack, _ = state
+        i, carry = moving[0], moving[-1]
         stack, is_stored = place(stack, i)
         row = stack.rows[stack.top]
-        kept = [jnp.where(is_stored, new, old) for new, old in zip(carry, take(stack.slots, row), strict=True)]
-        stack = stack._replace(slots=put(stack.slots, row, kept))
+        stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
         until = i + jnp.where(stack.top < step.k, 1, jnp.maximum(i // (SHARE * (step.k + 1)), 1))
-        i, carry = lax.while_loop(lambda state: (state[0] < until) & test(*state), advance, (i, carry))
-        return i, carry, stack, until
+        moving = lax.while_loop(lambda moving: (moving[0] < until) & any_lane(moving[2]), advance, moving)
+        return moving, stack, until
 
+    start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(init, step.k)
     if step.k == 0:
-        stack, start = Stack.of(init, 0), (jnp.int32(0), init)
-        n, carry = while_loop(lambda s: test(*s), advance, start, step.watch, lambda s: s[0])
+        moving = while_loop(lambda s: any_lane(s[2]), advance, start, step.watch, lambda s: s[0])
     else:
-        first = lax.while_loop(lambda s: (s[0] < 1) & test(*s), advance, (jnp.int32(0), init))
-        start = *first, Stack.of(init, step.k), jnp.int32(1)
-        n, carry, stack, _ = while_loop(lambda s: test(s[0], s[1]), leg, start, step.watch, lambda s: s[0])
-    return carry, Saved(n, stack)
+        first = lax.while_loop(lambda s: (s[0] < 1) & any_lane(s[2]), advance, start)
+        state, done = (first, stack, jnp.int32(1)), lambda s: s[0][0]
+        moving, stack, _ = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
+    _, n, _, carry = moving
+    return carry, Saved(n, stack, [])
 
 
 def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
@@ -72,7 +80,7 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
       A function from the stack and `i` to the stack, whose topmost slot is for that carry, and whether it is.
     """
     beta = jnp.asarray(plan.table(k + 2, plan.LIMIT), jnp.float32)
-    index = np.arange(k + 1)
+    index = np.arange(k + 1, dtype=np.int32)
     slots = np.arange(k + 1, -1, -1)  # of the segments that begin at the stored carries and at `i`
 
     def place(stack: Stack, i: Index) -> tuple[Stack, Any]:
@@ -84,8 +92,9 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
         before = jnp.cumsum(advances(lengths[:-1], slots[:-1], beta))
         behind = jnp.cumsum(advances(lengths[1:], slots[:-1], beta)[::-1])[::-1]
         joined = advances(lengths[:-1] + lengths[1:], slots[:-1], beta)
-        costs = jnp.append(0, before[:-1]) + joined + jnp.append(behind[1:], 0)
-        j = jnp.where(is_full, jnp.argmin(costs) + 1, stack.top + 1)
+        zero = jnp.zeros(1, before.dtype)
+        costs = jnp.append(zero, before[:-1]) + joined + jnp.append(behind[1:], zero)
+        j = jnp.where(is_full, jnp.argmin(costs).astype(jnp.int32) + 1, stack.top + 1)
         is_stored = j <= k
         source = jnp.clip(jnp.where(index < j, index, index + 1), 0, k)
         last = jnp.where(is_full, k, stack.top + 1)
@@ -102,8 +111,9 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
 def advances(lengths: Any, slots: np.ndarray, beta: Any) -> Any:
     """`plan.advances` for arrays, in float32; for one and two slots, where the table ends early, by closed forms."""
     n = lengths.astype(jnp.float32)
-    r = jnp.sum(beta[slots] < n[:, None], axis=1)
-    many = r * n - beta[np.minimum(slots + 1, len(beta) - 1), jnp.maximum(r - 1, 0)] * (r > 0)
+    r = jnp.sum(beta[slots] < n[:, None], axis=1, dtype=jnp.int32)
+    below = jnp.where(r > 0, beta[np.minimum(slots + 1, len(beta) - 1), jnp.maximum(r - 1, 0)], 0)
+    many = r.astype(n.dtype) * n - below
     root = jnp.ceil((jnp.sqrt(8 * n + 1) - 3) / 2)
     two = root * n - (root + 2) * (root + 1) * root / 6
     return jnp.where(n <= 1, 0, jnp.where(slots == 1, n * (n - 1) / 2, jnp.where(slots == 2, two, many)))

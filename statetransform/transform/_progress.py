@@ -12,6 +12,7 @@ from typing import Any
 
 from .._checkpointed_loops.chunks import Watch
 from .._checkpointed_loops.plan import LIMIT
+from .._core.optional import require
 
 _UPDATES = 20  # of a bar, for a loop of known length
 
@@ -63,10 +64,7 @@ class Bars:
     """The bars of one loop, on the host: one forward, one backward, anew for each run."""
 
     def __init__(self, n: int | None, options: dict[str, Any]) -> None:
-        try:
-            import tqdm  # noqa: F401 - better to hear of it now than in the compiled program
-        except ImportError as error:
-            raise ImportError("progress bars need tqdm: `pip install statetransform[progress]`") from error
+        require("tqdm", "progress", "progress=")  # better to hear of it now than in the compiled program
         self._n, self._options = n, options
         self._lock = threading.Lock()
         self._bar: Any = None
@@ -89,8 +87,7 @@ class Bars:
             self._move(int(done))
 
     def _open(self, suffix: str, total: int | None) -> None:
-        from tqdm import tqdm
-
+        tqdm = require("tqdm", "progress", "progress=").tqdm
         self._close()
         options = dict(self._options)
         self._bar = tqdm(total=total, **{**options, "desc": f"{options['desc']}{suffix}"})
