@@ -52,39 +52,44 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
         carry = select(left_out, carry, after)
         return i + 1, jnp.where(left_out, n, i + 1), test(i + 1, carry), carry
 
+    def fill(state: Any) -> Any:
+        moving, slots = state
+        return advance(moving), put(slots, moving[0], moving[-1])
+
     def leg(state: Any) -> Any:
-        moving, stack, _ = state
+        moving, stack = state
         i, carry = moving[0], moving[-1]
         stack, is_stored = place(stack, i)
         row = stack.rows[stack.top]
         stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
-        until = i + jnp.where(stack.top < step.k, 1, jnp.maximum(i // (SHARE * (step.k + 1)), 1))
-        moving = lax.while_loop(lambda moving: (moving[0] < until) & any_lane(moving[2]), advance, moving)
-        return moving, stack, until
+        until = i + jnp.maximum(i // (SHARE * (step.k + 1)), 1)
+        goes = lambda moving: (moving[0] < until) & any_lane(moving[2])
+        return lax.while_loop(goes, advance, moving), stack
 
     start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(init, step.k)
     if step.k == 0:
         moving = while_loop(lambda s: any_lane(s[2]), advance, start, step.watch, lambda s: s[0])
     else:
-        first = lax.while_loop(lambda s: (s[0] < 1) & any_lane(s[2]), advance, start)
-        state, done = (first, stack, jnp.int32(1)), lambda s: s[0][0]
-        moving, stack, _ = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
+        done, has_room = (lambda s: s[0][0]), lambda s: (s[0][0] <= step.k) & any_lane(s[0][2])
+        moving, slots = while_loop(has_room, fill, (start, stack.slots), step.watch, done)
+        top = jnp.clip(moving[0] - 1, 0, step.k)
+        state = moving, Stack(slots, stack.rows, jnp.arange(step.k + 2, dtype=jnp.int32), top)
+        moving, stack = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
     _, n, _, carry = moving
     return carry, Saved(n, stack, [])
 
 
 def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
-    """Decides whether the carry before step `i` is stored, and in whose place.
+    """Decides whether the carry before step `i` is stored where every slot is taken, and in whose place.
 
     Returns:
-      A function from the stack and `i` to the stack, whose topmost slot is for that carry, and whether it is.
+      A function from the stack and `i` to the stack, whose topmost slot is for that carry, and whether it is stored.
     """
     beta = jnp.asarray(plan.table(k + 2, plan.LIMIT), jnp.float32)
     index = np.arange(k + 1, dtype=np.int32)
     slots = np.arange(k + 1, -1, -1)  # of the segments that begin at the stored carries and at `i`
 
     def place(stack: Stack, i: Index) -> tuple[Stack, Any]:
-        is_full = stack.top == k
         at, rows = stack.at[:-1], stack.rows[:-1]  # the last slot is for the carry at work
         starts = jnp.append(at, i)
         lengths = jnp.append(starts[1:], i + 1) - starts
@@ -94,16 +99,14 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
         joined = advances(lengths[:-1] + lengths[1:], slots[:-1], beta)
         zero = jnp.zeros(1, before.dtype)
         costs = jnp.append(zero, before[:-1]) + joined + jnp.append(behind[1:], zero)
-        j = jnp.where(is_full, jnp.argmin(costs).astype(jnp.int32) + 1, stack.top + 1)
+        j = jnp.argmin(costs).astype(jnp.int32) + 1
+        source = jnp.minimum(jnp.where(index < j, index, index + 1), k)
+        new_at = jnp.where(index == k, i, at[source])
+        new_rows = jnp.where(index == k, rows[jnp.minimum(j, k)], rows[source])
         is_stored = j <= k
-        source = jnp.clip(jnp.where(index < j, index, index + 1), 0, k)
-        last = jnp.where(is_full, k, stack.top + 1)
-        new_at = jnp.where(index == last, i, at[source])
-        new_rows = jnp.where(index == last, rows[jnp.minimum(j, k)], rows[source])
-        keep = lambda new, old: jnp.where(is_stored, jnp.where(is_full | (index == last), new, old), old)
-        at = stack.at.at[:-1].set(keep(new_at, at))
-        rows = stack.rows.at[:-1].set(keep(new_rows, rows))
-        return Stack(stack.slots, rows, at, jnp.where(is_stored, last, stack.top)), is_stored
+        at = stack.at.at[:-1].set(jnp.where(is_stored, new_at, at))
+        rows = stack.rows.at[:-1].set(jnp.where(is_stored, new_rows, rows))
+        return stack._replace(at=at, rows=rows), is_stored
 
     return place
 

@@ -241,6 +241,9 @@ def define(
         return transpose([None if is_zero(ct) else ct for ct in cotangents], *operands, **params)
 
     def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if all(operand_axis is None for operand_axis in axes):
+            out = primitive.bind(*operands, **params)
+            return out, [None] * len(out)
         lanes = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
         typed = lambda aval: jex.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
         return batch(lanes, typed, operands, axes, **params)

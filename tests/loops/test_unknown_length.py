@@ -101,12 +101,15 @@ def test_what_needs_the_length_is_refused() -> None:
 def placements(k: int, n: int) -> list[list[int]]:
     """The stored positions before each step, from the program's own rule."""
     place = jax.jit(unknown_length.placer(k))
-    stack, until, found = Stack.of([], k), 1, []
-    for i in range(1, n + 1):
-        found.append([int(p) for p in stack.at[: int(stack.top) + 1]])
+    found = [list(range(i)) for i in range(1, min(n, k + 1) + 1)]  # as long as there is room, every carry is stored
+    at = jnp.arange(k + 2, dtype=jnp.int32)
+    stack, until = Stack([], at, at, jnp.int32(k)), k + 1
+    for i in range(k + 1, n + 1):
+        if i > k + 1:
+            found.append([int(p) for p in stack.at[: k + 1]])
         if i >= until:
             stack, _ = place(stack, jnp.int32(i))
-            until = i + (1 if int(stack.top) < k else max(i // (unknown_length.SHARE * (k + 1)), 1))
+            until = i + max(i // (unknown_length.SHARE * (k + 1)), 1)
     return found
 
 
