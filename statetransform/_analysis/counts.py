@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-_SCOPE = re.compile(r"(repeats|recomputes)_(\d+)_steps_in_(\d+)_runs")
+_SCOPE = re.compile(r"statetransform\.(steps|again)=(\d+):(\d+)")  # no name that a user would give to a scope
 
 
 class Count(NamedTuple):
@@ -24,14 +24,17 @@ class Count(NamedTuple):
 
 
 def counted(steps: int | None, runs: int = 1, is_recomputation: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Says of the loops made within how many steps they take in so many runs; nothing where that is not known."""
+    """Annotates the loops traced within: `steps` iterations in all, over `runs` executions of the loop.
+
+    Does nothing if `steps` is None.
+    """
     if steps is None:
         return contextlib.nullcontext()
-    return jax.named_scope(f"{'recomputes' if is_recomputation else 'repeats'}_{steps}_steps_in_{runs}_runs")
+    return jax.named_scope(f"statetransform.{'again' if is_recomputation else 'steps'}={steps}:{runs}")
 
 
 def count_of(eqn: Any) -> Count | None:
-    """What was said of an equation.
+    """The annotation of an equation, or None.
 
     >>> import jax
     >>> def f(x):
@@ -44,4 +47,4 @@ def count_of(eqn: Any) -> Count | None:
     if not found:
         return None
     kind, steps, runs = found[-1]
-    return Count(int(steps) / int(runs), kind == "recomputes")
+    return Count(int(steps) / int(runs), kind == "again")

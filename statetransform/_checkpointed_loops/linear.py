@@ -4,7 +4,7 @@
 has no forward mode. So a loop's tangent is one equation here: forward mode runs `fun`, reverse mode runs `transpose`,
 and neither is traced where the other one is wanted.
 
-It is needed until `linear_call` has these rules; a test says when that is so.
+It is needed until `linear_call` has these rules; tests/project says when that is so.
 """
 
 from __future__ import annotations

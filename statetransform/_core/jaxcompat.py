@@ -150,12 +150,16 @@ def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
     """Zeros of an abstract value's type, with more axes in front.
 
     On a mesh with explicit axes the type has a sharding, and under `shard_map` it says over which axes the values vary.
-    `jnp.zeros_like` gives both, but wants an array; abstract values have them in attributes without documentation.
+    `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
     """
-    scalar = jax.lax.full((), 0, aval.dtype)
-    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, jax.P(*[None] * len(leading), *aval.sharding.spec))
-    is_explicit = any(name is not None for name in aval.sharding.spec)
-    full = jax.lax.broadcast(scalar, (*leading, *aval.shape), out_sharding=sharding if is_explicit else None)
+    scalar, shape, spec = jax.lax.full((), 0, aval.dtype), (*leading, *aval.shape), aval.sharding.spec
+    if any(name is not None for name in spec):
+        mesh = aval.sharding.mesh
+        with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone
+            sharding = jax.sharding.NamedSharding(mesh, jax.P(*[None] * len(leading), *spec))
+            full = jax.lax.broadcast(scalar, shape, out_sharding=sharding)
+    else:
+        full = jax.lax.broadcast(scalar, shape)
     varying = tuple(sorted(aval.mat.varying - typeof(full).mat.varying))
     return jax.lax.pcast(full, varying, to="varying") if varying else full
 

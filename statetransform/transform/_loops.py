@@ -250,7 +250,7 @@ def while_with(
     where: str, checkpoint: Checkpoint, max_steps: int | None, watch: Watch | None = None
 ) -> Callable[..., Any]:
     """The pure loop of unknown length that keeps what `checkpoint` says."""
-    if checkpoint == "step":
+    if isinstance(checkpoint, str) and checkpoint == "step" and max_steps is None:
         raise ValueError(
             f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
             "how many carries may be stored, checkpoint=20 for example."
