@@ -1,8 +1,8 @@
 """JAX's transforms, made aware of mutable state."""
 
 from . import inspect, policies, transform
-from ._binomial.budget import MemoryBudget
-from ._binomial.plan import schedule
+from ._checkpointed_loops.budget import MemoryBudget
+from ._checkpointed_loops.plan import schedule
 from ._core.bulk import update, values
 from ._core.errors import RetraceWarning, StateAxisError, StateStructureError, StateTraceError, StateTransformError
 from ._core.find import states

@@ -22,6 +22,7 @@ import jax.extend.core as jex
 import jax.extend.linear_util as lu
 from jax.extend import source_info_util
 from jax.extend.core import primitives
+from jax.interpreters import ad, batching, mlir
 
 # Exported by `jax.core`, and by no module that JAX documents.
 Tracer = jax.core.Tracer
@@ -146,6 +147,121 @@ def close_over_inputs(
         debug_info=info,
     )
     return jaxpr, consts
+
+
+def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
+    """Zeros of an abstract value's type, with more axes in front.
+
+    On a mesh with explicit axes the type has a sharding, and under `shard_map` it says over which axes the values vary.
+    `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
+    """
+    scalar, shape, spec = jax.lax.full((), 0, aval.dtype), (*leading, *aval.shape), aval.sharding.spec
+    if any(name is not None for name in spec):
+        mesh = aval.sharding.mesh
+        with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone
+            sharding = jax.sharding.NamedSharding(mesh, jax.P(*[None] * len(leading), *spec))
+            full = jax.lax.broadcast(scalar, shape, out_sharding=sharding)
+    else:
+        full = jax.lax.broadcast(scalar, shape)
+    varying = tuple(sorted(aval.mat.varying - typeof(full).mat.varying))
+    return jax.lax.pcast(full, varying, to="varying") if varying else full
+
+
+def type_of_carry(value: Any) -> tuple[Any, ...]:
+    """What a loop's carry has to keep: shape and dtype, and what `zeros` says of meshes; not the weak type."""
+    aval = typeof(value)
+    if not isinstance(aval, jax.core.ShapedArray):
+        return (aval,)
+    return aval.shape, aval.dtype, aval.sharding.spec, aval.mat.varying
+
+
+def weak(x: Any) -> Any:
+    """With a weak type, which no public function gives."""
+    return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
+
+
+def is_zero_tangent(dot: Any) -> bool:
+    """Whether a tangent is zero for certain, in a rule of `jax.custom_jvp` with `symbolic_zeros`.
+
+    JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
+    """
+    return type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+
+
+def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:
+    """The residuals that a function of :func:`jax.vjp` holds, and the treedef that makes it out of others.
+
+    It is a pytree, which is documented; that its leaves are the residuals and nothing else is not.
+    """
+    return jax.tree.flatten(pull)
+
+
+def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any]) -> Any:
+    """The part of a jaxpr that computes some of its variables out of some of its inputs.
+
+    `jax.interpreters.partial_eval.dce_jaxpr` keeps only outputs that the jaxpr has; these need not be among them.
+    """
+    needed, eqns = set(outvars), []
+    for eqn in reversed(jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            eqns.append(eqn)
+            needed.update(v for v in eqn.invars if isinstance(v, jex.Var))
+    names = tuple(f"const {i}" for i in range(len(invars)))
+    info = jaxpr.debug_info._replace(arg_names=names, result_paths=None)
+    effects = set().union(*[eqn.effects for eqn in eqns])
+    return jaxpr.replace(invars=list(invars), outvars=list(outvars), eqns=eqns[::-1], debug_info=info, effects=effects)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a tangent or cotangent in the rules of a primitive is zero for certain."""
+    return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
+
+
+def define(
+    primitive: Any,
+    *,
+    run: Callable[..., Any],
+    types: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> None:
+    """Gives a primitive with several outputs its rules, whose tables are in `jax.interpreters`.
+
+    Args:
+      primitive: the primitive.
+      run: evaluates it.
+      types: its abstract outputs.
+      jvp: its outputs and their tangents; None where JAX has a symbolic zero, in and out.
+      transpose: the cotangents of its operands; None for zero, in and out.
+      batch: `batch(lanes, typed, operands, axes, **params)`, where `lanes` are keyword arguments of :func:`jax.vmap`,
+        and `typed` gives the abstract value of all lanes together, along a leading axis, out of that of one.
+    """
+
+    def jvp_rule(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
+        out, moved = jvp(primals, [None if is_zero(dot) else dot for dot in dots], **params)
+        return out, [
+            ad.Zero(typeof(y).to_tangent_aval()) if dot is None else dot for y, dot in zip(out, moved, strict=True)
+        ]
+
+    def transpose_rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> Any:
+        return transpose([None if is_zero(ct) else ct for ct in cotangents], *operands, **params)
+
+    def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if all(operand_axis is None for operand_axis in axes):
+            out = primitive.bind(*operands, **params)
+            return out, [None] * len(out)
+        lanes = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+        typed = lambda aval: jex.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+        return batch(lanes, typed, operands, axes, **params)
+
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = jvp_rule
+    ad.primitive_transposes[primitive] = transpose_rule
+    batching.fancy_primitive_batchers[primitive] = batch_rule
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
 
 
 # JAX unified `Jaxpr` and `ClosedJaxpr` in 0.11. Before, a closed jaxpr wraps an open one in `.jaxpr`.

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .arguments import NO_SELF, StaticArguments, hide, hide_self, is_reference, revealing
+from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
 from .frame import Frame, read
 from .kept import Unshared, cache_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -459,7 +459,9 @@ class Writer:
 
     def _condition(self, value: str, what: str, argument: Any) -> None:
         if what == "state":
-            self.leave_if(f"type({value}) is not {self.constant(argument[0])}() or {value}._static is not {argument[1]}")
+            self.leave_if(
+                f"type({value}) is not {self.constant(argument[0])}() or {value}._static is not {argument[1]}"
+            )
         elif what == "object":
             length = f" or len({value}) != {argument[1]}" if argument[1] >= 0 else ""
             self.leave_if(f"type({value}) is not {self.constant(argument[0])}(){length}")
@@ -506,7 +508,11 @@ def brief(value: Any) -> str:
         return text
     if isinstance(value, jax.Array | np.ndarray):
         return f"{type(value).__name__} {np.dtype(value.dtype) if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) else value.dtype}{list(value.shape)}"
-    return f"{type(value).__name__} of {len(value)}" if isinstance(value, list | dict | tuple | set) else type(value).__name__
+    return (
+        f"{type(value).__name__} of {len(value)}"
+        if isinstance(value, list | dict | tuple | set)
+        else type(value).__name__
+    )
 
 
 def said_of(edge: Edge) -> str:
@@ -521,4 +527,6 @@ def said_of(edge: Edge) -> str:
     if edge.what in ("sequence", "mapping", "set", "plains"):
         size = edge.argument[1]
         return f"{edge.argument[0].__name__} of {size if isinstance(size, int) else len(size)}"
-    return {"code": "another function", "is": "another object", "array": "another array", "same": "another object"}[edge.what]
+    return {"code": "another function", "is": "another object", "array": "another array", "same": "another object"}[
+        edge.what
+    ]

@@ -415,7 +415,7 @@ class Recorder:
             return
         looked_up.add(name)
         if isinstance(child, types.FunctionType):
-            if not name.startswith("__") or is_users_function(child) and child.__code__.co_filename != "<string>":
+            if not name.startswith("__") or (is_users_function(child) and child.__code__.co_filename != "<string>"):
                 self._reach(register, "dict", name, child, outside=True)
         elif isinstance(child, staticmethod | classmethod | property | functools.cached_property):
             place = len(self.objects)

@@ -15,7 +15,7 @@ import jax
 
 from .._core.jaxcompat import name_scopes
 
-_SCOPE = re.compile(r"(repeats|recomputes)_(\d+)_steps_in_(\d+)_runs")
+_SCOPE = re.compile(r"statetransform\.(steps|again)=(\d+):(\d+)")  # no name that a user would give to a scope
 
 
 class Count(NamedTuple):
@@ -32,7 +32,7 @@ def counted(steps: int | None, runs: int = 1, is_recomputation: bool = False) ->
     """
     if steps is None:
         return contextlib.nullcontext()
-    return jax.named_scope(f"{'recomputes' if is_recomputation else 'repeats'}_{steps}_steps_in_{runs}_runs")
+    return jax.named_scope(f"statetransform.{'again' if is_recomputation else 'steps'}={steps}:{runs}")
 
 
 def count_of(eqn: Any) -> Count | None:
@@ -49,4 +49,4 @@ def count_of(eqn: Any) -> Count | None:
     if not found:
         return None
     kind, steps, runs = found[-1]
-    return Count(int(steps) / int(runs), kind == "recomputes")
+    return Count(int(steps) / int(runs), kind == "again")

@@ -5,26 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from .._core.optional import require
+
 if TYPE_CHECKING:
     from ._table import Table
-
-
-def require(module: str, extra: str, what: str) -> Any:
-    """Imports an optional package.
-
-    Raises:
-        ImportError: it is not installed; the message says how to install it.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{what} needs {package}. Install it with `pip install {package}`, "
-            f"or with `pip install 'statetransform[{extra}]'`."
-        ) from error
 
 
 def rich_table(table: Table) -> Any:

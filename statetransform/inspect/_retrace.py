@@ -313,7 +313,9 @@ def _different_states(old: dict[Any, _Value], new: dict[Any, _Value]) -> list[Ch
             found += _different_leaves(old[key], value)
         else:
             found.append(Change(value.what, value.name, _ABSENT, value.whole))
-    return found + [Change(value.what, value.name, value.whole, _ABSENT) for key, value in old.items() if key not in new]
+    return found + [
+        Change(value.what, value.name, value.whole, _ABSENT) for key, value in old.items() if key not in new
+    ]
 
 
 def _different_leaves(old: _Value, new: _Value) -> list[Change]:

@@ -9,7 +9,6 @@ differentiated in what it writes.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -56,7 +56,9 @@ class CustomRule(Transformed):
         fun = lambda *primals: self.__wrapped__(*whole(primals))
         primals, objects = hide(tuple(args[i] for i in free))
         call = TraceCache().find(fun, primals, {}, objects)
-        results = self._apply(call, call.values, primals, lambda primals: whole(reveal(tuple(primals), objects)), tuple(fixed.values()))
+        results = self._apply(
+            call, call.values, primals, lambda primals: whole(reveal(tuple(primals), objects)), tuple(fixed.values())
+        )
         return call.finish(*results)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> tuple[Any, ...]:

@@ -13,10 +13,10 @@ import jax
 import jax.core
 import jax.extend.core as jex
 
-from .._binomial import execute as binomial
-from .._binomial.budget import MemoryBudget
-from .._binomial.execute import steps_of
-from .._binomial.watch import Watch
+from .._checkpointed_loops import loops as checkpointed
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.chunks import Watch
+from .._checkpointed_loops.loops import steps_of
 from .._core.arguments import hide, reveal
 from .._core.errors import StateTraceError
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
@@ -282,12 +282,14 @@ def while_with(
     where: str, checkpoint: Checkpoint, max_steps: int | None, watch: Watch | None = None
 ) -> Callable[..., Any]:
     """The pure loop of unknown length that keeps what `checkpoint` says."""
-    if checkpoint == "step":
+    if isinstance(checkpoint, str) and checkpoint == "step" and max_steps is None:
         raise ValueError(
             f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
             "how many carries may be stored, checkpoint=20 for example."
         )
-    return functools.partial(binomial.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch)
+    return functools.partial(
+        checkpointed.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch
+    )
 
 
 def while_loop(
@@ -434,7 +436,7 @@ def scan_with(where: str, checkpoint: Checkpoint, watch: Watch | None = None) ->
         return jax.lax.scan
     if checkpoint == "step" and watch is None:
         return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
-    return functools.partial(binomial.scan, where=where, checkpoint=checkpoint, watch=watch)
+    return functools.partial(checkpointed.scan, where=where, checkpoint=checkpoint, watch=watch)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from .._binomial.plan import LIMIT
-from .._binomial.watch import Watch
+from .._checkpointed_loops.chunks import Watch
+from .._checkpointed_loops.plan import LIMIT
 
 _UPDATES = 20  # of a bar, for a loop of known length
 

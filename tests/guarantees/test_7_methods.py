@@ -15,7 +15,6 @@ import pytest
 
 from statetransform import State, transform
 
-
 TRACES: list[int] = []  # the static argument of each run of a body
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, inspect, transform
-from statetransform._binomial import execute
+from statetransform._checkpointed_loops import loops
 from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform.inspect._cost import step_of
 from statetransform.inspect._halves import halves_of
@@ -34,7 +34,7 @@ def flops(f: Any) -> Any:
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 0), (7, 1), (30, 3), (30, 28), (1000, 20)])
 def test_recomputed_steps_are_those_of_the_schedule(n: int, k: int) -> None:
     step = jaxpr_flops(jax.make_jaxpr(body)(jnp.ones(200))).operations
-    plain, few = flops(loss(n)), flops(loss(n, execute.scan, checkpoint=k))
+    plain, few = flops(loss(n)), flops(loss(n, loops.scan, checkpoint=k))
     assert few.flops.bounded and plain.flops.bounded
     again = few.flops.operations - few.plain_flops.operations
     # A leg computes where it ends: a few operations, counted with each of its steps.
@@ -45,7 +45,7 @@ def test_recomputed_steps_are_those_of_the_schedule(n: int, k: int) -> None:
 @pytest.mark.parametrize("block", [3, 10, 30])
 def test_recorded_steps_are_not_taken_again(block: int) -> None:
     step = jaxpr_flops(jax.make_jaxpr(body)(jnp.ones(200))).operations
-    found = flops(loss(30, execute.scan, checkpoint=2, block=block))
+    found = flops(loss(30, loops.scan, checkpoint=2, block=block))
     again = found.flops.operations - found.plain_flops.operations
     blocks = 30 // block
     expected = 30 - block + block * (st.schedule(blocks, min(2, max(blocks - 2, 0))).evaluations - 2 * blocks)

@@ -17,7 +17,9 @@ from .graphs import KINDS, Part, change, new_graph, new_script, play
 
 jitted = transform.jit(play, static_argnums=1)
 checkpointed = transform.checkpoint(play, static_argnums=1)
-nested = transform.jit(lambda root, script, x: checkpointed(root, script, x) + jitted(root, script, x), static_argnums=1)
+nested = transform.jit(
+    lambda root, script, x: checkpointed(root, script, x) + jitted(root, script, x), static_argnums=1
+)
 
 
 def by_closure(root: Any, script: Any, x: Any) -> Any:

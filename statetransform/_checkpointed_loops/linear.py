@@ -4,8 +4,7 @@
 has no forward mode. So a loop's tangent is one equation here: forward mode runs `fun`, reverse mode runs `transpose`,
 and neither is traced where the other one is wanted.
 
-The rules of the primitive need `jax.interpreters`, the documented place of the tables of rules, from which this module
-alone imports. It is needed until `linear_call` has these rules; a test says when that is so.
+It is needed until `linear_call` has these rules; tests/project says when that is so.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-import numpy as np
-from jax.interpreters import ad, batching, mlir
+import jax.numpy as jnp
+
+from .._core.jaxcompat import define
+from .leaves import merge, pick
 
 Leaves = Sequence[Any]
 Rule = Callable[[list[Any], list[Any]], Leaves]
@@ -50,16 +51,13 @@ class Linear:
 
 
 linear_p = jex.Primitive("linear_call")
-linear_p.multiple_results = True
 
 
-@linear_p.def_impl
 def _run(*operands: Any, linear: Linear) -> list[Any]:
     return list(linear.fun(*linear.divide(operands)))
 
 
-@linear_p.def_abstract_eval
-def _abstract(*operands: Any, linear: Linear) -> list[Any]:
+def _types(*operands: Any, linear: Linear) -> list[Any]:
     del operands
     return list(linear.out)
 
@@ -69,54 +67,40 @@ def _jvp(primals: Leaves, dots: Leaves, *, linear: Linear) -> tuple[list[Any], l
     dots_residuals, dots_tangents = linear.divide(dots)
     out = linear(residuals, tangents)
     parts = []
-    if not all(type(dot) is ad.Zero for dot in dots_tangents):
-        parts.append(linear(residuals, [ad.instantiate_zeros(dot) for dot in dots_tangents]))
-    moved = [
-        i
-        for i, dot in enumerate(dots_residuals)
-        if type(dot) is not ad.Zero and getattr(dot, "dtype", None) != jax.dtypes.float0
-    ]
-    if moved:
-
-        def of_moved(values: Leaves) -> list[Any]:
-            whole = list(residuals)
-            for i, value in zip(moved, values, strict=True):
-                whole[i] = value
-            return list(linear.fun(whole, tangents))
-
-        parts.append(jax.jvp(of_moved, ([residuals[i] for i in moved],), ([dots_residuals[i] for i in moved],))[1])
+    if not all(dot is None for dot in dots_tangents):
+        whole = [jnp.zeros_like(x) if dot is None else dot for x, dot in zip(tangents, dots_tangents, strict=True)]
+        parts.append(linear(residuals, whole))
+    is_moving = [dot is not None for dot in dots_residuals]
+    if any(is_moving):
+        of_moved = lambda values: list(linear.fun(merge(residuals, is_moving, values), tangents))
+        parts.append(jax.jvp(of_moved, (pick(residuals, is_moving),), (pick(dots_residuals, is_moving),))[1])
     if not parts:
-        return out, [ad.Zero(aval) for aval in linear.out]
+        return out, [None] * len(out)
     return out, parts[0] if len(parts) == 1 else [x + y for x, y in zip(*parts, strict=True)]
 
 
 def _transpose(cotangents: Leaves, *operands: Any, linear: Linear) -> list[Any]:
     residuals, _ = linear.divide(operands)
-    given = [None if type(ct) is ad.Zero else ct for ct in cotangents]
-    return [None] * linear.n_residuals + list(linear.transpose(residuals, given))
+    return [None] * linear.n_residuals + list(linear.transpose(residuals, list(cotangents)))
 
 
-def _batch(operands: Leaves, axes: Leaves, *, linear: Linear) -> tuple[list[Any], list[int]]:
-    (size,) = {np.shape(x)[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None}
+def _batch(
+    lanes: dict[str, Any], typed: Callable[[Any], Any], operands: Leaves, axes: Leaves, *, linear: Linear
+) -> tuple[list[Any], list[int]]:
     residual_axes, tangent_axes = linear.divide(axes)
 
     def fun(residuals: list[Any], tangents: list[Any]) -> Leaves:
-        return jax.vmap(linear.fun, in_axes=(residual_axes, tangent_axes), axis_size=size)(residuals, tangents)
+        return jax.vmap(linear.fun, in_axes=(residual_axes, tangent_axes), **lanes)(residuals, tangents)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> Leaves:
         ct_axes = [None if ct is None else 0 for ct in cotangents]
-        mapped = jax.vmap(
-            linear.transpose, in_axes=(residual_axes, ct_axes), out_axes=[axis or 0 for axis in tangent_axes]
-        )
-        cts = mapped(residuals, cotangents)
+        in_axes, out_axes = (residual_axes, ct_axes), [axis or 0 for axis in tangent_axes]
+        cts = jax.vmap(linear.transpose, in_axes=in_axes, out_axes=out_axes, **lanes)(residuals, cotangents)
         # All lanes share a tangent that is not mapped, so its cotangent is the sum over them.
         return [ct.sum(0) if axis is None else ct for ct, axis in zip(cts, tangent_axes, strict=True)]
 
-    out = tuple(jex.unmapped_aval(size, 0, aval) for aval in linear.out)
+    out = tuple(typed(aval) for aval in linear.out)
     return Linear(fun, transpose, out, linear.n_residuals)(*linear.divide(operands)), [0] * len(out)
 
 
-ad.primitive_jvps[linear_p] = _jvp
-ad.primitive_transposes[linear_p] = _transpose
-batching.primitive_batchers[linear_p] = _batch
-mlir.register_lowering(linear_p, mlir.lower_fun(_run, multiple_results=True))
+define(linear_p, run=_run, types=_types, jvp=_jvp, transpose=_transpose, batch=_batch)

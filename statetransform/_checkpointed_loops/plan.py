@@ -2,7 +2,7 @@
 
 `beta(c, r)` is the largest number of steps that can be reversed with `c` slots when no step is advanced more than
 `r` times. A chain of `n` steps is split where both parts stay within these bounds, which makes the number of advanced
-steps the least possible. The same `split` is computed here on integers and in `execute` on the device, where a
+steps the least possible. The same `split` is computed here on integers and in `sweep` on the device, where a
 table of `beta` takes the place of the formula.
 
 References:
@@ -17,9 +17,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from .options import stored_carries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,7 +174,9 @@ class Schedule:
         Raises:
           ImportError: matplotlib is missing.
         """
-        return _plot(self, ax)
+        from .plot import plot_schedule
+
+        return plot_schedule(self, ax)
 
 
 def schedule(n: int, k: int | str) -> Schedule:
@@ -216,64 +220,4 @@ def schedule(n: int, k: int | str) -> Schedule:
         raise TypeError(f"schedule: `n` must be a number of steps, not {n!r} of type {type(n).__name__}")
     if n < 0:
         raise ValueError(f"schedule: `n` must be 0 or more, not {n}")
-    return Schedule(int(n), slots("schedule", k, int(n)))
-
-
-def slots(where: str, k: Any, n: int | None) -> int:
-    """The number of stored carries that `k` stands for in a loop of `n` steps."""
-    if isinstance(k, str):
-        if k not in ("sqrt", "log"):
-            raise ValueError(
-                f'{where}: checkpoint={k!r} is not known. Write a number of carries, "sqrt", "log", "step", or '
-                '`st.MemoryBudget("2GiB")`.'
-            )
-        if n is None:
-            raise ValueError(
-                f"{where}: checkpoint={k!r} needs a number of steps that is known when the loop is traced; write a "
-                "number of carries instead, checkpoint=20 for example."
-            )
-        return math.isqrt(max(n - 1, 0)) + 1 if k == "sqrt" else max(n - 1, 1).bit_length()
-    if isinstance(k, bool) or not isinstance(k, int | np.integer):
-        raise TypeError(
-            f'{where}: the number of stored carries must be an integer, "sqrt" or "log", not {k!r} of type '
-            f"{type(k).__name__}"
-        )
-    if k < 0:
-        raise ValueError(f"{where}: the number of stored carries must be 0 or more, not {k}")
-    return int(k)
-
-
-def _plot(plan: Schedule, ax: Any) -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("schedule.plot needs matplotlib: `pip install statetransform[plot]`") from error
-    if ax is None:
-        _, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    time, seen, since = 0, set(), {0: 0}
-    lines: dict[str, list[tuple[list[int], list[int]]]] = {"advance": [], "reverse": []}
-    stored: list[tuple[int, int, int]] = []
-    for action in plan.actions:
-        if action.kind in lines:
-            length = action.stop - action.start
-            lines[action.kind].append(([time, time + length], [action.start, action.stop]))
-            time += length
-        if action.kind == "store":
-            since[action.start] = time
-        if action.kind == "reverse" and action.start in since:
-            stored.append((action.start, since.pop(action.start), time))
-    for step, start, stop in stored:
-        ax.hlines(step, start, stop, color="0.75", linewidth=1, label=None if "stored" in seen else "stored carry")
-        seen.add("stored")
-    for (kind, segments), color, width in zip(lines.items(), ("tab:blue", "black"), (1.2, 2.4), strict=True):
-        for x, y in segments:
-            ax.plot(x, y, color=color, linewidth=width, label=None if kind in seen else kind, solid_capstyle="butt")
-            seen.add(kind)
-    ax.set(
-        xlabel="time (step evaluations)",
-        ylabel="step",
-        title=f"{plan.n} steps, {plan.k} stored carries: {plan.evaluations} evaluations",
-        ylim=(-0.02 * plan.n, 1.02 * plan.n),
-    )
-    ax.legend(loc="upper right", framealpha=0.9)
-    return ax
+    return Schedule(int(n), stored_carries("schedule", k, int(n)))

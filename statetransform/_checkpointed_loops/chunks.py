@@ -16,14 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def is_differentiable(x: Any) -> bool:
-    """Whether a leaf has tangents of its own type."""
-    return jnp.issubdtype(x.dtype if hasattr(x, "dtype") else jnp.result_type(x), jnp.inexact)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Watch:
-    """Who wants to know, and how often.
+    """The host's functions that follow a loop, and how often they are called.
 
     Attributes:
       every: after how many steps.
@@ -63,9 +58,9 @@ def while_loop(
 
     Args:
       test, body, init: as in :func:`jax.lax.while_loop`.
-      watch: who wants to know; None for nobody.
+      watch: what is told on the way; None for nothing.
       done: the number of steps that are done, out of the carry.
-      tell: whom to tell.
+      tell: which function of the watch to call.
     """
     if watch is None:
         return lax.while_loop(test, body, init)

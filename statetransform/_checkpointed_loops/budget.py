@@ -7,8 +7,11 @@ fewest step evaluations is taken.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
+import threading
+import weakref
 from collections.abc import Iterator
 
 from .._jaxpr.sizes import format_bytes, parse_bytes
@@ -70,7 +73,7 @@ class Choice:
         return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} in all{cost}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class MemoryBudget:
     """The memory that a loop may use to remember its steps: `scan(..., checkpoint=st.MemoryBudget("2GiB"))`.
 
@@ -85,8 +88,7 @@ class MemoryBudget:
       size: bytes, or a text such as "512 MiB" or "2GB".
 
     Attributes:
-      bytes: the size in bytes.
-      choices: what was chosen for each loop that was traced with this budget, the last one last.
+      bytes: the size in bytes, by which budgets are compared.
 
     Raises:
       TypeError, ValueError: `size` is not a size.
@@ -103,20 +105,24 @@ class MemoryBudget:
       a loop of 1000 steps within 1 MiB: stores 3 carries of 4 KiB and the residuals of 247 steps ...
     """
 
-    size: int | str
-    choices: list[Choice] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+    size: int | str = dataclasses.field(compare=False)
+    bytes: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", parse_bytes(self.size))
         if self.bytes == 0:
             raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
 
     @property
-    def bytes(self) -> int:
-        """The size in bytes."""
-        return parse_bytes(self.size)
+    def choices(self) -> tuple[Choice, ...]:
+        """What was chosen for the loops that were traced with this very object, the last one last; at most 64."""
+        return _chosen.of(self)
 
     def __str__(self) -> str:
         return format_bytes(self.bytes)
+
+    def __repr__(self) -> str:
+        return f"MemoryBudget({self.size!r})"
 
     def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
         """The plan with the fewest step evaluations that fits.
@@ -142,9 +148,32 @@ class MemoryBudget:
                 "carry smaller."
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
-        self.choices.append(best)
+        _chosen.add(self, best)
         logger.info("%s: %s", where, best)
         return best
+
+
+class _Chosen:
+    """The last choices for each budget that is alive. A budget itself is a value, which nothing is added to."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._found: dict[int, collections.deque[Choice]] = {}
+
+    def add(self, budget: MemoryBudget, choice: Choice) -> None:
+        with self._lock:
+            if id(budget) not in self._found:
+                self._found[id(budget)] = collections.deque(maxlen=self._most)
+                # Without the lock: a finalizer may run in the thread that holds it.
+                weakref.finalize(budget, self._found.pop, id(budget), None).atexit = False
+            self._found[id(budget)].append(choice)
+
+    def of(self, budget: MemoryBudget) -> tuple[Choice, ...]:
+        with self._lock:
+            return tuple(self._found.get(id(budget), ()))
+
+
+_chosen = _Chosen(64)
 
 
 def _bytes(k: int, block: int, carry: int, residual: int) -> int:
