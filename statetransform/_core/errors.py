@@ -182,13 +182,3 @@ class StateAxisError(StateTransformError, ValueError):
             "Give it a value with one entry per lane on that axis, or let all lanes share it, "
             "`state_axes={state: None}`."
         )
-
-    @classmethod
-    def unreachable_rng(cls, state: Any) -> StateAxisError:
-        """A random state that could not be split over the lanes in advance."""
-        return cls(
-            f"vmap: {describe(state)} is to draw different numbers in each lane, but it was not found from the "
-            "function or its arguments, so it could not be split before the call.\n"
-            "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
-            "`state_axes={rng: 0}` expects one key per lane."
-        )

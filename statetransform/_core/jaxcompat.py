@@ -107,6 +107,15 @@ def is_tracer_of(value: Any, trace: Any) -> bool:
     return isinstance(value, Tracer) and value._trace is trace
 
 
+def is_batched(value: Any, trace: Any) -> bool:
+    """Whether `value` differs between the lanes of a `vmap` trace.
+
+    What comes out of a function with a derivative rule of its own, or of `shard_map`, is a tracer of the trace even
+    where no lane has a part of it. The dimension says which; no public function does.
+    """
+    return is_tracer_of(value, trace) and value.batch_dim is not None
+
+
 def typeof(value: Any) -> Any:
     """The abstract value of an array, scalar or tracer; an abstract value is its own."""
     if isinstance(value, jax.Array):
