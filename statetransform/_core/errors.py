@@ -104,6 +104,24 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def read_in_backward_rule(cls, state: Any) -> StateTraceError:
+        """A backward rule reads what its own call has changed."""
+        return cls(
+            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so what it holds now is not "
+            "what it held then.\n"
+            "Pass it in the residuals: return the value that the rule needs from the forward rule."
+        )
+
+    @classmethod
+    def read_in_rule_only(cls, state: Any) -> StateTraceError:
+        """A rule that is staged reads a state that the function does not read."""
+        return cls(
+            f"The derivative rule reads {describe(state)}, which the function itself does not read; here the rule runs "
+            "after the call, when the value is gone.\n"
+            "Read the state in the function, too, or pass its value as an argument."
+        )
+
+    @classmethod
     def written_in_predicate(cls, state: Any) -> StateTraceError:
         """The condition of a `while_loop` writes."""
         return cls(

@@ -98,7 +98,7 @@ class LaneFrame(Frame):
         if lanes.splits and isinstance(state, RandomState) and state not in lanes.axes:
             with set_current_trace(self._trace):
                 self._advanced[state], fresh = jax.random.split(value)
-                return lanes.own(jax.random.split(fresh, lanes.size), 0)
+                return lanes.own(jax.random.split(fresh, lanes.size or ()), 0)
         return value
 
     def written(self) -> dict[State, Any]:
