@@ -152,7 +152,7 @@ def _lowered(leaf: Any, known: set[int]) -> Any:
     if isinstance(leaf, Tracer) and hasattr(leaf, "batch_dim"):
         inner = _lowered(leaf.val, known)
         if inner is not leaf.val:
-            return type(leaf)(leaf._trace, inner, leaf.batch_dim)
+            return type(leaf)(leaf._trace, inner, leaf.batch_dim)  # type: ignore[call-arg]
     return leaf
 
 
