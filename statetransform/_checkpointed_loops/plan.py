@@ -218,6 +218,11 @@ def schedule(n: int, k: int | str) -> Schedule:
     """
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"schedule: `n` must be a number of steps, not {n!r} of type {type(n).__name__}")
+    if k == "step":
+        raise ValueError(
+            'schedule: with "step" each step is recomputed from its own stored carry, so there is nothing to plan; '
+            f"`schedule({n}, {max(int(n) - 1, 0)})` is that, the initial carry apart"
+        )
     if n < 0:
         raise ValueError(f"schedule: `n` must be 0 or more, not {n}")
     return Schedule(int(n), stored_carries("schedule", k, int(n)))

@@ -120,6 +120,24 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def read_in_backward_rule(cls, state: Any) -> StateTraceError:
+        """A backward rule reads what its own call has changed."""
+        return cls(
+            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so what it holds now is not "
+            "what it held then.\n"
+            "Pass it in the residuals: return the value that the rule needs from the forward rule."
+        )
+
+    @classmethod
+    def read_in_rule_only(cls, state: Any) -> StateTraceError:
+        """A rule that is staged reads a state that the function does not read."""
+        return cls(
+            f"The derivative rule reads {describe(state)}, which the function itself does not read; here the rule runs "
+            "after the call, when the value is gone.\n"
+            "Read the state in the function, too, or pass its value as an argument."
+        )
+
+    @classmethod
     def written_in_predicate(cls, state: Any) -> StateTraceError:
         """The condition of a `while_loop` writes."""
         return cls(
@@ -197,16 +215,6 @@ class StateAxisError(StateTransformError, ValueError):
             f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {lanes}, but its value is {types}.\n"
             "Give it a value with one entry per lane on that axis, or let all lanes share it, "
             "`state_axes={state: None}`."
-        )
-
-    @classmethod
-    def unreachable_rng(cls, state: Any) -> StateAxisError:
-        """A random state that could not be split over the lanes in advance."""
-        return cls(
-            f"vmap: {describe(state)} is to draw different numbers in each lane, but it was not found from the "
-            "function or its arguments, so it could not be split before the call.\n"
-            "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
-            "`state_axes={rng: 0}` expects one key per lane."
         )
 
 

@@ -111,6 +111,55 @@ def is_tracer_of(value: Any, trace: Any) -> bool:
     return isinstance(value, Tracer) and value._trace is trace
 
 
+def is_batched(value: Any, trace: Any) -> bool:
+    """Whether `value` differs between the lanes of a `vmap` trace.
+
+    What comes out of a function with a derivative rule of its own, or of `shard_map`, is a tracer of the trace even
+    where no lane has a part of it. The dimension says which; no public function does.
+    """
+    return is_tracer_of(value, trace) and value.batch_dim is not None
+
+
+#: Traces under which a function with a derivative rule runs at once. Under any other it is staged, and its rule is
+#: called when the program is differentiated. None of these classes is exported.
+_DIRECT = frozenset({"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"})
+
+
+def _chain(trace: Any) -> Iterator[Any]:
+    """A trace and those around it, from the innermost."""
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def runs_directly() -> bool:
+    """Whether JAX runs functions with derivative rules at once, and stages none of them."""
+    with take_current_trace() as trace:
+        return all(type(each).__name__ in _DIRECT for each in _chain(trace))
+
+
+def lowered(value: Any) -> Any:
+    """A pytree from a trace inside as the present trace sees it: without the tangents that it does not know.
+
+    A rule runs outside of the traces that differentiate by it. The arguments of the function come to it as primals;
+    this does the same for what it closes over. No public function does: `jax.lax.stop_gradient` takes away the tangents
+    of the traces around as well, which second derivatives need.
+    """
+    with take_current_trace() as trace:
+        known = {id(getattr(each, "tag", None)) for each in _chain(trace)}
+    return jax.tree.map(lambda leaf: _lowered(leaf, known), value)
+
+
+def _lowered(leaf: Any, known: set[int]) -> Any:
+    while isinstance(leaf, Tracer) and hasattr(leaf, "primal") and id(getattr(leaf._trace, "tag", None)) not in known:
+        leaf = leaf.primal
+    if isinstance(leaf, Tracer) and hasattr(leaf, "batch_dim"):
+        inner = _lowered(leaf.val, known)
+        if inner is not leaf.val:
+            return type(leaf)(leaf._trace, inner, leaf.batch_dim)  # type: ignore[call-arg]
+    return leaf
+
+
 def typeof(value: Any) -> Any:
     """The abstract value of an array, scalar or tracer; an abstract value is its own."""
     if isinstance(value, jax.Array):

@@ -91,7 +91,7 @@ def _anchor(fun: Any) -> tuple[Any, tuple[type, ...]]:
         elif hasattr(fun, "__wrapped__"):
             fun = fun.__wrapped__
         else:
-            call = getattr(type(fun), "__call__", None)
-            if not is_users_class(type(fun)) or not hasattr(call, "__code__"):
+            method = next((vars(base)["__call__"] for base in type(fun).__mro__ if "__call__" in vars(base)), None)
+            if not is_users_class(type(fun)) or method is None:
                 return fun, tuple(wrappers)
-            fun = call
+            fun = method

@@ -286,7 +286,8 @@ class Call:
 
     def __repr__(self) -> str:
         made = f", {len(self.created)} created" if self.created else ""
-        return f"<trace of {len(self.record.in_avals)} inputs: {len(self.reads)} states read, {len(self.written)} written{made}>"
+        states = f"{len(self.reads)} states read, {len(self.written)} written{made}"
+        return f"<trace of {len(self.record.in_avals)} inputs: {states}>"
 
     @property
     def reads(self) -> list[State]:

@@ -159,8 +159,8 @@ class Recorder:
 
     def __exit__(self, *error: Any) -> None:
         listening.listeners = tuple(x for x in listening.listeners if x is not self)
-        for cls, is_hooked in self._hooked.items():
-            if is_hooked:
+        for cls, listens in self._hooked.items():
+            if listens:
                 unhook(cls)
         self._hooked = {}
 

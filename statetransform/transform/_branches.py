@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,6 +93,9 @@ def _branch(
     operands: tuple[Any, ...],
     select: Callable[..., Any],
 ) -> Any:
+    for name, fun in named:
+        if not callable(fun):
+            raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
     operands, objects = hide(operands)
     staged = [Staged(where, fun, operands, objects, {}) for _, fun in named]
     written = list(dict.fromkeys(state for branch in staged for state in branch.written))
@@ -119,7 +123,13 @@ def _branch(
 
     found = [branch.found for branch in staged]
     leading = [branch.leading for branch in staged]
-    out, results = run(found, (where, orders, targets), whole, index, values, leading, operands)
+    try:
+        out, results = run(found, (where, orders, targets), whole, index, values, leading, operands)
+    except TypeError as error:
+        text = _differences(where, named, staged)
+        if text is None:
+            raise
+        raise TypeError(text) from error
     sites = {state: site for call in found for state, site in call.sites.items()}
     leave(zip(written, results, strict=True), (), sites)
     return reveal(out, found[0].objects)
@@ -143,3 +153,21 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
     if len(kinds) > 1:
         cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
         raise StateStructureError.branch(where, state, rows, cure)
+
+
+def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[Staged]) -> str | None:
+    """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
+    types = [
+        (jax.tree.structure(b.out_avals), [(x.shape, x.dtype) for x in jax.tree.leaves(b.out_avals)]) for b in staged
+    ]
+    if all(each == types[0] for each in types):
+        return None
+    rows = []
+    for (name, fun), branch in zip(named, staged, strict=True):
+        code = getattr(inspect.unwrap(fun), "__code__", None)
+        site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
+        rows.append(f"  {name}: {show_types(reveal(branch.out_avals))}{site}")
+    return (
+        f"{where}: the branches must return values of the same types, but they return\n" + "\n".join(rows) + "\n"
+        "Return the same structure, shapes and dtypes from every branch, `x.astype(...)` for example."
+    )

@@ -1,7 +1,7 @@
 """`jit`: compiled calls over states, with a dispatch path that adds little to JAX's own.
 
-There is one way in. A call goes through the programs of the function, the one used last first. A program that was used a
-few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and the
+There is one way in. A call goes through the programs of the function, the one used last first. A program that was
+used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and the
 arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
 pytree walked in Python. JAX's own dispatch finds the compiled program, and what comes back is stored. Whatever does not
 fit goes the slow way: find a record or trace, keep it, call.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,14 +10,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 
-from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, reveal
+from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, reveal
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
-from .._core.lift import Staged
+from .._core.lift import Staged, at_once, bind
 from .._core.stage import Call
 from .._core.values import Values
-from .._core.wrapper import decorate, unbound
+from .._core.wrapper import Transformed, decorate, unbound
 
 # JAX has no public name for "take the specs from the arguments".
 _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
@@ -50,15 +49,19 @@ def named_call(fun: Any = None, *, name: str | None = None) -> Any:
       >>> float(transform.named_call(lambda x: w.value * x, name="scale")(2.0))
       6.0
     """
-    return decorate(Staged, fun, around=_NamedCall(name))
+    return decorate(NamedCall, fun, name=name)
 
 
-@dataclasses.dataclass(frozen=True)
-class _NamedCall:
-    name: str | None
+class NamedCall(Transformed):
+    """A function that runs as it is, under a name; its writes are one."""
 
-    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.named_call(body, name=self.name)
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None) -> None:
+        super().__init__(fun, is_method=is_method, name=name)
+        self._scope = name_of(fun) if name is None else name
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
+        return at_once(jax.named_call(run, name=self._scope))
 
 
 def shard_map(

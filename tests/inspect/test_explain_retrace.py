@@ -12,7 +12,7 @@ import pytest
 
 from statetransform import State, inspect, transform
 
-TRANSFORMS = [transform.jit, transform.checkpoint, transform.named_call]
+TRANSFORMS = [transform.jit, transform.checkpoint]
 
 
 def changes(wrapped, trace: int) -> list[tuple[str, str, str, str]]:
