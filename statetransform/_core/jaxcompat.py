@@ -411,6 +411,7 @@ def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     def call(*args: Any) -> list[Any]:
         return eval_jaxpr(body, args[: len(consts)], *args[len(consts) :])
 
+    call.__name__ = function_of(jaxpr)[0] or call.__name__
     return opened(jax.make_jaxpr(call)(*avals)), consts
 
 

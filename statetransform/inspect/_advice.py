@@ -122,10 +122,10 @@ def _idle(policy: Any, jaxpr: Any, where: str) -> str:
             "`policies.save_only_these_names`."
         )
     if names_of(policy) or "names" in describe(policy).lower():
-        have = ", ".join(map(repr, seen)) if seen else "none"
-        return (
-            f"{start}: the names of values there are: {have}; try `policies.save_only_these_names` with one of these."
-        )
+        if not seen:
+            return f"{start}: no value there has a name; give one with `checkpoint_name(value, name)`."
+        have = ", ".join(map(repr, seen))
+        return f"{start}: the names there are {have}; try `policies.save_only_these_names` with one of these."
     return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive."
 
 

@@ -125,6 +125,7 @@ def test_the_oldest_jax_that_is_supported_has_two_classes_of_jaxprs() -> None:
     assert len(jaxcompat.consts_of(closed)) == 1
     body, consts = jaxcompat.without_constvars(closed)
     assert (len(body.invars), len(body.constvars), len(consts)) == (2, 0, 1)
+    assert jaxcompat.function_of(body)[0] == jaxcompat.function_of(closed)[0] == "<lambda>"
 
 
 def test_with_remat3_a_name_is_another_primitive(remat3: None) -> None:
