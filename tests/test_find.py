@@ -36,5 +36,5 @@ def test_they_are_those_that_dis_shows(module: types.ModuleType) -> None:
             for instruction in dis.get_instructions(code)
             if instruction.opname in LOADS
         }
-        assert set(find._names(function.__code__)[0]) == expected
-    assert {"n399", "there", "__name__"} <= set(find._names(made["many"].__code__)[0])
+        assert set(find.names_of(function.__code__)[0]) == expected
+    assert {"n399", "there", "__name__"} <= set(find.names_of(made["many"].__code__)[0])

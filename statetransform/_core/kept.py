@@ -1,8 +1,9 @@
 """What is kept for a function, and for how long.
 
-A trace belongs to a structure, so what is kept belongs to the *code* of a function: functions that are made anew, be
-they lambdas in a loop or methods of a class, find what the last one has left. It lives as long as a wrapper holds it;
-of what no wrapper holds, the last few hundred are kept. Nothing of it holds a model, a state or a function.
+A trace belongs to a structure, so what is kept is found by the *code* of a function: functions that are made anew, be they
+lambdas made in each `__init__` or methods of a class, find what another one has left. It lives as long as one of these
+functions, or a wrapper. Loops and branches are handed functions that live for one call, so of what is kept for these the
+last few hundred stay. Nothing of it holds a model, a state or a function.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .library import is_users_class
 from .stage import TraceCache
@@ -20,69 +21,84 @@ from .structure import identity
 
 T = TypeVar("T")
 
-_BOUND = 256
+_BOUND = 256  # of loops and branches
+_WAYS = 64  # to transform one function
 
 
 class Unshared:
     """A key like no other: of options by which nothing can be found again."""
 
 
-class _Holder:
-    """What is kept, with the key whose identity leads to it, so that no address is used twice."""
+class Holder(Generic[T]):
+    """Keeps something alive, with the object whose identity leads to it, so that no address is used twice."""
 
     __slots__ = ("__weakref__", "anchor", "content")
 
-    def __init__(self, anchor: Any, content: Any) -> None:
+    def __init__(self, anchor: Any, content: T) -> None:
         self.anchor, self.content = anchor, content
 
 
-_holders: weakref.WeakValueDictionary[Any, _Holder] = weakref.WeakValueDictionary()
-_recent: OrderedDict[Any, _Holder] = OrderedDict()
+_holders: weakref.WeakValueDictionary[Any, Holder[Any]] = weakref.WeakValueDictionary()
+_of_functions: dict[int, tuple[weakref.ref[Any], OrderedDict[Any, Holder[Any]]]] = {}
+_recent: OrderedDict[Any, Holder[Any]] = OrderedDict()
 
 
-def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> tuple[T, Any]:
-    """What is kept for a function and one way of transforming it, made if there is none.
+def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> Holder[T]:
+    """What is kept for a function and one way of transforming it, made if there is none; to be held by the wrapper.
 
     Args:
       fun: the function.
       way: the transform and its options.
       make: makes what is to be kept.
-
-    Returns:
-      It, and what keeps it alive.
     """
-    anchor, wrappers = _anchor(fun)
+    anchor, wrappers, root = _anchor(fun)
+    key = identity(anchor), wrappers, way
     try:
-        key = identity(anchor), wrappers, way
         holder = _holders.get(key)
     except TypeError:  # options that cannot be hashed
-        holder = _Holder(anchor, make())
-        return holder.content, holder
+        return Holder(anchor, make())
     if holder is None:
-        holder = _holders.setdefault(key, _Holder(anchor, make()))
+        holder = _holders.setdefault(key, Holder(anchor, make()))
     if not any(isinstance(part, Unshared) for part in (way if isinstance(way, tuple) else (way,))):
-        _recent[key] = holder
-        _recent.move_to_end(key)
-        while len(_recent) > _BOUND:
-            _recent.popitem(last=False)
-    return holder.content, holder
+        _tie(holder, key, root)
+    return holder
 
 
-def cache_of(fun: Callable[..., Any], way: Hashable) -> TraceCache:
-    """The traces of a function under one transform."""
-    cache, holder = kept(fun, way, TraceCache)
-    cache.holder = holder
-    return cache
+def cache_of(fun: Callable[..., Any], where: str) -> TraceCache:
+    """The traces of a function that a loop or branch was given, which may be gone after the call."""
+    holder = kept(fun, where, TraceCache)
+    _remember(_recent, (identity(holder.anchor), where), holder, _BOUND)
+    return holder.content
 
 
-def _anchor(fun: Any) -> tuple[Any, tuple[type, ...]]:
-    """What functions have in common that differ in what they close over; and how they are wrapped."""
+def _tie(holder: Holder[Any], key: Any, root: Any) -> None:
+    """Lets it live as long as the function, for wrappers that are made anew."""
+    place, dies = identity(root), _of_functions.pop
+    entry = _of_functions.get(place)
+    if entry is None:
+        try:
+            entry = weakref.ref(root, lambda _: dies(place, None)), OrderedDict()
+        except TypeError:  # nothing can be told when it dies
+            return
+        _of_functions[place] = entry
+    _remember(entry[1], key, holder, _WAYS)
+
+
+def _remember(among: OrderedDict[Any, Holder[Any]], key: Any, holder: Holder[Any], bound: int) -> None:
+    among[key] = holder
+    among.move_to_end(key)
+    while len(among) > bound:
+        among.popitem(last=False)
+
+
+def _anchor(fun: Any) -> tuple[Any, tuple[type, ...], Any]:
+    """What functions have in common that differ in what they close over; how they are wrapped; and the function."""
     wrappers: list[type] = []
     while True:
         if isinstance(fun, types.FunctionType):
-            return fun.__code__, tuple(wrappers)
+            return fun.__code__, tuple(wrappers), fun
         if isinstance(fun, type):
-            return fun, tuple(wrappers)
+            return fun, tuple(wrappers), fun
         wrappers.append(type(fun))
         if isinstance(fun, functools.partial):
             fun = fun.func
@@ -93,5 +109,5 @@ def _anchor(fun: Any) -> tuple[Any, tuple[type, ...]]:
         else:
             method = next((vars(base)["__call__"] for base in type(fun).__mro__ if "__call__" in vars(base)), None)
             if not is_users_class(type(fun)) or method is None:
-                return fun, tuple(wrappers)
+                return fun, tuple(wrappers), fun
             fun = method

@@ -17,8 +17,9 @@ import jax
 from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
 from .frame import Frame, read
-from .kept import Unshared, cache_of
+from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
+from .stage import TraceCache
 from .state import State
 from .values import Values
 from .wrapper import Transformed, unbound
@@ -117,7 +118,8 @@ class Staged(Transformed):
         self._is_lifted = None if states is None else selects(states)
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
         self._fun, self._instance = unbound(fun)
-        self._cache = cache_of(self._fun, (around, _key_of(states)))
+        self._holder = kept(self._fun, (around, _key_of(states)), TraceCache)
+        self._cache = self._holder.content
 
     @property
     def history(self) -> Any:

@@ -448,7 +448,7 @@ class TraceCache:
     one used last first.
     """
 
-    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "holder", "log")
+    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "log")
 
     _BOUND = 64  # records in a slot
 
@@ -457,7 +457,6 @@ class TraceCache:
         self.log = TraceLog()
         self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
         self._said: set[str] = set()
-        self.holder: Any = None  # what keeps this for the next wrapper of the function
 
     def find(
         self,

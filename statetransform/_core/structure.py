@@ -325,9 +325,10 @@ class Recorder:
         wrapped = getattr(value, "__wrapped__", MISSING)
         if wrapped is MISSING:
             return "is", reference(value)
-        options = getattr(value, "_options", None)
-        if options:
-            self._reach(register, "attr", "_options", options)
+        for name in ("_options", "_rules"):  # of a function with a derivative rule
+            part = vars(value).get(name) if hasattr(value, "__dict__") else None
+            if part:
+                self._reach(register, "attr", name, part)
         self._reach(register, "attr", "__wrapped__", wrapped)
         return "type", weakref.ref(type(value))
 

@@ -37,7 +37,6 @@ class Transformed:
         self._owners: tuple[weakref.ref[type], ...] = ()
         self._takes_cls = _first_parameter(fun) == "cls"
         self._options = options
-        self._caller = self._call_bound
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(obj, args, kwargs)
@@ -69,7 +68,7 @@ class Transformed:
 
     def bound_to(self, obj: Any) -> Bound:
         """The method of an instance."""
-        return Bound(self._caller, obj)
+        return Bound(self._call_bound, obj)
 
     def hidden(
         self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -90,7 +89,7 @@ class Transformed:
         return None
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
-        return self if obj is None else Bound(self._caller, obj)
+        return self if obj is None else Bound(self._call_bound, obj)
 
     def with_statics(self, args: Any, kwargs: Any, is_bound: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with `Static` in the place of each static one.

@@ -34,7 +34,6 @@ class Store:
     _BOUND = 64
 
     def __init__(self) -> None:
-        self.holder: Any = None
         self.traces = TraceCache()
         self.programs: tuple[Program, ...] = ()
 
@@ -82,8 +81,8 @@ class Jitted(Transformed):
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        self._store, holder = kept(self._fun, ("jit", donate_states, *sorted(options.items())), Store)
-        self._store.holder = holder
+        self._holder = kept(self._fun, ("jit", donate_states, *sorted(options.items())), Store)
+        self._store = self._holder.content
 
     @property
     def history(self) -> Any:

@@ -178,7 +178,7 @@ class StagedCall(Call):
         self._concrete = [None if has_tracer(leaf) else leaf for leaf in jax.tree.leaves(free)]
         record = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
         values: Any = record.values(record.states)
-        self._record = Traced(record, record.states, [], values, record.objects_at(()))
+        self._record = Traced(record, record.states, [], [], record.objects_at(()))
         self._reads = self._record.reads
         self._is_over = False
         self._arguments: Any = (jax.tree.unflatten(record.read_tree, values), *free)
