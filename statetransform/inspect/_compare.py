@@ -156,6 +156,11 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
       >>> found["plain"].recompute_ratio
       1.0
     """
+    if not isinstance(candidates, Mapping):
+        raise TypeError(
+            "compare takes functions and policies by name, `compare({'plain': f, 'dots': policies.dots_saveable}, x)`, "
+            f"not {candidates!r} of type {type(candidates).__name__}"
+        )
     if not candidates:
         raise ValueError("compare takes at least one candidate: `compare({'plain': f}, x)`")
     base, args = _base(candidates, args)

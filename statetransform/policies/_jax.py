@@ -31,6 +31,13 @@ class _Made(Policy):
 
 
 def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> _Made:
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"{factory.__name__} takes names one by one, `{factory.__name__}('a', 'b')`, but got {name!r} of type "
+                f"{type(name).__name__}"
+            )
     arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
     return _Made(f"{factory.__name__}({', '.join(arguments)})", frozenset(names), factory(*args, **kwargs))
 
