@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os.path
 from typing import Any
 
@@ -18,6 +20,24 @@ def lost_in_donation(states: list[Any]) -> str:
         f"The buffers of {names} were given to this program (`donate_states=True`), which failed while it ran, so the "
         "values are lost. Write the states again before they are read, or compile without `donate_states`."
     )
+
+
+def refuse_asynchronous(where: str, fun: Any) -> None:
+    """Refuses functions that give a generator or a coroutine instead of running."""
+    plain = inspect.unwrap(fun)
+    plain = getattr(plain, "__func__", plain)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    for kind, is_kind in (
+        ("a generator", inspect.isgeneratorfunction),
+        ("a coroutine", inspect.iscoroutinefunction),
+        ("an asynchronous generator", inspect.isasyncgenfunction),
+    ):
+        if is_kind(plain):
+            raise TypeError(
+                f"{where}: {getattr(plain, '__qualname__', plain)} gives {kind}, whose body does not run when it is "
+                "called. Transform a function that returns arrays, and call that from here."
+            )
 
 
 def describe(state: Any) -> str:
@@ -215,6 +235,17 @@ class StateAxisError(StateTransformError, ValueError):
             f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {lanes}, but its value is {types}.\n"
             "Give it a value with one entry per lane on that axis, or let all lanes share it, "
             "`state_axes={state: None}`."
+        )
+
+    @classmethod
+    def unreplicated(cls, state: Any, site: str, axes: list[str]) -> StateAxisError:
+        """Under ``shard_map``, a replicated state is given a value that is not the same on all devices."""
+        names = ", ".join(repr(axis) for axis in axes)
+        return cls(
+            f"shard_map: {describe(state)} is the same on all devices, but the value written to it at {site} differs "
+            f"along the mesh axis {names}. Nothing was changed.\n"
+            f"Write a value that all devices share, `jax.lax.psum(x, {axes[0]!r})` for example, or partition the "
+            f"state: `state_specs={{state: PartitionSpec({axes[0]!r})}}`."
         )
 
 

@@ -120,6 +120,12 @@ def is_batched(value: Any, trace: Any) -> bool:
     return is_tracer_of(value, trace) and value.batch_dim is not None
 
 
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value inside `shard_map` differs; none where that is not followed."""
+    aval = typeof(value)  # JAX has moved this once
+    return getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", frozenset())
+
+
 #: Traces under which a function with a derivative rule runs at once. Under any other it is staged, and its rule is
 #: called when the program is differentiated. None of these classes is exported.
 _DIRECT = frozenset({"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"})

@@ -8,14 +8,19 @@ with respect to is differentiated at its value on entry.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, overload
 
 import jax
 
 from .._core.arguments import hide, revealing
+from .._core.errors import describe, refuse_asynchronous
+from .._core.frame import read
+from .._core.jaxcompat import typeof
 from .._core.lift import Differentiated, Direct, Lift
 from .._core.outcome import Results
+from .._core.state import show_types
 from .._core.wrapper import decorate
 
 P = ParamSpec("P")
@@ -51,6 +56,8 @@ class Derivative(Direct):
             has_aux=has_aux,
             **options,
         )
+        refuse_asynchronous(where, fun)
+        argnums = None if argnums is None else _indices(argnums)
         self._where, self._derive = where, derive
         self._argnums, self._states, self._has_aux, self._jax_options = (
             argnums,
@@ -60,7 +67,11 @@ class Derivative(Direct):
         )
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wrt = Differentiated(self._where, self._states, self._argnums, args)
+        argnums = 0 if self._argnums is None and self._states is None else self._argnums
+        self._refuse_positions(argnums, len(args))
+        wrt = Differentiated(self._where, self._states, argnums, args)
+        if not self._jax_options.get("allow_int"):
+            self._refuse_integers()
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:
@@ -71,6 +82,29 @@ class Derivative(Direct):
             derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
         result, (aux, written, born) = self._take_aux(derived)
         return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
+
+    def _refuse_positions(self, argnums: Any, n_args: int) -> None:
+        """Refuses what JAX refuses; positions out of range are left to `Differentiated` for the others, as to JAX."""
+        positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
+        if argnums == () and self._states is None:
+            raise ValueError(f"{self._where}: `argnums` is empty, so there is nothing to differentiate with respect to")
+        if len({i % n_args if n_args else i for i in positions}) < len(positions):
+            raise TypeError(f"{self._where}: argnums={argnums} names an argument twice")
+        if self._derive in (jax.grad, jax.value_and_grad) and max(positions, default=-1) >= n_args:
+            raise TypeError(
+                f"{self._where}: differentiating with respect to argnums={argnums} needs at least {max(positions) + 1} "
+                f"positional argument(s), but the function was called with {n_args}"
+            )
+
+    def _refuse_integers(self) -> None:
+        """JAX's own message would not know the state."""
+        for state in jax.tree.leaves(self._states):
+            kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
+            if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
+                raise TypeError(
+                    f"{self._where}: {describe(state)} holds {show_types(read(state))}, and derivatives need values of "
+                    "floating point. Leave it out of `states=`, or start it as a float."
+                )
 
     def _take_aux(self, derived: Any) -> tuple[Any, Any]:
         """What the JAX transform gives, apart from the auxiliary data in it."""
@@ -91,6 +125,13 @@ class ValueAndGrad(Derivative):
     def _put_aux(self, result: Any, aux: Any) -> Any:
         value, gradient = result
         return (value, aux), gradient
+
+
+def _indices(argnums: Any) -> int | tuple[int, ...]:
+    try:
+        return operator.index(argnums)
+    except TypeError:
+        return tuple(map(operator.index, argnums))
 
 
 @contextlib.contextmanager
@@ -182,6 +223,7 @@ def grad(
       >>> float(by_state["w"]), float(by_x)
       (4.0, 12.0)
     """
+    _refuse_reduce_axes("grad", reduce_axes)
     return _derivative(
         "grad",
         jax.grad,
@@ -252,6 +294,7 @@ def value_and_grad(
       >>> float(value), float(gradient)
       (12.0, 4.0)
     """
+    _refuse_reduce_axes("value_and_grad", reduce_axes)
     return decorate(
         ValueAndGrad,
         fun,
@@ -440,6 +483,11 @@ def hessian(
     return _derivative("hessian", jax.hessian, fun, argnums, states, has_aux, holomorphic=holomorphic)
 
 
+def _refuse_reduce_axes(where: str, reduce_axes: Any) -> None:
+    if reduce_axes:
+        raise NotImplementedError(f"{where}: the argument `reduce_axes` is gone, as in JAX")
+
+
 def _derivative(where: str, derive: Any, fun: Any, argnums: Any, states: Any, has_aux: bool, **options: Any) -> Any:
     return decorate(
         Derivative,
@@ -487,6 +535,7 @@ def vjp(
       >>> [float(ct) for ct in pullback(1.0)]
       [2.0, 3.0]
     """
+    _refuse_reduce_axes("vjp", reduce_axes)
     lift, pure, primals = _first_primal("vjp", fun, primals, states, has_aux)
     options = _flags(primals, states, saveable_args=saveable_args, in_nzs=in_nzs)
     out, pullback, (aux, written, born) = jax.vjp(pure, *primals, has_aux=True, **options)
@@ -531,6 +580,12 @@ def jvp(
       >>> float(out), float(tangent)
       (6.0, 5.0)
     """
+    for given in (primals, tangents):
+        if type(given) is not type(primals) or not isinstance(given, tuple | list):
+            raise TypeError(
+                "jvp: primals and tangents must both be tuples, or both lists, not "
+                f"{type(primals).__name__} and {type(tangents).__name__}"
+            )
     lift, pure, primals = _first_primal("jvp", fun, tuple(primals), states, has_aux)
     out, tangent, (aux, written, born) = jax.jvp(pure, primals, tuple(tangents), has_aux=True)
     out, aux = lift.leave((out, aux), written, born)

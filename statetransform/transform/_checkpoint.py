@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
+from .._core.errors import refuse_asynchronous
 from .._core.lift import Staged
 from .._core.wrapper import decorate
 from ..policies._apply import checkpointed
@@ -138,6 +140,8 @@ def checkpoint(
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
+    if fun is not None:
+        _refuse(fun, static_argnames)
     del options["policy"], options["prevent_cse"]
     return decorate(
         Staged,
@@ -148,6 +152,30 @@ def checkpoint(
 
 
 remat = checkpoint
+
+
+def _refuse(fun: Any, static_argnames: Any) -> None:
+    """Refuses, when decorating, what cannot work when called."""
+    fun = getattr(fun, "__func__", fun)
+    if isinstance(fun, property | functools.cached_property):
+        raise TypeError(
+            "checkpoint: a property is not a function. Decorate what it calls: `@property` goes above "
+            "`@transform.checkpoint`."
+        )
+    if not callable(fun):
+        return
+    refuse_asynchronous("checkpoint", fun)
+    try:
+        parameters = inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
+    unknown = [name for name in names if name not in parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise ValueError(
+            f"checkpoint: `static_argnames` has {unknown[0]!r}, which is no argument of "
+            f"{getattr(fun, '__qualname__', fun)}; its arguments are {', '.join(parameters) or 'none'}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.extend.core as jex
+import numpy as np
 
 from .._checkpointed_loops import loops as checkpointed
 from .._checkpointed_loops.budget import MemoryBudget
@@ -171,6 +172,11 @@ def _scan(
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, make_args, split, options)
     (init, xs), objects = hide((init, xs))
+    if options["length"] is None and not jax.tree.leaves(xs):
+        raise ValueError(f"{where}: there is nothing to step along: give `xs`, or the number of steps as `length`")
+    lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
+    if len({*lengths, options["length"]} - {None}) > 1:
+        jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
     slices = jax.tree.map(functools.partial(_first_slice, where), xs)
     carry_of = lambda out: split(out)[0]
     body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
@@ -487,12 +493,18 @@ def _pair(out: Any) -> tuple[Any, Any]:
     return out
 
 
+class _NoLeadingAxisError(ValueError, IndexError):
+    """JAX raises the one or the other, according to the release."""
+
+
 def _first_slice(where: str, x: Any) -> Any:
     """The abstract value of one step's input."""
     aval = typeof(x)
     if not aval.shape:
         cure = f" For {x} calls without arguments write `length={x}`." if isinstance(x, int) else ""
-        raise ValueError(f"{where}: each leaf of `xs` needs a leading axis to step along, but one is a scalar.{cure}")
+        raise _NoLeadingAxisError(
+            f"{where}: each leaf of `xs` needs a leading axis to step along, but one is a scalar.{cure}"
+        )
     return jex.mapped_aval(aval.shape[0], 0, aval)
 
 

@@ -8,20 +8,25 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+import numpy as np
 from jax.experimental import checkify as jax_checkify
 
 from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, reveal
+from .._core.errors import refuse_asynchronous
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
-from .._core.lift import Staged, at_once, bind
+from .._core.lift import Direct, Lift, at_once, bind
 from .._core.stage import Call
 from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
+from ._sharded import Sharded, checked
 
 # JAX has no public name for "take the specs from the arguments".
 _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
 
+
+_KNOWN = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +62,7 @@ class NamedCall(Transformed):
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None) -> None:
         super().__init__(fun, is_method=is_method, name=name)
+        refuse_asynchronous("named_call", fun)
         self._scope = name_of(fun) if name is None else name
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,17 +79,22 @@ def shard_map(
     mesh: Any = None,
     axis_names: Any = frozenset(),
     check_vma: bool = True,
+    state_specs: Any = None,
 ) -> Any:
     """Maps a function over shards of its arguments: :func:`jax.shard_map`.
 
-    States are replicated: each device sees them whole.
+    States are replicated, each device sees them whole, unless `state_specs` lists them.
 
     Args:
       f, out_specs, in_specs, mesh, axis_names, check_vma: as in :func:`jax.shard_map`.
+      state_specs: a mapping from `State`, kind or predicate to the partition spec of its value, in and out.
 
     Returns:
-      The mapped function. A written state needs a value that is the same on all devices (use `jax.lax.psum`
-      and the like).
+      The mapped function.
+
+    Raises:
+      StateAxisError: a replicated state is given a value that differs between devices; list it in `state_specs`, or
+        write a value that they share (`jax.lax.psum` and the like).
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.shard_map.html
@@ -103,21 +114,17 @@ def shard_map(
       >>> float(total.value)
       6.0
     """
-    options = {"axis_names": axis_names, "check_vma": check_vma}
-    replicated = jax.sharding.PartitionSpec()
-
-    def around(body: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            # A method's instance comes first; it has no leaves, or is the same on all devices.
-            specs = in_specs
-            if isinstance(specs, tuple | list) and len(args) == len(specs) + 1:
-                specs = (replicated, *specs)
-            results = (out_specs, replicated, replicated)
-            return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=results, **options)(*args)
-
-        return call
-
-    return decorate(Staged, f, around=around)
+    specs = checked(state_specs)
+    return decorate(
+        Sharded,
+        f,
+        state_specs=specs,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        mesh=mesh,
+        axis_names=axis_names,
+        check_vma=check_vma,
+    )
 
 
 def checkify(f: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
@@ -145,14 +152,21 @@ def checkify(f: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
       (True, 1)
     """
 
-    def around(body: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            error, (out, written, born) = jax_checkify.checkify(body, errors)(*args, **kwargs)
-            return (error, out), written, born
+    return decorate(Checked, f, errors=errors)
 
-        return call
 
-    return decorate(Staged, f, around=around)
+class Checked(Direct):
+    """A function under `checkify`, which closes over the arguments, as JAX does."""
+
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, errors: Any) -> None:
+        super().__init__(fun, is_method=is_method, errors=errors)
+        refuse_asynchronous("checkify", fun)
+        self._errors = errors
+
+    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lift = Lift(fun)
+        error, (out, written, born) = jax_checkify.checkify(lambda: lift.call({}, args, kwargs), self._errors)()
+        return lift.leave((error, out), written, born)
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +188,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> transform.eval_shape(lambda x: u.value * x, 2.0)
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
-    record = _trace("eval_shape", fun, args, kwargs)
+    record = _trace("eval_shape", fun, *_abstract((args, kwargs)))
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = record.finish(*jax.tree.map(_shape, record.out_avals))
         born = frame.survivors()
@@ -216,7 +230,7 @@ def make_jaxpr(
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)
         (args, kwargs), objects = hide((args, kwargs))
-        args, kwargs = jax.tree.map(typeof, (args, kwargs))
+        args, kwargs = jax.tree.map(typeof, _abstract((args, kwargs)))
         found: list[Call] = []
         find = lambda *args, **kwargs: found.append(_find("make_jaxpr", fun, args, kwargs, objects))
         jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)
@@ -250,3 +264,10 @@ def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _abstract(arguments: Any) -> Any:
+    """As in JAX, whatever has a shape and a dtype stands for an array."""
+    is_like = lambda leaf: hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, _KNOWN)
+    make = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+    return jax.tree.map(lambda leaf: make(leaf) if is_like(leaf) else leaf, arguments)

@@ -18,7 +18,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.interpreters import batching
 
-from .._core.errors import StateAxisError, show_site
+from .._core.errors import StateAxisError, refuse_asynchronous, show_site
 from .._core.find import selects, walk
 from .._core.frame import UNSET, Frame, peek, read
 from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
@@ -68,7 +68,7 @@ class Lanes:
 
     def own(self, value: Any, axis: int) -> Any:
         """The part of a value that belongs to the lane."""
-        take = lambda leaf: lane_p.bind(self.mapped, leaf, axis=axis % jax.numpy.ndim(leaf))
+        take = lambda leaf: lane_p.bind(self.mapped, leaf, axis=axis % np.ndim(leaf))
         return jax.tree.map(take, value)
 
 
@@ -139,6 +139,7 @@ class Vectorized(Direct):
             split_rngs=split_rngs,
             **options,
         )
+        refuse_asynchronous("vmap", fun)
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
@@ -176,7 +177,7 @@ class Vectorized(Direct):
         sizes = _sizes_of(args, self._in_axes, kwargs)
         given = self._jax_options.get("axis_size")
         if sizes is not None and len({*sizes, given} - {None}) == 1:
-            return given or sizes[0]
+            return sizes[0] if given is None else given
         if sizes == [] and (states := self._sizes_of_states(fun, args, lanes)):
             return states[0]
         # The arguments do not fit: JAX says how, if asked without the states.
@@ -301,7 +302,7 @@ def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:
         broadcast = jax.tree.broadcast(in_axes, args, is_leaf=is_none)
         pairs = zip(jax.tree.leaves(broadcast, is_leaf=is_none), jax.tree.leaves(args), strict=True)
         mapped = [*pairs, *[(0, leaf) for leaf in jax.tree.leaves(kwargs)]]
-        return [jax.numpy.shape(leaf)[axis] for axis, leaf in mapped if axis is not None]
+        return [np.shape(leaf)[axis] for axis, leaf in mapped if axis is not None]
     except (ValueError, IndexError, TypeError):
         return None
 
@@ -309,7 +310,7 @@ def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:
 def _lengths(axes: Mapping[State, int | None]) -> list[int]:
     """The sizes of the axes of states that have them."""
     return [
-        jax.numpy.shape(leaf)[axis]
+        np.shape(leaf)[axis]
         for state, axis in axes.items()
         for leaf in (jax.tree.leaves(peek(state)) if axis is not None else ())
         if axis is not None and leaf is not UNSET and _has_axis(leaf, axis)
@@ -317,12 +318,12 @@ def _lengths(axes: Mapping[State, int | None]) -> list[int]:
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:
-    rank = jax.numpy.ndim(leaf)
+    rank = np.ndim(leaf)
     return -rank <= axis < rank
 
 
 def _fits(value: Any, axis: int, size: int | None) -> bool:
     """Whether each leaf has the axis, with one entry for each lane."""
     return value is not UNSET and all(
-        _has_axis(leaf, axis) and size in (None, jax.numpy.shape(leaf)[axis]) for leaf in jax.tree.leaves(value)
+        _has_axis(leaf, axis) and size in (None, np.shape(leaf)[axis]) for leaf in jax.tree.leaves(value)
     )

@@ -1,0 +1,145 @@
+"""`shard_map`: states that are partitioned over devices, and states that each device sees whole."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from .._core.arguments import hide, revealing
+from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
+from .._core.find import selects, walk
+from .._core.frame import Frame, read
+from .._core.jaxcompat import varying_axes
+from .._core.lift import Lift, Staged
+from .._core.state import State
+
+_WHOLE = jax.sharding.PartitionSpec()
+_WALK_LIMIT = 100_000  # objects to look through for states of the kinds in `state_specs`
+
+
+class Sharded(Staged):
+    """A function under `shard_map`."""
+
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
+        refuse_asynchronous("shard_map", fun)
+        # Staged, so that what the function closes over are inputs of one jaxpr, whatever transforms are around.
+        super().__init__(_OnShards(fun, **options), is_method=is_method, around=_unchanged)  # type: ignore[arg-type]
+        self.__wrapped__ = fun
+        self._options = options
+
+
+def _unchanged(body: Callable[..., Any]) -> Callable[..., Any]:
+    return body
+
+
+class ShardFrame(Frame):
+    """A frame whose function runs on each device.
+
+    Args:
+      spec_of: the partition spec of a state's value.
+    """
+
+    def __init__(self, spec_of: Callable[[State], Any]) -> None:
+        super().__init__()
+        self._spec_of = spec_of
+
+    def enter(self, state: State) -> Any:
+        if not state.static and self._spec_of(state) != _WHOLE:
+            raise TypeError(
+                f"shard_map: `state_specs` partitions {describe(state)}, but the state was not found from the function "
+                "or its arguments, so it could not be passed in parts. List the state itself."
+            )
+        return super().enter(state)
+
+    def written(self) -> dict[State, Any]:
+        """What was written; a state must be the same on all devices over which it is not partitioned."""
+        written = super().written()
+        for state, value in written.items():
+            spec = () if state.static else self._spec_of(state)
+            known = {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))}
+            varying = set().union(*[varying_axes(leaf) for leaf in jax.tree.leaves(value)]) - known
+            if varying and not state.static:
+                raise StateAxisError.unreplicated(state, show_site(self.sites[state]), sorted(map(str, varying)))
+        return written
+
+
+class _OnShards:
+    """The function that calls another on each device."""
+
+    def __init__(
+        self, fun: Callable[..., Any], *, state_specs: dict[Any, Any], in_specs: Any, out_specs: Any, **options: Any
+    ) -> None:
+        functools.update_wrapper(self, fun, updated=())
+        self.__wrapped__ = fun
+        # All of it: what is in `_options` is part of the structure for which a trace is kept.
+        self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
+        self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
+        self._specs = {key: spec for key, spec in state_specs.items() if isinstance(key, State)}
+        self._kinds = [(selects(key), spec) for key, spec in state_specs.items() if not isinstance(key, State)]
+        self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))
+
+    def _spec_of(self, state: State) -> Any:
+        if state in self._specs:
+            return self._specs[state]
+        return next((spec for is_kind, spec in self._kinds if is_kind(state)), _WHOLE)
+
+    def __call__(self, *args: Any) -> Any:
+        args, objects = hide(args)
+        fun = revealing(self.__wrapped__, objects)
+        specs = self._in_specs
+        if isinstance(specs, tuple | list) and len(args) == len(specs) + 1:
+            specs = (_WHOLE, *specs)  # a method's instance comes first; it has no leaves, or is whole on all devices
+        states = {state: spec for state, spec in self._partitioned(fun).items() if spec != _WHOLE}
+        lift = Lift(fun, lambda: ShardFrame(self._spec_of))
+
+        def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
+            out, written, born = lift.call(dict(zip(states, values, strict=True)), args, {})
+            assert lift.outcome is not None
+            by_spec: dict[Any, dict[int, Any]] = {spec: {} for spec in self._groups}
+            for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
+                by_spec[self._spec_of(state)][i] = value
+            return out, list(by_spec.values()), born
+
+        functools.update_wrapper(on_shard, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
+        del on_shard.__wrapped__  # type: ignore[attr-defined]  # it has other arguments
+        mapped = _map(
+            on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE), self._jax_options
+        )
+        out, by_spec, born = mapped([read(state) for state in states], args)
+        written = {i: value for group in by_spec for i, value in group.items()}
+        return lift.leave(out, [written[i] for i in range(len(written))], born)
+
+    def _partitioned(self, fun: Callable[..., Any]) -> dict[State, Any]:
+        """The states that `state_specs` speaks of, those of a kind that can be found among them."""
+        found = dict(self._specs)
+        if self._kinds:
+            for _, _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT):
+                if not state.static:
+                    found.setdefault(state, self._spec_of(state))
+        return found
+
+
+def _map(fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs: Any, options: Any) -> Any:
+    """JAX's mapped function of `(values of states, arguments)`."""
+    if callable(specs) or not isinstance(specs, tuple | list | jax.sharding.PartitionSpec | dict | None):
+        return jax.shard_map(fun, out_specs=out_specs, **options)
+    in_specs = (state_specs, specs if isinstance(specs, jax.sharding.PartitionSpec) or specs is None else tuple(specs))
+    return jax.shard_map(fun, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+def checked(state_specs: Any) -> dict[Any, Any]:
+    """`state_specs` as a dict, after a check that each entry is a partition spec."""
+    if state_specs is None:
+        return {}
+    if not isinstance(state_specs, Mapping):
+        raise TypeError(
+            "shard_map: `state_specs` says for each state, kind or predicate how its value is partitioned, "
+            f"`state_specs={{u: P('i')}}`; it cannot be {state_specs!r} of type {type(state_specs).__name__}"
+        )
+    for key, spec in state_specs.items():
+        if not isinstance(spec, jax.sharding.PartitionSpec):
+            raise TypeError(f"shard_map: in `state_specs`, {key!r} needs a PartitionSpec, not {spec!r}")
+    return dict(state_specs)
