@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class Functionalized:
         self.__wrapped__ = fun
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._cache = TraceCache()
+        self._last: Callable[[], Call | None] = lambda: None
 
     @property
     def history(self) -> Any:
@@ -42,7 +44,12 @@ class Functionalized:
     def trace(self, *args: Any, **kwargs: Any) -> Call:
         """Traces the function for the types of these arguments; nothing is written."""
         args, kwargs, objects = self._hide(args, kwargs)
-        return self._cache.find(self.__wrapped__, args, kwargs, objects)
+        call = self._cache.find(self.__wrapped__, args, kwargs, objects)
+        last = self._last()
+        if last is not None and last.record is call.record and last.states == call.states:
+            return last  # as long as the user has it, the same one
+        self._last = weakref.ref(call)
+        return call
 
     def values(self, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""

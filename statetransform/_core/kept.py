@@ -1,9 +1,9 @@
 """What is kept for a function, and for how long.
 
-A trace belongs to a structure, so what is kept is found by the *code* of a function: functions that are made anew, be they
-lambdas made in each `__init__` or methods of a class, find what another one has left. It lives as long as one of these
-functions, or a wrapper. Loops and branches are handed functions that live for one call, so of what is kept for these the
-last few hundred stay. Nothing of it holds a model, a state or a function.
+A trace belongs to a structure, so what is kept is found by the *code* of a function: functions that are made anew, such
+as a lambda made in each `__init__`, find what another one has left. It lives as long as one of these functions, or a
+wrapper. Loops and branches are handed functions that live for one call, so of what is kept for these the last few
+hundred stay. Nothing of it holds a model, a state or a function.
 """
 
 from __future__ import annotations

@@ -507,7 +507,7 @@ def brief(value: Any) -> str:
     if is_plain(value) and len(text := repr(value)) <= 60:
         return text
     if isinstance(value, jax.Array | np.ndarray):
-        return f"{type(value).__name__} {np.dtype(value.dtype) if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) else value.dtype}{list(value.shape)}"
+        return f"{type(value).__name__} {value.dtype}{list(value.shape)}"
     return (
         f"{type(value).__name__} of {len(value)}"
         if isinstance(value, list | dict | tuple | set)

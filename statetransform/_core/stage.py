@@ -277,7 +277,7 @@ class Call:
       objects: those that stand in the output.
     """
 
-    __slots__ = ("leaves", "objects", "record", "states", "values")
+    __slots__ = ("__weakref__", "leaves", "objects", "record", "states", "values")
 
     def __init__(
         self, record: Record, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]

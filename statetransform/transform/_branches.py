@@ -83,6 +83,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     if is_jit_disabled() and not has_tracer(index):
         return at_once(branches[min(max(int(index), 0), len(branches) - 1)], *operands)
     select = lambda index, branches, operands: jax.lax.switch(index, branches, *operands)
+    if not branches:
+        return select(index, branches, operands)  # says what is wrong
     return _branch("switch", index, [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
 
 

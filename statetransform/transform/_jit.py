@@ -1,8 +1,8 @@
 """`jit`: compiled calls over states, with a dispatch path that adds little to JAX's own.
 
 There is one way in. A call goes through the programs of the function, the one used last first. A program that was
-used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and the
-arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
+used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and
+the arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
 pytree walked in Python. JAX's own dispatch finds the compiled program, and what comes back is stored. Whatever does not
 fit goes the slow way: find a record or trace, keep it, call.
 """
@@ -154,7 +154,7 @@ class Jitted(Transformed):
                 targets, out, written = _call_with(program, found)
         except Exception as error:
             # Not the user's error: new types, or an object where there was an array.
-            if isinstance(error, Untraced | Disabled) or hide((args, kwargs))[1] or self._has_lost(obj, args, kwargs):
+            if isinstance(error, Untraced | Disabled) or hide((args, kwargs))[1]:
                 return self._call_slowly(obj, args, kwargs)
             if program.donates:
                 _, roots, _ = self._roots(obj, args, kwargs)
@@ -177,10 +177,6 @@ class Jitted(Transformed):
         for state, value in zip(targets, written):  # noqa: B905 - as long by construction
             state._value = value
         return out
-
-    def _has_lost(self, obj: Any, args: Any, kwargs: Any) -> bool:
-        """Whether a state on the way has no value: the slow way says so by name."""
-        return False
 
     def _roots(self, obj: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], Any]:
         args, kwargs, objects = self.hidden(obj, args, kwargs)
