@@ -71,7 +71,8 @@ class Step:
         return advance
 
 
-class Blocks(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Blocks:
     """`n` steps in blocks of `size`, the first one shorter; `n` may be traced where the size is 1."""
 
     n: Any
@@ -174,7 +175,10 @@ class Reverse(Protocol):
 class Reversing(Protocol):
     """Makes a `Reverse` for one sweep, in which `carry` is an example."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """The number of steps in a block."""
+        ...
 
     def __call__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> Reverse: ...
 
