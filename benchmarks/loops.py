@@ -156,8 +156,8 @@ def measure(program: Program, argument: Any, n: int, k: int, rounds: int) -> dic
 def lanes(ks: tuple[int, ...] = (16, 200), size: int = 256, rounds: int = 7) -> dict[str, float]:
     """`vmap` of the gradient of loops of unknown length, 16 lanes of up to 200 steps, as ratios to a masked scan.
 
-    The scan recomputes each step from its carry, which is what a loop does that has room for all carries; the steps that
-    are taken again with fewer are divided out.
+    The scan recomputes each step from its carry, which is what a loop does that has room for all carries; the steps
+    that are taken again with fewer are divided out.
     """
     x, n, most = jnp.ones((16, size)), jnp.arange(1, 17) * 12, 192
     body = lambda x: jnp.sin(x) * 1.01

@@ -23,7 +23,7 @@ def progress() -> Any:
     ("module", "extra", "use"),
     [
         ("matplotlib.pyplot", "plot", lambda: st.schedule(9, 2).plot()),
-        ("matplotlib.pyplot", "plot", lambda: inspect.timeline(jnp.sin, 1.0, compile=False).plot()),
+        ("matplotlib.pyplot", "plot", lambda: inspect.timeline(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
         ("tqdm", "progress", progress),
     ],
     ids=["schedule", "timeline", "progress"],
