@@ -276,7 +276,8 @@ def while_loop(
       max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
       checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
         mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
-        takes a few percent more step evaluations than if it were. "sqrt", "log": as in :func:`scan`, of `max_steps`.
+        takes a few percent more step evaluations than if it were. "sqrt", "log", "step": as in :func:`scan`, of
+        `max_steps`.
         Reverse mode over reverse mode needs `max_steps`.
       progress: as in :func:`scan`.
 
