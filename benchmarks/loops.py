@@ -153,6 +153,36 @@ def measure(program: Program, argument: Any, n: int, k: int, rounds: int) -> dic
     return rows
 
 
+def lanes(ks: tuple[int, ...] = (16, 200), size: int = 256, rounds: int = 7) -> dict[str, float]:
+    """`vmap` of the gradient of loops of unknown length, 16 lanes of up to 200 steps, as ratios to a masked scan.
+
+    The scan recomputes each step from its carry, which is what a loop does that has room for all carries; the steps
+    that are taken again with fewer are divided out.
+    """
+    x, n, most = jnp.ones((16, size)), jnp.arange(1, 17) * 12, 192
+    body = lambda x: jnp.sin(x) * 1.01
+
+    def unknown(x: Any, n: Any, k: int) -> Any:
+        loop = transform.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, body(c[1])), (0, x), checkpoint=k)
+        return loop[1].sum()
+
+    def masked(x: Any, n: Any) -> Any:
+        step = lambda c, i: (jnp.where(i < n, body(c), c), None)
+        return jax.lax.scan(jax.checkpoint(step), x, jnp.arange(most))[0].sum()
+
+    programs = {"masked scan": masked} | {f"checkpoint={k}": functools.partial(unknown, k=k) for k in ks}
+    compiled = {name: jax.jit(jax.vmap(jax.grad(f))).lower(x, n).compile() for name, f in programs.items()}
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    for _ in range(rounds):
+        for name, call in compiled.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call(x, n))
+            times[name].append(time.perf_counter() - start)
+    best = {name: min(found) for name, found in times.items()}
+    work = {f"checkpoint={k}": st.schedule(most, k).evaluations / (2 * most) for k in ks}
+    return {name: best[name] / best["masked scan"] / work.get(name, 1.0) for name in best}
+
+
 def show(title: str, rows: dict[str, dict[str, float]], n: int) -> None:
     """Prints the rows; the wall time as a ratio to the plain scan."""
     table = Table(title=title)
@@ -178,8 +208,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="*", default=[1000, 10000])
     parser.add_argument("-k", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lanes", action="store_true", help="only loops of unknown length under vmap")
     chosen = parser.parse_args()
     print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
+    if chosen.lanes:
+        for name, ratio in lanes().items():
+            print(f"{name:16} {ratio:6.2f} times the masked scan, for the same evaluations")
+        return
     for name in chosen.programs:
         program, make = PROGRAMS[name]
         for n in chosen.steps:

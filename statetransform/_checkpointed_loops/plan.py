@@ -2,7 +2,7 @@
 
 `beta(c, r)` is the largest number of steps that can be reversed with `c` slots when no step is advanced more than
 `r` times. A chain of `n` steps is split where both parts stay within these bounds, which makes the number of advanced
-steps the least possible. The same `split` is computed here on integers and in `sweep` on the device, where a
+steps the least possible. The same `split` is computed here on integers and in `stack` on the device, where a
 table of `beta` takes the place of the formula.
 
 References:

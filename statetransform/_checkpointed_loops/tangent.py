@@ -183,8 +183,8 @@ class Tangent:
         """The loop as a function of what is differentiated, and its argument."""
 
         def fun(*some: Leaves) -> Leaves:
-            whole = tuple(merge(*parts) for parts in zip(primals, self.selected, some, strict=True))
-            return pick(jax.tree.leaves(self.loop.differentiable(whole, saved)), self.is_moving)
+            consts, init, xs = [merge(*parts) for parts in zip(primals, self.selected, some, strict=True)]
+            return pick(jax.tree.leaves(self.loop.differentiable((consts, init, xs), saved)), self.is_moving)
 
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
 

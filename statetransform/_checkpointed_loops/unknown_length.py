@@ -25,7 +25,8 @@ from . import plan
 from .chunks import while_loop
 from .lanes import any_lane, is_left_out
 from .leaves import Index, Leaves, put, select, take
-from .sweep import Saved, Stack, Step
+from .stack import Stack
+from .sweep import Saved, Step
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 

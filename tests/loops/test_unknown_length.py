@@ -12,7 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import State, transform
 from statetransform._checkpointed_loops import plan, unknown_length
-from statetransform._checkpointed_loops.sweep import Stack
+from statetransform._checkpointed_loops.stack import Stack
 from statetransform._core.jaxcompat import is_jaxpr, opened
 
 

@@ -1,0 +1,117 @@
+"""The derivative rule of a loop, part by part."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform._checkpointed_loops import sweep
+from statetransform._checkpointed_loops.sweep import ByVjp, Selected, Step
+from statetransform._checkpointed_loops.tangent import Loop, Tangent, forward_only
+from statetransform._checkpointed_loops.tape import ByTape
+
+N = 7
+SELECTED = Selected((True,), (True, False), (True,))
+
+
+def step(consts: Any, carry: Any, x: Any) -> Any:
+    (w,), (u, n) = consts, carry
+    u = jnp.tanh(w * u + x[0])
+    return [u, n + 1], [u.sum()]
+
+
+def plain(consts: Any, init: Any, xs: Any) -> Any:
+    return jax.lax.scan(lambda carry, x: step(consts, carry, x), init, xs)
+
+
+def loop(reversing: Any, again: bool = True) -> Loop:
+    steps = Step(step, (jax.typeof(jnp.float32(0)),), False, 2, None, N)
+    return Loop(
+        plain,
+        functools.partial(sweep.forward, steps, reversing),
+        functools.partial(sweep.backward, steps, reversing),
+        (lambda consts, init, xs, _: sweep.nested(steps, consts, init, xs, N)) if again else None,
+        "say how many",
+    )
+
+
+PRIMALS = [jnp.float32(0.8)], [jnp.linspace(0.1, 0.4, 3), jnp.int32(0)], [jnp.linspace(0, 1, N)]
+
+
+def of_selected(w: Any, u: Any, x: Any) -> Any:
+    (u, _), (y,) = plain([w], [u, jnp.int32(0)], [x])
+    return [u, y]
+
+
+def rule(reversing: Any, again: bool = True) -> tuple[Tangent, list[Any], Any]:
+    made = loop(reversing, again)
+    carry, ys, saved = made.forward(SELECTED, *PRIMALS)
+    residuals, tree = jax.tree.flatten((PRIMALS, saved))
+    return Tangent(made, SELECTED, tree, len(carry), tuple(jax.typeof(y) for y in (*carry, *ys))), residuals, saved
+
+
+ARGUMENTS = PRIMALS[0][0], PRIMALS[1][0], PRIMALS[2][0]
+WAYS = pytest.mark.parametrize("reversing", [ByVjp, ByTape(3), ByTape(N)], ids=["vjp", "tape", "one_block"])
+
+
+@WAYS
+def test_the_tangent_is_that_of_the_plain_loop(reversing: Any) -> None:
+    tangent, residuals, _ = rule(reversing)
+    found = tangent.forward(residuals, list(ARGUMENTS))
+    expected = jax.jvp(of_selected, ARGUMENTS, ARGUMENTS)[1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+@WAYS
+def test_the_transpose_is_the_pullback_of_the_plain_loop(reversing: Any) -> None:
+    tangent, residuals, saved = rule(reversing)
+    cts = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
+    _, pull = jax.vjp(of_selected, *ARGUMENTS)
+    found = tangent.transpose(residuals, cts)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, list(pull(cts)))
+    again = tangent.again(PRIMALS, saved, cts)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), again, found)
+
+
+@WAYS
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_cotangent_that_is_none_is_zero(reversing: Any, missing: int) -> None:
+    tangent, residuals, _ = rule(reversing)
+    zeros: list[Any] = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
+    nones = list(zeros)
+    zeros[missing], nones[missing] = jnp.zeros_like(zeros[missing]), None
+    jax.tree.map(
+        np.testing.assert_array_equal, tangent.transpose(residuals, nones), tangent.transpose(residuals, zeros)
+    )
+
+
+def test_without_an_equivalent_loop_reverse_mode_over_the_sweep_says_the_cure() -> None:
+    tangent, residuals, _ = rule(ByVjp, again=False)
+    cts = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
+    total = lambda ct: sum(leaf.sum() for leaf in tangent.transpose(residuals, [ct, cts[1]]))
+    expected = jax.jvp(
+        lambda ct: sum(leaf.sum() for leaf in jax.vjp(of_selected, *ARGUMENTS)[1]([ct, cts[1]])), *[(cts[0],)] * 2
+    )
+    np.testing.assert_allclose(jax.jvp(total, (cts[0],), (cts[0],)), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="say how many"):
+        jax.grad(total)(cts[0])
+
+
+def test_a_function_for_forward_mode_only_has_all_its_derivatives_in_it() -> None:
+    f = forward_only(lambda x, n: [jnp.sin(x) * n, n + 1], "say how many")
+    first = lambda x: f(x, 3)[0]
+    second = lambda g: lambda x: jax.jvp(g, (x,), (1.0,))[1]
+    np.testing.assert_allclose(first(0.3), 3 * jnp.sin(0.3), rtol=1e-6)
+    np.testing.assert_allclose(second(first)(0.3), 3 * jnp.cos(0.3), rtol=1e-6)
+    np.testing.assert_allclose(second(second(first))(0.3), -3 * jnp.sin(0.3), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(second(second(first))))(jnp.ones(2)), -3 * jnp.sin(jnp.ones(2)), rtol=1e-6
+    )
+    for refused in (first, second(first), second(second(first))):
+        with pytest.raises(ValueError, match="say how many"):
+            jax.grad(refused)(0.3)
