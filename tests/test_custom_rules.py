@@ -144,7 +144,8 @@ def test_arguments_that_are_not_differentiated_are_those_that_jax_takes(kind: st
             f.defjvp(lambda *args: (args[-2][0] * 3.0, args[-1][0] * 10.0))
         found: list[Any] = []
         for call in (f, grad(f), jit(f), jit(grad(lambda x: f(x, 3.0))), grad(jit(lambda x: f(x, 3.0)))):
-            for args in ((X, 3.0), (X,)):
+            # Of two mistakes at once, JAX speaks of the one or the other according to the release.
+            for args in ((X, 3.0), (X,)) if min(argnums, default=0) >= 0 else ((X, 3.0),):
                 try:
                     found.append(float(call(*args)))
                 except Exception as error:
