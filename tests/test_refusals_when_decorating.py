@@ -47,7 +47,11 @@ DECORATORS = {
 
 
 @pytest.mark.parametrize("name", DECORATORS)
-@pytest.mark.parametrize("fun", [generator, coroutine, stream, functools.partial(generator, 1)], ids=str)
+@pytest.mark.parametrize(
+    "fun",
+    [generator, coroutine, stream, functools.partial(generator, 1)],
+    ids=["generator", "coroutine", "stream", "partial"],
+)
 def test_functions_that_do_not_run_when_called_are_refused(name: str, fun: Any) -> None:
     with pytest.raises(TypeError, match=rf"{name}: .* gives an? (asynchronous )?(generator|coroutine)"):
         DECORATORS[name](fun)

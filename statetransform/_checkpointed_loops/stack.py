@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from .._analysis.counts import counted
+from .._jaxpr.step_counts import counted
 from . import plan
 from .chunks import Watch, while_loop
 from .leaves import Index, Leaves, put, take
