@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .held import held_by
 from .state import State
 from .structure import MISSING, Edge, Recorder, identity, is_plain, reference, same_plain
 
@@ -274,6 +275,9 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
 _OWN = ("attr", "dict", "item", "nth", "nthvalue")
 
 
+_SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
+
+
 class Settled:
     """What became of the structure that a trace has seen.
 
@@ -283,7 +287,7 @@ class Settled:
       changed: the edge on an argument that the function itself changed, with the value before and after.
     """
 
-    def __init__(self, recorder: Recorder, used: Sequence[State]) -> None:
+    def __init__(self, recorder: Recorder, used: Sequence[State], jaxpr: Any) -> None:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self._edges = recorder.edges
@@ -291,7 +295,7 @@ class Settled:
         self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
         if self.loose:
             return
-        kept = self._unchanged(recorder, {register for register in registers if register is not None})
+        kept = self._unchanged(recorder, {register for register in registers if register is not None}, jaxpr)
         if kept is not None:
             self.structure = Structure(kept, registers, len(recorder.objects), recorder.objects)  # type: ignore[arg-type]
 
@@ -299,11 +303,20 @@ class Settled:
         """How the user would write the way to an edge."""
         return show_path(self._edges, edge, root_names)
 
-    def _unchanged(self, recorder: Recorder, used: set[int]) -> list[Edge] | None:
+    def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""
         dropped: set[int] = set()
         kept: list[Edge] = []
         self._pinned: set[int] = set()
+        is_shared = lambda obj: (place := recorder.register_of(obj)) is not None and whats.get(place) in _SHARED
+        whats = {edge.register: edge.what for edge in recorder.edges}
+        for obj, is_rule in held_by(jaxpr, is_shared):
+            # The program is about this object, and no other of its structure; a rule is yet to look at it.
+            register = recorder.register_of(obj)
+            assert register is not None
+            self._pinned.add(register)
+            if is_rule and whats[register] == "object":
+                recorder.take_all(register)
         self._by_register = {edge.register: edge for edge in recorder.edges if edge.register >= 0}
         for edge in recorder.edges:
             if edge.parent in dropped or (edge.what == "same" and edge.argument in dropped):

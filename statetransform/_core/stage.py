@@ -213,7 +213,7 @@ class Record:
 
     def settle(self, recorder: Recorder) -> Settled:
         """Decides after the trace whether it may be kept, and for which structure."""
-        settled = Settled(recorder, self.states)
+        settled = Settled(recorder, self.states, self.jaxpr)
         structure = settled.structure
         if structure is None or not self.is_closed or self._has_tracers():
             return settled

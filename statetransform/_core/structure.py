@@ -146,6 +146,7 @@ class Recorder:
         self._names: set[str] = set()
         self._waiting: dict[str, list[tuple[type, int]]] = {}  # class attributes, by the name that would look them up
         self._is_busy = False
+        self._takes_all = False
 
     def __enter__(self) -> Recorder:
         listening.listeners = (*listening.listeners, self)
@@ -167,6 +168,11 @@ class Recorder:
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
         return self._registers.get(identity(obj))
+
+    def take_all(self, register: int) -> None:
+        """From here on all attributes count: code that runs later looks at the object unseen."""
+        self._takes_all = True
+        self._all_attributes(register, self.objects[register])
 
     # -- what the hooks tell
 
@@ -352,9 +358,9 @@ class Recorder:
     def _listen_to(self, register: int, value: Any) -> None:
         """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
         kind = type(value)
-        if kind not in self._hooked:
+        if kind not in self._hooked and not self._takes_all:
             self._hooked[kind] = hook(kind)
-        if not self._hooked[kind]:
+        if self._takes_all or not self._hooked[kind]:
             self._all_attributes(register, value)
         if kind not in self._classes and is_users_class(kind):
             place = len(self.objects)

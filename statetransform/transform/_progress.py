@@ -13,6 +13,7 @@ from typing import Any
 
 from .._checkpointed_loops.chunks import Watch
 from .._checkpointed_loops.plan import LIMIT
+from .._core.optional import require
 
 _UPDATES = 20  # of a bar, for a loop of known length
 
@@ -104,11 +105,7 @@ class Bars:
 
 def _tqdm() -> Any:
     """The kind of bar that fits the place: a widget in a notebook, text elsewhere."""
-    try:
-        with warnings.catch_warnings():
-            # In a notebook without widgets it says so, and falls back to text, which is what is wanted.
-            warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress bars need tqdm: `pip install statetransform[progress]`") from error
-    return tqdm
+    with warnings.catch_warnings():
+        # In a notebook without widgets it says so, and falls back to text, which is what is wanted.
+        warnings.simplefilter("ignore")
+        return require("tqdm.auto", "progress", "progress=").tqdm

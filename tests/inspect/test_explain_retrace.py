@@ -118,6 +118,7 @@ def test_another_instance_and_a_state_in_the_place_of_another_are_no_new_trace(m
 @pytest.mark.parametrize("method", ["compiled", "again"])
 def test_what_is_another_in_the_structure_is_named_by_its_path(method):
     first = model_class()()
+    getattr(type(first), method).clear_cache() if method == "compiled" else None
     getattr(first, method)(1.0)
     first.w = Param(jnp.ones(3), name="w")
     getattr(first, method)(1.0)

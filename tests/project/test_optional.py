@@ -24,7 +24,7 @@ def progress() -> Any:
     [
         ("matplotlib.pyplot", "plot", lambda: st.schedule(9, 2).plot()),
         ("matplotlib.pyplot", "plot", lambda: inspect.timeline(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
-        ("tqdm", "progress", progress),
+        ("tqdm.auto", "progress", progress),
     ],
     ids=["schedule", "timeline", "progress"],
 )
