@@ -12,12 +12,12 @@ The simulator keeps its fields in states and writes them, like any simulator. Un
 
 from __future__ import annotations
 
-import argparse
-import pathlib
 import time
 
+import common
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import statetransform as st
@@ -116,40 +116,39 @@ class Inversion:
         return losses.mean()
 
 
-def plot(true: np.ndarray, first: np.ndarray, found: np.ndarray, history: list[float], rock: Rock, path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 4, figsize=(15, 3.7), layout="constrained", width_ratios=[1, 1, 1, 1.15])
+def plot(true: np.ndarray, found: np.ndarray, history: list[float], bytes_of: dict[str, int], rock: Rock) -> None:
+    figure, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1])
     kilometres = len(true) * SPACING / 1000
-    for ax, (title, speed) in zip(axes, {"true": true, "initial": first, "recovered": found}.items(), strict=False):
-        image = ax.imshow(
-            speed, vmin=true.min(), vmax=true.max(), cmap="viridis", extent=(0, kilometres, kilometres, 0)
-        )
+    for ax, (title, speed) in zip(axes, {"true": true, "recovered": found}.items(), strict=False):
+        low, high = true.min(), true.max()
+        image = ax.imshow(speed, vmin=low, vmax=high, cmap="viridis", extent=(0, kilometres, kilometres, 0))
         ax.set(title=title, xlabel="km")
     axes[0].set_ylabel("km")
-    where = (rock.sources + 0.5) * SPACING / 1000
-    axes[0].plot(where[:, 1], where[:, 0], "w*", markersize=8, markeredgecolor="k", label="sources")
-    where = (rock.receivers + 0.5) * SPACING / 1000
-    axes[0].plot(where[:, 1], where[:, 0], "k.", markersize=2, label="receivers")
-    axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=8)
-    figure.colorbar(image, ax=axes[:3], label="speed of sound (km/s)", shrink=0.85)
-    axes[3].semilogy(range(1, len(history) + 1), history, color="k")
-    axes[3].set(title="misfit", xlabel="iteration", ylabel="misfit / recorded energy")
-    axes[3].grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    for points, mark, label in ((rock.sources, "w*", "sources"), (rock.receivers, "k.", "receivers")):
+        where = (points + 0.5) * SPACING / 1000
+        axes[0].plot(
+            where[:, 1], where[:, 0], mark, markersize=8 if "*" in mark else 2, markeredgecolor="k", label=label
+        )
+    axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=8, frameon=False)
+    figure.colorbar(image, ax=axes[1], label="speed of sound (km/s)", shrink=0.85)
+    axes[2].semilogy(range(1, len(history) + 1), history, color="k")
+    axes[2].set(title="misfit", xlabel="iteration")
+    axes[2].grid(alpha=0.3)
+    bars = axes[3].bar(
+        list(bytes_of), [found / 1e6 for found in bytes_of.values()], color=["0.7", "tab:blue"], width=0.6
+    )
+    axes[3].bar_label(bars, fmt="%.1f", padding=2)
+    axes[3].set(title="memory (MB)")
+    axes[3].margins(y=0.15)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--memory", default="4MB", help="what the time loop may use to remember its steps")
     parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
     parser.add_argument("--size", type=int, default=80, help="cells of 10 m along each side")
     parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=40)
-    parser.add_argument("--out", default="out", help="folder for the picture")
     options = parser.parse_args()
 
     true, first = true_speed(options.size), np.full((options.size, options.size), BACKGROUND, np.float32)
@@ -161,8 +160,8 @@ def main() -> None:
     inversion = Inversion(rock, recorded, options.steps, rate=0.012)
     budget = st.MemoryBudget(options.memory)
     descend = transform.jit(lambda: inversion.descend(budget))
-    plain = transform.jit(lambda: inversion.descend(None)).lower().compile().memory_analysis().temp_size_in_bytes
-    within = descend.lower().compile().memory_analysis().temp_size_in_bytes
+    plain = common.temporary_bytes(transform.jit(lambda: inversion.descend(None)))
+    within = common.temporary_bytes(descend)
     print(budget.choices[-1])
     print(
         f"temporary memory of a descent step, the recordings included: {within / 1e6:.1f} MB; "
@@ -176,11 +175,8 @@ def main() -> None:
             error = float(jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean())
             seconds = time.perf_counter() - start
             print(f"iteration {iteration:3}: misfit {history[-1]:.2e}, model error {error:.2f}, {seconds:.0f} s")
-    folder = pathlib.Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "waveform_inversion.png"
-    plot(true, first, np.asarray(rock.speed.value), history, rock, str(path))
-    print(f"wrote {path}")
+    plot(true, np.asarray(rock.speed.value), history, {"all steps": plain, f"{options.memory} budget": within}, rock)
+    common.save(options.out, __file__)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,20 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
             ["a loop of 120 steps within 195.3 KiB", "the plain scan would need", "iteration   1: misfit"],
         ),
         ("digits", "--steps 12 --hidden 8 --epochs 1", ["checkpoint each step"]),
+        (
+            "spiking_delays",
+            "--steps 400 --neurons 8 --iterations 2 --memory 200kB",
+            ["within 195.3 KiB", "the plain loop needs", "misfit"],
+        ),
+        ("gray_scott", "--steps 60 --size 24 --iterations 2", ["with every step stored", "in truth 0.0367"]),
+        ("molecular_dynamics", "--steps 40 --side 3 --iterations 2", ["energy kept to", "20 states", "in truth 1"]),
+        (
+            "language_model",
+            "--layers 1 --width 8 --length 16 --steps 2",
+            ["named, if small", "bits per letter", "it continues"],
+        ),
+        ("landers", "--landers 4 --iterations 2", ["cost of a landing", "was down after"]),
+        ("data_parallel", "--steps 3 --batch 64 --width 8", ["8 devices, 8 points on each", "on one device differ by"]),
     ],
 )
 def test_example(name: str, arguments: str, said: list[str], tmp_path: pathlib.Path) -> None:

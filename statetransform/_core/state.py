@@ -75,7 +75,7 @@ class State:
 
     @property
     def value(self) -> Any:
-        """The whole value. Inside a transform: the value that the running function sees."""
+        """The whole value; inside a transform, the one that the running function sees."""
         return read(self)
 
     @value.setter

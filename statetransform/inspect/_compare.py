@@ -130,7 +130,7 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
       time: also run each step a few times, and give the least time.
 
     Returns:
-      The candidates: sizes in bytes, times in seconds; marks the best trade-offs between temporaries and FLOPs.
+      The candidates, sizes in bytes and times in seconds; marks the best trade-offs between temporaries and FLOPs.
 
     Raises:
       TypeError: a candidate is neither function nor policy, or there is no function for the policies.

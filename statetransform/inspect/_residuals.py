@@ -175,7 +175,7 @@ def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
         cannot trace is left out.
 
     Returns:
-      The records, in JAX's order: constants, arguments, states, then what was computed. Sizes are in bytes; a value
+      The records, in JAX's order (constants, arguments, states, then what was computed). Sizes are in bytes; a value
       in a loop has the number of iterations as the first dimension of its shape.
 
     Raises:

@@ -36,7 +36,7 @@ def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwarg
 
 
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
-    """Saves the values that :func:`checkpoint_name` gave one of these names, and nothing else.
+    """Saves the values that :func:`~statetransform.transform.checkpoint_name` gave one of these names, nothing else.
 
     The policy to use when you know which intermediates are dear: name them in the model, list them here.
 

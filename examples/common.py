@@ -1,0 +1,47 @@
+"""What the examples share: their options, what a compiled step needs, and where the picture goes."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the example's own text and `--out`."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder for the picture")
+    return found
+
+
+def temporary_bytes(compiled: Any, *args: Any) -> int:
+    """Temporary memory of a function made by `transform.jit`."""
+    return compiled.lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+def seconds(run: Callable[[], Any], times: int = 3) -> float:
+    """The shortest time of one call, after a first one that compiles."""
+    jax.block_until_ready(run())
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def save(folder: pathlib.Path, example: str) -> None:
+    """Writes the current figure as a picture with the example's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{pathlib.Path(example).stem}.png"
+    plt.savefig(path, dpi=110)
+    plt.close()
+    print(f"picture: {path}")
