@@ -12,7 +12,7 @@ import jax
 import matplotlib
 
 matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -36,6 +36,14 @@ def seconds(run: Callable[[], Any], times: int = 3) -> float:
         jax.block_until_ready(run())
         found.append(time.perf_counter() - start)
     return min(found)
+
+
+def show(what: str, rows: list[tuple[str, int, float]]) -> None:
+    """Prints memory and time of some ways to do the same, as a table in Markdown."""
+    print(f"\n| {what:22} | memory, MB | time, s |\n|:{'-' * 23}|{'-' * 11}:|{'-' * 8}:|")
+    for label, size, time_of in rows:
+        print(f"| {label:22} | {size / 1e6:10.1f} | {time_of:7.3f} |")
+    print()
 
 
 def save(folder: pathlib.Path, example: str) -> None:

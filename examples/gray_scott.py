@@ -18,7 +18,7 @@ import numpy as np
 import statetransform as st
 from statetransform import Param, State, transform
 
-RATES = {"feed": 0.0367, "kill": 0.0649}  # spots that divide
+RATES = {"feed": 0.037, "kill": 0.06}  # stripes that grow and split
 SCALE = {"feed": 1e-3, "kill": 1e-3}  # how large a change of a rate is
 
 
@@ -35,7 +35,7 @@ class Dish:
     def __init__(self, size: int):
         y, x = np.mgrid[:size, :size] / size
         seeds = [(0.3, 0.3), (0.55, 0.6), (0.75, 0.35), (0.35, 0.75)]
-        spot = sum(np.exp(-(((x - a) ** 2 + (y - b) ** 2) / 0.03**2)) for a, b in seeds)
+        spot = sum(np.exp(-(((x - a) ** 2 + (y - b) ** 2) / 0.04**2)) for a, b in seeds)
         self.start = (jnp.asarray(1 - 0.5 * spot, jnp.float32), jnp.asarray(0.25 * spot, jnp.float32))
         self.u, self.v = (State(field, name=name) for name, field in zip("uv", self.start, strict=True))
         self.feed = Param(jnp.float32(RATES["feed"]), name="feed")
@@ -70,7 +70,7 @@ def main() -> None:
     dish, pictures = Dish(options.size), 3
     taken = transform.jit(lambda: dish.watch(options.steps, pictures))()
     rates = {"feed": dish.feed, "kill": dish.kill}
-    st.update(rates, {"feed": jnp.float32(0.0375), "kill": jnp.float32(0.0645)})
+    st.update(rates, {"feed": jnp.float32(0.038), "kill": jnp.float32(0.0605)})
 
     def misfit(checkpoint: object) -> jax.Array:
         return ((dish.watch(options.steps, pictures, checkpoint) - taken) ** 2).sum() / (taken**2).sum()
@@ -82,7 +82,7 @@ def main() -> None:
     print(f"temporary memory of a gradient: {few / 1e6:.1f} MB; with every step stored, {plain / 1e6:.1f} MB")
 
     slope, history, path = gradient("sqrt"), [], []
-    speed, size = {name: 0.0 for name in rates}, {name: 0.0 for name in rates}
+    speed, size = dict.fromkeys(rates, 0.0), dict.fromkeys(rates, 0.0)
     for i in range(1, options.iterations + 1):
         path.append({name: float(rate.value) for name, rate in rates.items()})
         value, slopes = slope()
@@ -92,7 +92,7 @@ def main() -> None:
             speed[name] = 0.8 * speed[name] + 0.2 * scaled
             size[name] = 0.95 * size[name] + 0.05 * scaled**2
             move = speed[name] / (1 - 0.8**i) / ((size[name] / (1 - 0.95**i)) ** 0.5 + 1e-12)
-            rate.value = rate.value - 0.1 * SCALE[name] * 0.95**i * move
+            rate.value = rate.value - 0.12 * SCALE[name] * 0.96**i * move
     print(f"misfit {history[0]:.2e} -> {history[-1]:.2e}")
     print(", ".join(f"{name} {float(rate.value):.5f} (in truth {RATES[name]})" for name, rate in rates.items()))
 

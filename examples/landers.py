@@ -115,7 +115,7 @@ def main() -> None:
     print(f"the last fleet was down after {int(steps.min())} to {int(steps.max())} steps")
     after = [trajectory(i) for i in range(min(4, n))]
 
-    figure, (curve, paths, lengths) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
+    _, (curve, paths, lengths) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
     curve.semilogy(history, color="k", linewidth=0.8)
     curve.set(title="cost of a landing", xlabel="iteration")
     curve.grid(alpha=0.3)

@@ -144,7 +144,7 @@ def main() -> None:
         said += LETTERS[int(guess(padded)[len(said) - 1].argmax())]
     print(f"it continues: {said!r}")
 
-    figure, (curve, costs) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    _, (curve, costs) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     curve.plot(history, color="k", linewidth=0.8)
     curve.set(title="learning", xlabel="step", ylabel="bits per letter")
     curve.grid(alpha=0.3)

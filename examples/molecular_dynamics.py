@@ -82,8 +82,8 @@ def main() -> None:
     rows = []
     for label, checkpoint in (("all steps", None), ("each step again", "step"), ("20 states", 20)):
         slope = gradient(checkpoint)
-        rows.append((label, common.temporary_bytes(slope) / 1e6, common.seconds(slope)))
-        print("{:16} {:8.2f} MB {:8.3f} s".format(*rows[-1]))
+        rows.append((label, common.temporary_bytes(slope), common.seconds(slope)))
+    common.show("a gradient", rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, options.iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []
@@ -95,7 +95,7 @@ def main() -> None:
     print(f"misfit {history[0]:.2e} -> {history[-1]:.2e}")
     print(", ".join(f"{name} {float(param.value):.4f} (in truth 1)" for name, param in params.items()))
 
-    figure, (paths, curve, forces, memory) = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
+    _, (paths, curve, forces, memory) = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
     paths.plot(seen[:, :, 0], seen[:, :, 1], linewidth=0.6)
     paths.plot(cluster.start[:, 0], cluster.start[:, 1], "k.", markersize=2)
     paths.set(title="trajectories", xticks=[], yticks=[], aspect="equal")
@@ -112,7 +112,7 @@ def main() -> None:
         forces.plot(x, 4 * at["depth"] * (power**2 - power), style, label=label)
     forces.set(title="the potential", xlabel="distance", ylim=(-1.2, 1))
     forces.legend()
-    bars = memory.bar([row[0].replace(" ", "\n", 1) for row in rows], [row[1] for row in rows], color="0.6")
+    bars = memory.bar([row[0].replace(" ", "\n", 1) for row in rows], [row[1] / 1e6 for row in rows], color="0.6")
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a gradient (MB)")
     memory.margins(y=0.15)

@@ -95,7 +95,8 @@ def main() -> None:
     recorded = transform.jit(lambda: network.run(options.steps))()
     st.update(params, start)
 
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.03))
+    rate = optax.cosine_decay_schedule(0.04, options.iterations)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
     moments = State(optimizer.init(start), name="moments")
 
     def misfit(checkpoint):
@@ -120,14 +121,15 @@ def main() -> None:
     print(f"misfit {history[0]:.3f} -> {history[-1]:.3f}")
     print(f"plasticity {float(network.plasticity.value):.2f}, in truth {float(hidden['plasticity']):.2f}")
 
-    figure, (curve, drives, memory) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
+    _, (curve, drives, memory) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
     curve.semilogy(history, color="k")
     curve.set(title="misfit of the firing rates", xlabel="iteration")
     curve.grid(alpha=0.3)
     drives.plot(hidden["drive"], "-", color="0.6", label="in truth")
     drives.plot(network.drive.value, ".", color="tab:blue", label="found")
     drives.set(title="input of each neuron", xlabel="neuron")
-    drives.legend()
+    drives.margins(y=0.25)
+    drives.legend(loc="upper right", ncols=2)
     bars = memory.bar(["all steps", f"{options.memory} budget"], [plain / 1e6, within / 1e6], color=["0.7", "tab:blue"])
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a step of the fit (MB)")

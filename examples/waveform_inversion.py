@@ -134,9 +134,8 @@ def plot(true: np.ndarray, found: np.ndarray, history: list[float], bytes_of: di
     axes[2].semilogy(range(1, len(history) + 1), history, color="k")
     axes[2].set(title="misfit", xlabel="iteration")
     axes[2].grid(alpha=0.3)
-    bars = axes[3].bar(
-        list(bytes_of), [found / 1e6 for found in bytes_of.values()], color=["0.7", "tab:blue"], width=0.6
-    )
+    labels = [label.replace(" ", "\n", 2).replace("\n", " ", 1) for label in bytes_of]
+    bars = axes[3].bar(labels, [size / 1e6 for size in bytes_of.values()], color=["0.7", "tab:blue"], width=0.6)
     axes[3].bar_label(bars, fmt="%.1f", padding=2)
     axes[3].set(title="memory (MB)")
     axes[3].margins(y=0.15)
@@ -159,14 +158,13 @@ def main() -> None:
 
     inversion = Inversion(rock, recorded, options.steps, rate=0.012)
     budget = st.MemoryBudget(options.memory)
-    descend = transform.jit(lambda: inversion.descend(budget))
-    plain = common.temporary_bytes(transform.jit(lambda: inversion.descend(None)))
-    within = common.temporary_bytes(descend)
+    rows, states, before = [], st.states(inversion), st.values(st.states(inversion))
+    for label, checkpoint in (("all steps stored", None), (f"a budget of {options.memory}", budget)):
+        descend = transform.jit(lambda checkpoint=checkpoint: inversion.descend(checkpoint))
+        rows.append((label, common.temporary_bytes(descend), common.seconds(descend, times=2)))
+        st.update(states, before)
     print(budget.choices[-1])
-    print(
-        f"temporary memory of a descent step, the recordings included: {within / 1e6:.1f} MB; "
-        f"the plain scan would need {plain / 1e6:.1f} MB"
-    )
+    common.show("a step of the descent", rows)  # temporary memory, the recordings of a shot included
 
     history, start = [], time.perf_counter()
     for iteration in range(1, options.iterations + 1):
@@ -175,7 +173,7 @@ def main() -> None:
             error = float(jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean())
             seconds = time.perf_counter() - start
             print(f"iteration {iteration:3}: misfit {history[-1]:.2e}, model error {error:.2f}, {seconds:.0f} s")
-    plot(true, np.asarray(rock.speed.value), history, {"all steps": plain, f"{options.memory} budget": within}, rock)
+    plot(true, np.asarray(rock.speed.value), history, {label: size for label, size, _ in rows}, rock)
     common.save(options.out, __file__)
 
 

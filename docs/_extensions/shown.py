@@ -5,9 +5,10 @@
     >>> axes = table.plot()
     ```
 
-The examples of a page run in one namespace, from the first line to the end of the directive, as the doctests of the page
-do. Below the code come the report that the argument names, as HTML, and all figures that the code has drawn. (matplotlib's
-own directive gives its blocks a namespace apart from the rest of the page, shows no HTML, and draws for one background.)
+The examples of a page run in one namespace, from the first line to the end of the directive, as the doctests of the
+page do. Below the code come the report that the argument names, as HTML, and all figures that the code has drawn.
+(matplotlib's own directive gives its blocks a namespace apart from the rest of the page, shows no HTML, and draws for
+one background.)
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import io
 import re
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib
 
 matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from docutils import nodes  # noqa: E402
-from docutils.parsers.rst import Directive, directives  # noqa: E402
+import matplotlib.pyplot as plt
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
 
 # Drawn in this colour is what takes the colour of the page's text, light or dark.
 INK = "#010203"
@@ -75,7 +76,7 @@ def drawn() -> list[str]:
 class Shown(Directive):
     has_content = True
     optional_arguments = 1
-    option_spec = {"alt": directives.unchanged_required, "hide-code": directives.flag}
+    option_spec: ClassVar = {"alt": directives.unchanged_required, "hide-code": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         env = self.state.document.settings.env
