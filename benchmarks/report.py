@@ -1,7 +1,7 @@
 """Keeps the tables of a run, and writes them as the page of the documentation: `python -m benchmarks --report FILE`.
 
-A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others as
-they were, each with its date. Beside the page the figures stand as JSON.
+A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others
+as they were, each with its date. Beside the page the figures stand as JSON.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-PEERS = ("brainstate", "nnx", "equinox")
+PEERS = ("brainstate", "nnx", "equinox", "nested by hand")
 PACKAGES = ("jax", "jaxlib", "numpy", "brainstate", "flax", "equinox")
-JAX_ONLY = ("by hand", "plain scan", "nested by hand")  # columns and rows without this package
 WALL = "wall over plain"
 tables: dict[str, dict[str, Any]] = {}
 
@@ -71,9 +70,10 @@ def times(table: dict[str, Any]) -> dict[str, dict[str, float]]:
     columns, rows = table["columns"], table["rows"]
     if any(name.startswith(PEERS) for name in columns):
         found = {row[0]: zip(columns[1:], row[1:], strict=True) for row in rows}
-    elif WALL in columns:
+    elif WALL in columns:  # of loops; what is compared stores few carries
         place = columns.index(WALL)
-        found = {"wall time": [(row[0], row[place]) for row in rows]}
+        few = [row for row in rows if row[0].startswith(("checkpoint=", *PEERS))]
+        found = {"wall time": [(row[0], row[place]) for row in few]}
     else:
         found = {}
     return {
@@ -87,22 +87,29 @@ def faster_peers(title: str, table: dict[str, Any]) -> list[str]:
     found = []
     for what, by_name in times(table).items():
         peers = {name for name in by_name if name.startswith(PEERS)}
-        best = min((by_name[name] for name in by_name if name not in {*peers, *JAX_ONLY}), default=None)
-        for name in sorted(peers):
-            if best is not None and by_name[name] < best:
-                found.append(f"{title}, {what}: {name} takes {by_name[name]:.2f}, statetransform {best:.2f}.")
+        best = min((by_name[name] for name in by_name if name not in {*peers, "by hand"}), default=None)
+        found += [
+            f"{title}, {what}: {name} takes {by_name[name]:.2f}, statetransform {best:.2f}."
+            for name in sorted(peers)
+            if best is not None and by_name[name] < best
+        ]
     return found
 
 
 def markdown(kept: dict[str, dict[str, Any]]) -> str:
     """The page."""
     parts = ["<!-- Written by `make bench`; changes are lost. -->"]
+    measured = {title: f"on {t['date']}, {t['machine']}, {t['versions']}." for title, t in kept.items()}
+    if len(set(measured.values())) == 1:
+        parts.append(f"Measured {measured.popitem()[1]}")
+        measured.clear()
     for title, table in kept.items():
         columns, rows = table["columns"], table["rows"]
         rule = ["---", *["---:"] * (len(columns) - 1)]
         lines = [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)]
         parts.append("\n".join([f"## {title}", "", *lines]))
-        parts.append(f"Measured {table['date']} on {table['machine']}, with {table['versions']}.")
+        if title in measured:
+            parts.append(f"Measured {measured[title]}")
     slower = [sentence for title, table in kept.items() for sentence in faster_peers(title, table)]
     said = [f"- {sentence}" for sentence in slower] or ["In none of the rows measured."]
     parts.append("\n".join(["## Where a peer is faster", "", *said]))

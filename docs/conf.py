@@ -5,6 +5,9 @@ from __future__ import annotations
 import pathlib
 import sys
 import tomllib
+from typing import Any
+
+from docutils import nodes
 
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent)]
@@ -62,9 +65,21 @@ html_theme_options = {
     "light_css_variables": {
         "color-brand-primary": "#0b57a4",
         "color-brand-content": "#0b57a4",
+        "color-code-background": "#f6f8fa",
         "font-stack--monospace": "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace",
     },
     "dark_css_variables": {"color-brand-primary": "#79b8ff", "color-brand-content": "#79b8ff"},
 }
 if not URLS.get("Source"):
     del html_theme_options["source_repository"]
+
+
+def strip_code(app: Any, doctree: Any) -> None:
+    """Doctests end with an empty line; on the page it is left out."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip()
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def setup(app: Any) -> None:
+    app.connect("doctree-read", strip_code)

@@ -1,4 +1,4 @@
-"""What the examples share: their options, what a compiled step needs, and where the picture goes."""
+"""What the examples share: options, what a compiled step takes, where the picture goes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ import matplotlib.pyplot as plt
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """A parser with the example's own text and `--out`."""
-    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder for the picture")
+    found = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("out"),
+        help="folder for the picture",
+    )
     return found
 
 

@@ -1,25 +1,28 @@
-"""Trains on eight devices at once: data are split, parameters are everywhere, and the states know where they are.
+"""Trains on eight devices: data are split, and the states know where they are.
 
     python examples/data_parallel.py --steps 300 --batch 1024 --out out
 
-The devices are eight virtual ones of this computer's CPU; on a machine with accelerators, leave the flag away. A
-network with batch normalization tells two spirals apart. Its running means are states that every step writes; they
-agree on all devices, and with a run on one.
+The devices are eight virtual ones of this computer's CPU; on a machine with accelerators,
+leave the flag away. A network with batch normalization tells two spirals apart. Its
+running means are states that every step writes; they agree on all devices, and with a run
+on one.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
+import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -40,7 +43,9 @@ class Network:
     @transform.checkpoint(static_argnums=(1, 2))
     def layer(self, x, i, training):
         x = x @ self.w[i].value
-        if training:  # means over all devices: the array is one array, wherever its rows are
+        if (
+            training
+        ):  # means over all devices: the array is one array, wherever its rows are
             mean, var = x.mean(0), x.var(0)
             self.mean[i].value = 0.95 * self.mean[i].value + 0.05 * mean
             self.var[i].value = 0.95 * self.var[i].value + 0.05 * var
@@ -59,23 +64,32 @@ def spirals(n, seed):
     rng = np.random.default_rng(seed)
     which, turn = rng.integers(0, 2, n), np.sqrt(rng.uniform(0.02, 1, n))
     angle = 3 * np.pi * turn + np.pi * which
-    points = np.stack([turn * np.cos(angle), turn * np.sin(angle)], -1) + rng.normal(0, 0.03, (n, 2))
+    points = np.stack([turn * np.cos(angle), turn * np.sin(angle)], -1) + rng.normal(
+        0, 0.03, (n, 2)
+    )
     return points.astype(np.float32), which.astype(np.float32)
 
 
 def train(devices, steps, batch, width):
     """A trained network, its losses, and where its states are."""
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
-    everywhere, split = jax.NamedSharding(mesh, jax.P()), jax.NamedSharding(mesh, jax.P("data"))
+    everywhere, split = (
+        jax.NamedSharding(mesh, jax.P()),
+        jax.NamedSharding(mesh, jax.P("data")),
+    )
     network = Network(width)
     params = st.states(network, Param)
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, steps))
     moments = State(optimizer.init(st.values(params)), name="moments")
     states = {**st.states(network), "moments": moments}
-    st.update(states, jax.device_put(st.values(states), everywhere))  # each state is on all devices from now on
+    st.update(
+        states, jax.device_put(st.values(states), everywhere)
+    )  # each state is on all devices from now on
 
     def loss(points, which):
-        return optax.sigmoid_binary_cross_entropy(network(points, training=True), which).mean()
+        return optax.sigmoid_binary_cross_entropy(
+            network(points, training=True), which
+        ).mean()
 
     @transform.jit(donate_states=True)
     def step(points, which):
@@ -86,7 +100,9 @@ def train(devices, steps, batch, width):
 
     history = []
     for i in range(steps):
-        points, which = (jax.device_put(part, split) for part in spirals(batch, i))  # a share for each device
+        points, which = (
+            jax.device_put(part, split) for part in spirals(batch, i)
+        )  # a share for each device
         history.append(float(step(points, which)))
     return network, history, points.addressable_shards
 
@@ -98,7 +114,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args()
 
-    together, history, shards = train(jax.devices(), options.steps, options.batch, options.width)
+    together, history, shards = train(
+        jax.devices(), options.steps, options.batch, options.width
+    )
     print(f"{len(shards)} devices, {shards[0].data.shape[0]} points on each")
     print(f"loss {history[0]:.3f} -> {history[-1]:.3f}")
     _, alone, _ = train(jax.devices()[:1], options.steps, options.batch, options.width)
@@ -116,9 +134,21 @@ def main() -> None:
     curve.set(title="loss", xlabel="step")
     curve.legend()
     y, x = np.mgrid[-1.2:1.2:150j, -1.2:1.2:150j]
-    image = jax.nn.sigmoid(classify(jnp.stack([x.ravel(), y.ravel()], -1, dtype=jnp.float32))).reshape(x.shape)
-    plane.imshow(image, extent=(-1.2, 1.2, -1.2, 1.2), origin="lower", cmap="RdBu_r", alpha=0.7)
-    plane.scatter(points[::4, 0], points[::4, 1], c=which[::4], cmap="RdBu_r", s=4, edgecolor="k", linewidth=0.2)
+    image = jax.nn.sigmoid(
+        classify(jnp.stack([x.ravel(), y.ravel()], -1, dtype=jnp.float32))
+    ).reshape(x.shape)
+    plane.imshow(
+        image, extent=(-1.2, 1.2, -1.2, 1.2), origin="lower", cmap="RdBu_r", alpha=0.7
+    )
+    plane.scatter(
+        points[::4, 0],
+        points[::4, 1],
+        c=which[::4],
+        cmap="RdBu_r",
+        s=4,
+        edgecolor="k",
+        linewidth=0.2,
+    )
     plane.set(title="what it says", xticks=[], yticks=[])
     for shard in shards:
         part = np.asarray(shard.data)

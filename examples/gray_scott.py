@@ -1,20 +1,22 @@
-"""Two chemicals make patterns; the adjoint says what the pattern depends on, and finds the rates behind it.
+"""Two chemicals make patterns; the adjoint says what they depend on, and finds their rates.
 
     python examples/gray_scott.py --steps 3000 --size 96 --out out
 
-The Gray-Scott model: `u` is fed into a dish, `v` eats it and is removed. From three pictures of the dish the rates of
-feeding and removal are found by gradient descent through the simulation. Then one backward pass, the adjoint, says for
-every point of the dish how much the final amount of `v` would change if a little more were fed just there.
+The Gray-Scott model: `u` is fed into a dish, `v` eats it and is removed. From three
+pictures of the dish the rates of feeding and removal are found by gradient descent
+through the simulation. Then one backward pass, the adjoint, says for every point of the
+dish how much the final amount of `v` would change if a little more were fed just there.
 """
 
 from __future__ import annotations
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import SymLogNorm
 
+import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -36,11 +38,18 @@ class Dish:
         y, x = np.mgrid[:size, :size] / size
         seeds = [(0.3, 0.3), (0.55, 0.6), (0.75, 0.35), (0.35, 0.75)]
         spot = sum(np.exp(-(((x - a) ** 2 + (y - b) ** 2) / 0.04**2)) for a, b in seeds)
-        self.start = (jnp.asarray(1 - 0.5 * spot, jnp.float32), jnp.asarray(0.25 * spot, jnp.float32))
-        self.u, self.v = (State(field, name=name) for name, field in zip("uv", self.start, strict=True))
+        self.start = (
+            jnp.asarray(1 - 0.5 * spot, jnp.float32),
+            jnp.asarray(0.25 * spot, jnp.float32),
+        )
+        self.u, self.v = (
+            State(field, name=name) for name, field in zip("uv", self.start, strict=True)
+        )
         self.feed = Param(jnp.float32(RATES["feed"]), name="feed")
         self.kill = Param(jnp.float32(RATES["kill"]), name="kill")
-        self.more = Param(jnp.zeros((size, size)), name="more")  # fed in addition, point by point
+        self.more = Param(
+            jnp.zeros((size, size)), name="more"
+        )  # fed in addition, point by point
 
     def step(self) -> None:
         u, v = self.u.value, self.v.value
@@ -73,13 +82,22 @@ def main() -> None:
     st.update(rates, {"feed": jnp.float32(0.038), "kill": jnp.float32(0.0605)})
 
     def misfit(checkpoint: object) -> jax.Array:
-        return ((dish.watch(options.steps, pictures, checkpoint) - taken) ** 2).sum() / (taken**2).sum()
+        return ((dish.watch(options.steps, pictures, checkpoint) - taken) ** 2).sum() / (
+            taken**2
+        ).sum()
 
     def gradient(checkpoint: object):
-        return transform.jit(transform.value_and_grad(lambda: misfit(checkpoint), states=rates))
+        return transform.jit(
+            transform.value_and_grad(lambda: misfit(checkpoint), states=rates)
+        )
 
-    plain, few = (common.temporary_bytes(gradient(checkpoint)) for checkpoint in (None, "sqrt"))
-    print(f"temporary memory of a gradient: {few / 1e6:.1f} MB; with every step stored, {plain / 1e6:.1f} MB")
+    plain, few = (
+        common.temporary_bytes(gradient(checkpoint)) for checkpoint in (None, "sqrt")
+    )
+    print(
+        f"temporary memory of a gradient: {few / 1e6:.1f} MB; "
+        f"with every step stored, {plain / 1e6:.1f} MB"
+    )
 
     slope, history, path = gradient("sqrt"), [], []
     speed, size = dict.fromkeys(rates, 0.0), dict.fromkeys(rates, 0.0)
@@ -91,10 +109,17 @@ def main() -> None:
             scaled = float(slopes[name]) * SCALE[name]
             speed[name] = 0.8 * speed[name] + 0.2 * scaled
             size[name] = 0.95 * size[name] + 0.05 * scaled**2
-            move = speed[name] / (1 - 0.8**i) / ((size[name] / (1 - 0.95**i)) ** 0.5 + 1e-12)
+            move = (
+                speed[name] / (1 - 0.8**i) / ((size[name] / (1 - 0.95**i)) ** 0.5 + 1e-12)
+            )
             rate.value = rate.value - 0.12 * SCALE[name] * 0.96**i * move
     print(f"misfit {history[0]:.2e} -> {history[-1]:.2e}")
-    print(", ".join(f"{name} {float(rate.value):.5f} (in truth {RATES[name]})" for name, rate in rates.items()))
+    print(
+        ", ".join(
+            f"{name} {float(rate.value):.5f} (in truth {RATES[name]})"
+            for name, rate in rates.items()
+        )
+    )
 
     amount = lambda: dish.watch(options.steps, pictures, "sqrt")[-1].mean()
     adjoint = transform.jit(transform.grad(amount, states=dish.more))()
@@ -104,7 +129,9 @@ def main() -> None:
     axes[0].set(title="v at the end", xticks=[], yticks=[])
     figure.colorbar(image, ax=axes[0], shrink=0.85)
     limit = float(jnp.abs(adjoint).max())
-    image = axes[1].imshow(adjoint, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    image = axes[1].imshow(
+        adjoint, cmap="RdBu_r", norm=SymLogNorm(limit / 100, vmin=-limit, vmax=limit)
+    )
     axes[1].set(title="more of v, if fed here", xticks=[], yticks=[])
     figure.colorbar(image, ax=axes[1], shrink=0.85)
     for name in rates:

@@ -1,20 +1,21 @@
-"""Landers that learn to touch down softly: episodes whose length nobody knows, batched, and differentiated.
+"""Landers that learn to touch down softly: episodes of unknown length, differentiated.
 
     python examples/landers.py --landers 64 --iterations 150 --out out
 
-A lander falls through gusts until it reaches the ground. How many steps that takes depends on how it steers: a
-`while_loop`. `checkpoint=16` stores 16 of its states, whatever the number of steps, and gives it a reverse mode.
-`vmap` with `state_axes` steps a fleet, each lander with its own state and its own gusts.
+A lander falls through gusts until it reaches the ground. How many steps that takes
+depends on how it steers: a `while_loop`. `checkpoint=16` stores 16 of its states,
+whatever the number of steps, and gives it a reverse mode. `vmap` with `state_axes` steps
+a fleet, each lander with its own state and its own gusts.
 """
 
 from __future__ import annotations
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import optax
 
+import common
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
@@ -35,14 +36,19 @@ class Lander:
         self.pilot = [
             Param(0.3 * jax.random.normal(key, shape), name=name)
             for key, shape, name in zip(
-                jax.random.split(jax.random.key(1), 2), [(3, 16), (17, 1)], ["hidden", "out"], strict=True
+                jax.random.split(jax.random.key(1), 2),
+                [(3, 16), (17, 1)],
+                ["hidden", "out"],
+                strict=True,
             )
         ]
 
     def thrust(self):
         """Between 0 and 4 m/s2, from height and speed."""
         hidden, out = (param.value for param in self.pilot)
-        seen = jnp.stack([self.height.value / 50, self.speed.value / 10, jnp.ones_like(self.speed.value)])
+        seen = jnp.stack(
+            [self.height.value / 50, self.speed.value / 10, jnp.ones_like(self.speed.value)]
+        )
         return 4 * jax.nn.sigmoid((jnp.append(jnp.tanh(seen @ hidden), 1.0) @ out)[0])
 
     def step(self):
@@ -116,13 +122,15 @@ def main() -> None:
     after = [trajectory(i) for i in range(min(4, n))]
 
     _, (curve, paths, lengths) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
-    curve.semilogy(history, color="k", linewidth=0.8)
+    curve.plot(history, color="k", linewidth=0.8)
     curve.set(title="cost of a landing", xlabel="iteration")
     curve.grid(alpha=0.3)
     for flights, color, label in ((before, "0.7", "before"), (after, "tab:blue", "after")):
         for i, flight in enumerate(flights):
             heights, speeds = zip(*flight, strict=True)
-            paths.plot(speeds, heights, color=color, linewidth=1, label=None if i else label)
+            paths.plot(
+                speeds, heights, color=color, linewidth=1, label=None if i else label
+            )
     paths.set(title="four flights", xlabel="speed (m/s)", ylabel="height (m)")
     paths.legend()
     lengths.hist(steps, bins=20, color="tab:blue")

@@ -1,21 +1,22 @@
-"""A transformer that reads letter by letter: dropout, checkpointed classes, and which policy is worth it.
+"""A transformer that reads letter by letter: dropout, checkpointed classes, and policies.
 
     python examples/language_model.py --layers 4 --width 64 --steps 200 --out out
 
-The text is this project's licence. `transform.checkpoint` is given a class, and its calls are recomputed from then on;
-random states draw the same dropout again. `inspect.compare` says what each policy keeps and costs.
+The text is this project's licence. `transform.checkpoint` is given a class, and its calls
+are recomputed from then on; random states draw the same dropout again. `inspect.compare`
+says what each policy keeps and costs.
 """
 
 from __future__ import annotations
 
 import pathlib
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import optax
 
+import common
 import statetransform as st
 from statetransform import Param, RandomState, State, inspect, policies, transform
 
@@ -55,8 +56,12 @@ class Block:
         self.drop = Dropout(rng, training)
 
     def __call__(self, x):
-        q, k, v = jnp.split(self.qkv(normed(x)).reshape(*x.shape[:-1], self.heads, -1), 3, axis=-1)
-        x = x + self.drop(self.mix(jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)))
+        q, k, v = jnp.split(
+            self.qkv(normed(x)).reshape(*x.shape[:-1], self.heads, -1), 3, axis=-1
+        )
+        x = x + self.drop(
+            self.mix(jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape))
+        )
         return x + self.drop(self.down(jax.nn.gelu(self.up(normed(x)))))
 
 
@@ -70,8 +75,12 @@ class Reader:
     def __init__(self, seed, layers, width, length, make_block):
         rng = RandomState(seed, name="rng")
         self.training = State(True, static=True, name="training")
-        self.letters = Param(0.1 * jax.random.normal(rng.split(), (len(LETTERS), width)), name="letters")
-        self.places = Param(0.1 * jax.random.normal(rng.split(), (length, width)), name="places")
+        self.letters = Param(
+            0.1 * jax.random.normal(rng.split(), (len(LETTERS), width)), name="letters"
+        )
+        self.places = Param(
+            0.1 * jax.random.normal(rng.split(), (length, width)), name="places"
+        )
         self.blocks = [make_block(rng, width, 4, self.training) for _ in range(layers)]
         self.out = Linear(rng, width, len(LETTERS))
 
@@ -100,7 +109,9 @@ def main() -> None:
     batches = RandomState(7, name="batches")
 
     def draw():
-        starts = jax.random.randint(batches.split(), (options.batch, 1), 0, len(letters) - options.length - 1)
+        starts = jax.random.randint(
+            batches.split(), (options.batch, 1), 0, len(letters) - options.length - 1
+        )
         return letters[starts + jnp.arange(options.length + 1)]
 
     def reader(policy=None, *, again=True):
@@ -114,7 +125,10 @@ def main() -> None:
             "nothing": reader().loss,
             "products": reader(policies.dots_with_no_batch_dims_saveable).loss,
             "named, if small": reader(
-                policies.all_of(policies.save_only_these_names("product"), policies.save_smaller_than("512 KiB"))
+                policies.all_of(
+                    policies.save_only_these_names("product"),
+                    policies.save_smaller_than("512 KiB"),
+                )
             ).loss,
         },
         text,
@@ -140,7 +154,12 @@ def main() -> None:
     guess = transform.jit(lambda text: model(text)[0])
     said = TEXT[: options.length // 2]
     for _ in range(options.length // 2):
-        padded = jnp.asarray([[LETTERS.index(letter) for letter in said] + [0] * (options.length - len(said))])
+        padded = jnp.asarray(
+            [
+                [LETTERS.index(letter) for letter in said]
+                + [0] * (options.length - len(said))
+            ]
+        )
         said += LETTERS[int(guess(padded)[len(said) - 1].argmax())]
     print(f"it continues: {said!r}")
 

@@ -1,21 +1,21 @@
-"""Finds the forces between atoms from how they move: gradients through a molecular-dynamics trajectory.
+"""Finds the forces between atoms from how they move: gradients through a trajectory.
 
     python examples/molecular_dynamics.py --steps 800 --side 7 --out out
 
-A cluster of Lennard-Jones atoms in two dimensions is released and watched for a while. Depth and width of the potential
-are not known; they are found by following the trajectory backwards. `checkpoint=20` keeps 20 of its steps.
-Units: those of the true potential.
+A cluster of Lennard-Jones atoms in two dimensions is released and watched for a while.
+Depth and width of the potential are not known; they are found by following the trajectory
+backwards. `checkpoint=20` keeps 20 of its steps. Units: those of the true potential.
 """
 
 from __future__ import annotations
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
+import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -27,11 +27,16 @@ class Cluster:
 
     def __init__(self, side: int, seed: int):
         rows, columns = np.mgrid[:side, :side]
-        lattice = np.stack([columns + 0.5 * (rows % 2), rows * 3**0.5 / 2], -1).reshape(-1, 2) * 2 ** (1 / 6)
+        lattice = np.stack([columns + 0.5 * (rows % 2), rows * 3**0.5 / 2], -1).reshape(
+            -1, 2
+        ) * 2 ** (1 / 6)
         self.start = jnp.asarray(lattice - lattice.mean(0), jnp.float32)
         self.kick = 0.4 * jax.random.normal(jax.random.key(seed), self.start.shape)
         self.r, self.v = State(self.start, name="r"), State(self.kick, name="v")
-        self.depth, self.width = Param(jnp.float32(1.0), name="depth"), Param(jnp.float32(1.0), name="width")
+        self.depth, self.width = (
+            Param(jnp.float32(1.0), name="depth"),
+            Param(jnp.float32(1.0), name="width"),
+        )
 
     def potential(self, r: jax.Array) -> jax.Array:
         """The energy of all pairs."""
@@ -44,14 +49,16 @@ class Cluster:
 
     def step(self) -> tuple[jax.Array, jax.Array]:
         """Velocity Verlet, twice the half of a kick. Gives the positions and the energy."""
-        force = jax.grad(lambda r: -self.potential(r))  # reads states only: JAX's own will do
+        force = jax.grad(
+            lambda r: -self.potential(r)
+        )  # reads states only: JAX's own will do
         half = self.v.value + 0.5 * STEP * force(self.r.value)
         self.r.value = self.r.value + STEP * half
         self.v.value = half + 0.5 * STEP * force(self.r.value)
         return self.r.value, self.energy()
 
     def run(self, steps: int, checkpoint: object = None) -> tuple[jax.Array, jax.Array]:
-        """Positions `[steps, atoms, 2]` and energies `[steps]` of a trajectory from the start."""
+        """Positions `[steps, atoms, 2]` and energies `[steps]` from the start."""
         self.r.value, self.v.value = self.start, self.kick
         return transform.for_loop(self.step, length=steps, checkpoint=checkpoint)
 
@@ -77,10 +84,16 @@ def main() -> None:
         return ((positions - seen) ** 2).mean()
 
     def gradient(checkpoint: object):
-        return transform.jit(transform.value_and_grad(lambda: misfit(checkpoint), states=params))
+        return transform.jit(
+            transform.value_and_grad(lambda: misfit(checkpoint), states=params)
+        )
 
     rows = []
-    for label, checkpoint in (("all steps", None), ("each step again", "step"), ("20 states", 20)):
+    for label, checkpoint in (
+        ("all steps", None),
+        ("each step again", "step"),
+        ("20 states", 20),
+    ):
         slope = gradient(checkpoint)
         rows.append((label, common.temporary_bytes(slope), common.seconds(slope)))
     common.show("a gradient", rows)
@@ -93,9 +106,16 @@ def main() -> None:
         st.update(params, optax.apply_updates(st.values(params), changes))
         history.append(float(value))
     print(f"misfit {history[0]:.2e} -> {history[-1]:.2e}")
-    print(", ".join(f"{name} {float(param.value):.4f} (in truth 1)" for name, param in params.items()))
+    print(
+        ", ".join(
+            f"{name} {float(param.value):.4f} (in truth 1)"
+            for name, param in params.items()
+        )
+    )
 
-    _, (paths, curve, forces, memory) = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
+    _, (paths, curve, forces, memory) = plt.subplots(
+        1, 4, figsize=(11, 3), layout="constrained"
+    )
     paths.plot(seen[:, :, 0], seen[:, :, 1], linewidth=0.6)
     paths.plot(cluster.start[:, 0], cluster.start[:, 1], "k.", markersize=2)
     paths.set(title="trajectories", xticks=[], yticks=[], aspect="equal")
@@ -112,7 +132,11 @@ def main() -> None:
         forces.plot(x, 4 * at["depth"] * (power**2 - power), style, label=label)
     forces.set(title="the potential", xlabel="distance", ylim=(-1.2, 1))
     forces.legend()
-    bars = memory.bar([row[0].replace(" ", "\n", 1) for row in rows], [row[1] / 1e6 for row in rows], color="0.6")
+    bars = memory.bar(
+        [row[0].replace(" ", "\n", 1) for row in rows],
+        [row[1] / 1e6 for row in rows],
+        color="0.6",
+    )
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a gradient (MB)")
     memory.margins(y=0.15)

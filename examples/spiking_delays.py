@@ -1,22 +1,24 @@
-"""Fits a spiking network with axonal delays and plastic synapses through 5,000 time steps, within a memory budget.
+"""Fits a spiking network with delays and plasticity through 5,000 steps, within a budget.
 
     python examples/spiking_delays.py --steps 5000 --memory 8MB --out out
 
-Neurons receive the spikes of others after a delay of their own: a ring buffer holds the last milliseconds. Synapses
-change while the network runs, by the timing of spikes (STDP). A recorded network has inputs and a rate of plasticity
-that nobody knows; they are found from its firing rates, by gradients through all steps and all changes of the synapses.
+Neurons receive the spikes of others after a delay of their own: a ring buffer holds the
+last milliseconds. Synapses change while the network runs, by the timing of spikes (STDP).
+A recorded network has inputs and a rate of plasticity that nobody knows; they are found
+from its firing rates, by gradients through all steps and all changes of the synapses.
 
-Every step writes the matrix of synapses. Storing it 5,000 times is what the budget avoids.
+Every step writes the matrix of synapses. Storing it 5,000 times is what the budget
+avoids.
 """
 
 from __future__ import annotations
 
-import common
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import optax
 
+import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -34,18 +36,22 @@ spike.defjvp(lambda p, t: (spike(*p), t[0] / (1 + 5 * jnp.abs(p[0])) ** 2))
 
 
 class Network:
-    """Leaky integrate-and-fire neurons with delays and plastic synapses; all that changes is a state."""
+    """Integrate-and-fire neurons with delays and plastic synapses: states, all that changes."""
 
     def __init__(self, n, seed):
         k_weight, k_delay, k_sign = jax.random.split(jax.random.key(seed), 3)
         weights = jnp.abs(jax.random.normal(k_weight, (n, n))) * (1 - jnp.eye(n)) * 0.6 / n
-        self.born = jnp.where(jax.random.bernoulli(k_sign, 0.25, (1, n)), -2 * weights, weights)  # to, from
+        self.born = jnp.where(
+            jax.random.bernoulli(k_sign, 0.25, (1, n)), -2 * weights, weights
+        )  # to, from
         self.delays = jax.random.randint(k_delay, (n,), 2, DELAY)
         self.drive = Param(jnp.full(n, 1.3), name="drive")
         self.plasticity = Param(jnp.float32(0.0), name="plasticity")
         self.v = State(jnp.zeros(n), name="v")
         self.synapses = State(self.born, name="synapses")
-        self.axons = State(jnp.zeros((DELAY, n)), name="axons")  # a ring of spikes that are on their way
+        self.axons = State(
+            jnp.zeros((DELAY, n)), name="axons"
+        )  # a ring of spikes that are on their way
         self.trace = State(jnp.zeros(n), name="trace")
         self.now = State(0, name="now")
 
@@ -57,20 +63,24 @@ class Network:
 
     def step(self):
         now = self.now.value
-        arriving = self.axons.value[(now - self.delays) % DELAY, jnp.arange(len(self.delays))]
+        arriving = self.axons.value[
+            (now - self.delays) % DELAY, jnp.arange(len(self.delays))
+        ]
         v = 0.97 * self.v.value + 0.03 * self.drive.value + self.synapses.value @ arriving
         spikes = spike(v - 1.0)
         self.v.value = v - jax.lax.stop_gradient(spikes) * v  # back to rest
-        # What arrives just before a spike grows stronger, what arrives just after it grows weaker.
+        # What arrives just before a spike grows stronger, what arrives after it weaker.
         change = jnp.outer(spikes, self.trace.value) - jnp.outer(self.trace.value, arriving)
-        self.synapses.value = self.synapses.value + 1e-3 * self.plasticity.value * jnp.abs(self.born) * change
+        self.synapses.value = (
+            self.synapses.value + 1e-3 * self.plasticity.value * jnp.abs(self.born) * change
+        )
         self.trace.value = 0.95 * self.trace.value + arriving
         self.axons.value = self.axons.value.at[now % DELAY].set(spikes)
         self.now.value = now + 1
         return spikes
 
     def run(self, steps, checkpoint=None):
-        """Firing rates in bins: `[steps / BIN, n]`. The spikes of a bin are summed before they are stacked."""
+        """Firing rates in bins: `[steps / BIN, n]`. Spikes are summed before they are stacked."""
         self.reset()
 
         def one_bin():
@@ -84,11 +94,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--neurons", type=int, default=48)
     parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--memory", default="8MB", help="what the time loop may use to remember its steps")
+    parser.add_argument(
+        "--memory", default="8MB", help="what the time loop may use to remember its steps"
+    )
     options = parser.parse_args()
 
     network = Network(options.neurons, seed=0)
-    hidden = {"drive": 1.3 + 0.35 * jnp.sin(jnp.arange(options.neurons) * 0.7), "plasticity": jnp.float32(0.8)}
+    hidden = {
+        "drive": 1.3 + 0.35 * jnp.sin(jnp.arange(options.neurons) * 0.7),
+        "plasticity": jnp.float32(0.8),
+    }
     start = {"drive": network.drive.value, "plasticity": network.plasticity.value}
     params = st.states(network, Param)
     st.update(params, hidden)
@@ -100,12 +115,16 @@ def main() -> None:
     moments = State(optimizer.init(start), name="moments")
 
     def misfit(checkpoint):
-        return ((network.run(options.steps, checkpoint) - recorded) ** 2).sum() / (recorded**2).sum()
+        return ((network.run(options.steps, checkpoint) - recorded) ** 2).sum() / (
+            recorded**2
+        ).sum()
 
     def make(checkpoint):
         @transform.jit
         def improve():
-            value, slopes = transform.value_and_grad(lambda: misfit(checkpoint), states=params)()
+            value, slopes = transform.value_and_grad(
+                lambda: misfit(checkpoint), states=params
+            )()
             changes, moments.value = optimizer.update(slopes, moments.value)
             st.update(params, optax.apply_updates(st.values(params), changes))
             return value
@@ -116,10 +135,16 @@ def main() -> None:
     improve = make(budget)
     within, plain = common.temporary_bytes(improve), common.temporary_bytes(make(None))
     print(budget.choices[-1])
-    print(f"temporary memory of a step of the fit: {within / 1e6:.1f} MB; the plain loop needs {plain / 1e6:.1f} MB")
+    print(
+        f"temporary memory of a step of the fit: {within / 1e6:.1f} MB; "
+        f"the plain loop needs {plain / 1e6:.1f} MB"
+    )
     history = [float(improve()) for _ in range(options.iterations)]
     print(f"misfit {history[0]:.3f} -> {history[-1]:.3f}")
-    print(f"plasticity {float(network.plasticity.value):.2f}, in truth {float(hidden['plasticity']):.2f}")
+    print(
+        f"plasticity {float(network.plasticity.value):.2f}, "
+        f"in truth {float(hidden['plasticity']):.2f}"
+    )
 
     _, (curve, drives, memory) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
     curve.semilogy(history, color="k")
@@ -130,7 +155,11 @@ def main() -> None:
     drives.set(title="input of each neuron", xlabel="neuron")
     drives.margins(y=0.25)
     drives.legend(loc="upper right", ncols=2)
-    bars = memory.bar(["all steps", f"{options.memory} budget"], [plain / 1e6, within / 1e6], color=["0.7", "tab:blue"])
+    bars = memory.bar(
+        ["all steps", f"{options.memory} budget"],
+        [plain / 1e6, within / 1e6],
+        color=["0.7", "tab:blue"],
+    )
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a step of the fit (MB)")
     memory.margins(y=0.15)

@@ -28,8 +28,14 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 
-# Drawn in this colour is what takes the colour of the page's text, light or dark.
+# What is drawn in this colour takes that of the page's text, light or dark; black, white and greys take others.
 INK = "#010203"
+COLOURS = {
+    rf"{INK}|#000000|\bblack\b": "currentColor",
+    "#ffffff": "var(--color-background-primary)",
+    "#e5e5e5": "var(--color-background-border)",
+    "#595959": "var(--color-foreground-secondary)",
+}
 STYLE = {
     **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor"), INK),
@@ -46,11 +52,14 @@ class Page:
         self.path, self.namespace, self.done = path, {"__name__": "__main__"}, 0
         self.examples = doctest.DocTestParser().get_examples(path.read_text(), str(path))
 
-    def run(self, end: int) -> None:
-        """Runs the examples that begin before line `end` and have not run."""
-        while self.done < len(self.examples) and self.examples[self.done].lineno < end:
-            example = self.examples[self.done]
-            self.done += 1
+    def run(self, code: str) -> None:
+        """Runs the examples that have not run yet, up to and with those of a piece of the page."""
+        wanted = [example.source for example in doctest.DocTestParser().get_examples(code + "\n")]
+        sources = [example.source for example in self.examples]
+        starts = range(self.done, len(sources) - len(wanted) + 1)
+        end = next(i for i in starts if sources[i : i + len(wanted)] == wanted) + len(wanted)
+        due, self.done = self.examples[self.done : end], end
+        for example in due:
             # Blank lines before it, so that reports name the line of the page.
             source = "\n" * example.lineno + example.source
             with contextlib.redirect_stdout(io.StringIO()), contextlib.ExitStack() as stack:
@@ -68,7 +77,9 @@ def drawn() -> list[str]:
             figure.savefig(out, format="svg", transparent=True)
         svg = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-        found.append(re.sub(rf"{INK}|#000000|\bblack\b", "currentColor", svg))
+        for pattern, colour in COLOURS.items():
+            svg = re.sub(pattern, colour, svg)
+        found.append(svg)
         plt.close(figure)
     return found
 
@@ -83,9 +94,10 @@ class Shown(Directive):
         pages = env.temp_data.setdefault("shown", {})
         page = pages.get(env.docname) or pages.setdefault(env.docname, Page(Path(env.doc2path(env.docname))))
         with plt.rc_context(STYLE):
-            page.run(self.content_offset + len(self.content) + 1)
+            page.run("\n".join(self.content))
             pictures = drawn()
-        code = nodes.literal_block("\n".join(self.content), "\n".join(self.content), language="pycon")
+        text = "\n".join(self.content).rstrip()
+        code = nodes.literal_block(text, text, language="pycon")
         label = self.options.get("alt", "")
         shown = [f'<div class="shown" role="img" aria-label="{label}">{picture}</div>' for picture in pictures]
         if self.arguments:
