@@ -36,7 +36,7 @@ spike.defjvp(lambda p, t: (spike(*p), t[0] / (1 + 5 * jnp.abs(p[0])) ** 2))
 
 
 class Network:
-    """Integrate-and-fire neurons with delays and plastic synapses: states, all that changes."""
+    """Integrate-and-fire neurons with delays and plastic synapses."""
 
     def __init__(self, n, seed):
         k_weight, k_delay, k_sign = jax.random.split(jax.random.key(seed), 3)
@@ -80,7 +80,7 @@ class Network:
         return spikes
 
     def run(self, steps, checkpoint=None):
-        """Firing rates in bins: `[steps / BIN, n]`. Spikes are summed before they are stacked."""
+        """Firing rates in bins, `[steps / BIN, n]`: spikes are summed, then stacked."""
         self.reset()
 
         def one_bin():

@@ -51,7 +51,7 @@ class Rock:
         self.receivers = around(self.size, 96)
 
     def step(self, pressure: jax.Array, shot: jax.Array) -> jax.Array:
-        """One time step; the pressure comes in at a source. Gives what the receivers hear."""
+        """One time step, driven at a source. Gives what the receivers hear."""
         u = self.now.value
         laplacian = sum(
             weight * (jnp.roll(u, shift, axis) + jnp.roll(u, -shift, axis))
@@ -114,7 +114,7 @@ class Inversion:
         return ((heard - self.recorded[i]) ** 2).sum() / (self.recorded**2).mean(0).sum()
 
     def descend(self, checkpoint: object) -> jax.Array:
-        """One step downhill, over all shots. Gives the misfit before it over the recorded energy."""
+        """One step downhill, over all shots. Gives the relative misfit before it."""
         gradient = transform.value_and_grad(
             lambda i: self.misfit(i, checkpoint), states=self.rock.speed
         )
