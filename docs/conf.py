@@ -33,7 +33,6 @@ extensions = [
     "sources",
 ]
 exclude_patterns = ["_build", "_extensions", "inventories", "measured.md"]
-suppress_warnings = ["toc.empty_glob"]  # pages of parts that are not there yet
 nitpicky = True  # a name in a docstring that leads nowhere is a warning
 nitpick_ignore_regex = [("py:class", r"(?!statetransform|jax|numpy).*")]  # field lists take descriptions for types
 
