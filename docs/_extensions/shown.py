@@ -33,7 +33,7 @@ INK = "#010203"
 COLOURS = {
     rf"{INK}|#000000|\bblack\b": "currentColor",
     "#ffffff": "var(--color-background-primary)",
-    "#e5e5e5": "var(--color-background-border)",
+    "#e[56]e[56]e[56]": "var(--color-background-border)",
     "#595959": "var(--color-foreground-secondary)",
 }
 STYLE = {
