@@ -201,7 +201,8 @@ def measure(network, params, rate, pixels, labels, n_steps):
         train_step = make_train_step(loss, params, Adam(params, rate))
         before = st.values(states)
         seconds = common.seconds(lambda train_step=train_step: train_step(pixels, labels))
-        st.update(states, before)
+        for path, state in states.items():  # `st.update` would mind the other batch size
+            state.value = before[path]
         rows.append(
             {
                 "name": name,
