@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import pathlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,15 +33,14 @@ def temporary_bytes(compiled: Any, *args: Any) -> int:
     return compiled.lower(*args).compile().memory_analysis().temp_size_in_bytes
 
 
-def seconds(run: Callable[[], Any], times: int = 3) -> float:
-    """The shortest time of one call, after a first one that compiles."""
-    jax.block_until_ready(run())
-    found = []
-    for _ in range(times):
+def measure(jitted: Any, *args: Any, times: int = 3) -> tuple[int, float]:
+    """Temporary memory and shortest time of what `transform.jit` has made. Runs it."""
+    compiled, found = jitted.lower(*args).compile(), []
+    for _ in range(times + 1):  # the first one warms up
         start = time.perf_counter()
-        jax.block_until_ready(run())
+        jax.block_until_ready(compiled(*args))
         found.append(time.perf_counter() - start)
-    return min(found)
+    return compiled.memory_analysis().temp_size_in_bytes, min(found[1:])
 
 
 def show(what: str, rows: list[tuple[str, int, float]]) -> None:

@@ -200,14 +200,14 @@ def measure(network, params, rate, pixels, labels, n_steps):
         loss = make_loss(network, step, n_steps)
         train_step = make_train_step(loss, params, Adam(params, rate))
         before = st.values(states)
-        seconds = common.seconds(lambda train_step=train_step: train_step(pixels, labels))
+        temporary, seconds = common.measure(train_step, pixels, labels)
         for path, state in states.items():  # `st.update` would mind the other batch size
             state.value = before[path]
         rows.append(
             {
                 "name": name,
                 "residuals": residual_bytes(loss, params, pixels, labels) / 1e6,
-                "temporary": common.temporary_bytes(train_step, pixels, labels) / 1e6,
+                "temporary": temporary / 1e6,
                 "milliseconds": 1e3 * seconds,
             }
         )

@@ -95,7 +95,7 @@ def main() -> None:
         ("20 states", 20),
     ):
         slope = gradient(checkpoint)
-        rows.append((label, common.temporary_bytes(slope), common.seconds(slope)))
+        rows.append((label, *common.measure(slope)))
     common.show("a gradient", rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, options.iterations))

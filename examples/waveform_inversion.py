@@ -215,9 +215,7 @@ def main() -> None:
         (f"a budget of {options.memory}", budget),
     ):
         descend = transform.jit(lambda checkpoint=checkpoint: inversion.descend(checkpoint))
-        rows.append(
-            (label, common.temporary_bytes(descend), common.seconds(descend, times=2))
-        )
+        rows.append((label, *common.measure(descend, times=2)))
         st.update(states, before)
     print(budget.choices[-1])
     common.show(
