@@ -1,10 +1,10 @@
 """JAX's transforms, made aware of mutable state."""
 
 from . import inspect, policies, transform
-from ._binomial.budget import MemoryBudget
-from ._binomial.plan import schedule
+from ._checkpointed_loops.budget import MemoryBudget
+from ._checkpointed_loops.plan import schedule
 from ._core.bulk import update, values
-from ._core.errors import StateAxisError, StateStructureError, StateTraceError, StateTransformError
+from ._core.errors import RetraceWarning, StateAxisError, StateStructureError, StateTraceError, StateTransformError
 from ._core.find import states
 from ._core.state import Param, RandomState, State
 from ._core.values import Values
@@ -14,6 +14,7 @@ __all__ = [
     "MemoryBudget",
     "Param",
     "RandomState",
+    "RetraceWarning",
     "State",
     "StateAxisError",
     "StateStructureError",

@@ -29,7 +29,7 @@ def notes_of(call: Any, kind: type[Exception] = jax.errors.TracerBoolConversionE
     return notes
 
 
-@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit, transform.named_call])
+@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
 def test_a_decision_on_an_argument_names_the_argument(wrap: Any) -> None:
     notes = notes_of(lambda: wrap(lambda x, threshold: x if threshold > 0 else -x)(1.0, 2.0))
     assert "argument `threshold`" in notes

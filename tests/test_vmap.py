@@ -170,7 +170,7 @@ def test_lanes_draw_the_same_where_the_user_says_so() -> None:
 def test_a_random_state_that_is_not_used_does_not_advance() -> None:
     rng, other = RandomState(0), RandomState(1)
     before = jax.random.bits(other.key)
-    transform.vmap(lambda x: jax.random.uniform(rng.split()) + x if other else x)(XS)
+    transform.vmap(lambda x: jax.random.uniform(rng.split()) + x if other is not rng else x)(XS)
     assert jax.random.bits(other.key) == before
 
 

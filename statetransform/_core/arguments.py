@@ -1,27 +1,34 @@
 """Arguments: which are static, which are passed by reference, and how decorators meet methods.
 
-Static values and objects that hold states are no arrays, so they cannot be arguments of a JAX function.
-They are replaced in place by pytree nodes without leaves, whose tree definition says what they are. So no
-index ever shifts, and the tree definition of the arguments is all of a cache key but the abstract values.
+Static values and objects are no arrays, so they cannot be arguments of a JAX function. They are replaced in place by
+pytree nodes without leaves: a `Static`, which holds the value, or a `Reference`, which stands for any object; the
+objects come beside the tree, in order. So no index ever shifts, and no tree definition, which JAX's caches hold for
+ever, holds an object.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import types
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .find import has_states
+from .library import is_ours, is_users_class, is_users_function
 from .state import State
-from .values import Token
+from .structure import is_plain
 
 NO_SELF: Any = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+#: Classes of the standard library whose instances hold what the user put there.
+_HOLDERS = (
+    functools.partial, types.MethodType, types.SimpleNamespace, types.MappingProxyType, set, frozenset,
+    collections.deque, collections.UserDict, collections.UserList, collections.ChainMap,
+)  # fmt: skip
 
 
 @jax.tree_util.register_static
@@ -32,10 +39,7 @@ class Static:
 
     def __init__(self, value: Hashable) -> None:
         self.value = value
-        self.key = (
-            type(value),
-            value,
-        )  # 1, 1.0 and True are equal, but not the same static argument
+        self.key = (_strict(value), value)  # 1, 1.0 and True are equal, but not the same static argument
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and self.key == other.key
@@ -47,123 +51,120 @@ class Static:
         return repr(self.value)
 
 
+def _strict(value: Any) -> Any:
+    """What tells equal values of different types apart, in tuples, too."""
+    if type(value) is tuple:
+        return tuple(map(_strict, value))
+    if type(value) is float:
+        return float, repr(value)
+    return type(value)
+
+
 @jax.tree_util.register_static
-class Ref:
-    """An object passed by reference in the place of itself: a `State`, or something that holds states."""
+class Reference:
+    """In the place of an object that is passed by reference. All are equal: the objects come beside the tree."""
 
-    __slots__ = ("token",)
-
-    def __init__(self, obj: Any) -> None:
-        self.token = token_of(obj)
-
-    @property
-    def value(self) -> Any:
-        """The object."""
-        return self.token.get()
+    __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and self.token is other.token
+        return isinstance(other, Reference)
 
     def __hash__(self) -> int:
-        return hash(self.token)
+        return hash(Reference)
 
     def __repr__(self) -> str:
-        return repr(self.token)
+        return "<by reference>"
 
 
-class _StrongToken:
-    """For the few objects that cannot be referenced weakly."""
+REFERENCE = Reference()
 
-    __slots__ = ("_obj",)
+
+def is_reference(node: Any) -> bool:
+    """Whether a node stands for an object."""
+    return isinstance(node, Reference)
+
+
+def is_node(node: Any) -> bool:
+    """Whether a node stands for a static value or an object."""
+    return isinstance(node, Static | Reference)
+
+
+class ByReference:
+    """Marks a static argument that goes by reference, be it a pytree."""
+
+    __slots__ = ("obj",)
 
     def __init__(self, obj: Any) -> None:
-        self._obj = obj
-
-    def get(self) -> Any:
-        return self._obj
+        self.obj = obj
 
 
-#: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
-identity = object.__hash__
-
-
-class WeakIdDict:
-    """A dict keyed by the identity of objects, which it does not keep alive."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[Any, Any]] = {}
-
-    def get(self, obj: Any) -> Any:
-        """The value for the object, or None."""
-        entry = self._entries.get(identity(obj))
-        return None if entry is None else entry[1]
-
-    def set(self, obj: Any, value: Any) -> None:
-        """Remembers the value until the object dies."""
-        key, entries = identity(obj), self._entries
-        try:
-            anchor: Any = weakref.ref(obj, lambda _: entries.pop(key, None))
-        except TypeError:
-            anchor = obj
-        entries[key] = (anchor, value)
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._entries.clear()
-
-
-_tokens = WeakIdDict()
-
-
-def token_of(obj: Any) -> Any:
-    """The token of any object; the same one for as long as the object lives."""
-    if isinstance(obj, State):
-        return obj._token
-    token = _tokens.get(obj)
-    if token is None:
-        try:
-            token = Token(obj)
-        except TypeError:
-            token = _StrongToken(obj)
-        _tokens.set(obj, token)
-    return token
-
-
-def hide_self(obj: Any) -> Any:
-    """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    return Ref(obj) if jax.tree_util.all_leaves([obj]) else hide(obj)
-
-
-def hide(tree: Any) -> Any:
-    """A pytree with each state, and each object that holds states, replaced by a `Ref`."""
+def hide(tree: Any) -> tuple[Any, list[Any]]:
+    """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
     leaves, treedef = jax.tree.flatten(tree)
-    if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
-        return tree
-    return treedef.unflatten([Ref(leaf) if _is_by_reference(leaf) else leaf for leaf in leaves])
+    objects: list[Any] = []
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, _ARRAYS):
+            continue
+        if isinstance(leaf, ByReference):
+            objects.append(leaf.obj)
+        elif is_by_reference(leaf):
+            objects.append(leaf)
+        else:
+            continue
+        leaves[i] = REFERENCE
+    return (treedef.unflatten(leaves), objects) if objects else (tree, objects)
 
 
-def reveal(tree: Any) -> Any:
+def reveal(tree: Any, objects: Sequence[Any] = ()) -> Any:
     """The reverse of `hide`, also for static arguments."""
-    return jax.tree.map(
-        lambda leaf: leaf.value if isinstance(leaf, Static | Ref) else leaf,
-        tree,
-        is_leaf=lambda leaf: isinstance(leaf, Static | Ref),
-    )
+    return _reveal(tree, iter(objects))
 
 
-def refs_in(treedef: Any) -> list[Any]:
-    """The objects that a hidden pytree refers to, in order."""
-    tree = jax.tree.unflatten(treedef, [None] * treedef.num_leaves)
-    is_ref = lambda leaf: isinstance(leaf, Ref)
-    return [leaf.value for leaf in jax.tree.leaves(tree, is_leaf=is_ref) if is_ref(leaf)]
+def _reveal(tree: Any, objects: Iterator[Any]) -> Any:
+    def shown(leaf: Any) -> Any:
+        if isinstance(leaf, Static):
+            return leaf.value
+        if isinstance(leaf, ByReference):
+            return leaf.obj
+        return next(objects) if isinstance(leaf, Reference) else leaf
+
+    return jax.tree.map(shown, tree, is_leaf=is_node)
 
 
-def _is_by_reference(leaf: Any) -> bool:
+def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., Any]:
+    """The function for arguments in which these objects are hidden."""
+    if not objects:
+        return fun
+
+    @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+    def revealed(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = reveal((args, kwargs), objects)
+        return fun(*args, **kwargs)
+
+    return revealed
+
+
+def hide_self(obj: Any) -> tuple[Any, list[Any]]:
+    """The instance of a method as an argument: as a pytree if it is one, else by reference."""
+    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj]) else hide(obj)
+
+
+def is_by_reference(leaf: Any) -> bool:
+    """Whether an argument goes by reference: what is no array, no scalar, no text and of no library class."""
     if isinstance(leaf, State):
         return True
-    return not isinstance(leaf, _ARRAYS) and not hasattr(leaf, "dtype") and has_states(leaf)
+    if isinstance(leaf, _ARRAYS) or hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
+        return False
+    if isinstance(leaf, types.FunctionType):
+        return is_users_function(leaf)
+    if isinstance(leaf, type):
+        return is_users_class(leaf)
+    kind = type(leaf)
+    if isinstance(leaf, _HOLDERS):
+        return True
+    if is_ours(kind):
+        return hasattr(leaf, "__wrapped__")
+    return is_users_class(kind) and not hasattr(kind, "__jax_array__")
 
 
 class StaticArguments:
@@ -192,7 +193,7 @@ class StaticArguments:
     def hide(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Puts `Static` in the place of each static argument that was given.
+        """Puts `Static` or `ByReference` in the place of each static argument that was given.
 
         Args:
           args, kwargs: the arguments, without `self`.
@@ -208,6 +209,14 @@ class StaticArguments:
         args = tuple(self._static(arg, label(i)) if i in positions else arg for i, arg in enumerate(args))
         kwargs = {key: self._static(arg, repr(key)) if key in names else arg for key, arg in kwargs.items()}
         return args, kwargs
+
+    def split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool
+    ) -> tuple[dict[int, Any], dict[str, Any]]:
+        """The static arguments among those given, by position and by name."""
+        hidden, hidden_kwargs = self.hide(args, kwargs, has_self)
+        static = {i: args[i] for i, arg in enumerate(hidden) if isinstance(arg, Static | ByReference)}
+        return static, {k: kwargs[k] for k, arg in hidden_kwargs.items() if isinstance(arg, Static | ByReference)}
 
     def _resolve(self, parameters: tuple[str, ...] | None, n_args: int) -> tuple[set[int], set[str]]:
         total = n_args if parameters is None else len(parameters)
@@ -226,7 +235,7 @@ class StaticArguments:
         return positions, names
 
     def _static(self, value: Any, label: str) -> Any:
-        if isinstance(value, Static):
+        if isinstance(value, Static | ByReference):
             return value
         try:
             hash(value)
@@ -237,13 +246,9 @@ class StaticArguments:
                 "pass a tuple in place of a list, a frozen dataclass in place of a dict; "
                 "or leave the argument out of static_argnums/static_argnames so that it is traced."
             ) from error
-        if isinstance(value, State) or (not _is_plain(value) and has_states(value)):
-            return Ref(value)  # identity, held weakly: a cache must not keep a model alive
-        return Static(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | complex | str | bytes | type | None)
+        # An object goes by reference: what of it counts is what the function looks up, and no cache keeps it alive.
+        is_value = is_plain(value) or not (isinstance(value, tuple | frozenset) or is_by_reference(value))
+        return Static(value) if is_value else ByReference(value)
 
 
 def integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -273,3 +278,37 @@ def name_of(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__qualname__", None) or type(fun).__qualname__
+
+
+def named_arguments(
+    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool] | None = None
+) -> list[tuple[str, Any]]:
+    """The leaves of the arguments, each with a name as the user would write it: `params['w']`.
+
+    >>> named_arguments(lambda p, *xs, **more: None, ({"w": 1.0}, 2.0), {"z": 3.0})
+    [("p['w']", 1.0), ('xs[0]', 2.0), ("more['z']", 3.0)]
+    """
+    named = []
+    for name, part in _parts(fun, args, kwargs):
+        leaves = jax.tree_util.tree_leaves_with_path(part, is_leaf=is_leaf)
+        named += [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+    return named
+
+
+def _parts(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The arguments in the order in which JAX flattens them, each with the name of its parameter."""
+    try:
+        parameters = inspect.signature(fun).parameters
+        given = inspect.signature(fun).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return [*[(f"args[{i}]", arg) for i, arg in enumerate(args)], *sorted(kwargs.items())]
+    parts: list[tuple[str, Any]] = []
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            parts += [(f"{name}[{i}]", arg) for i, arg in enumerate(given.get(name, ()))]
+        elif name in given and name not in kwargs and parameter.kind is not parameter.VAR_KEYWORD:
+            parts.append((name, given[name]))
+    rest = next((name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    # JAX flattens a dict in the order of its keys.
+    parts += [(k if k in parameters or rest is None else f"{rest}[{k!r}]", kwargs[k]) for k in sorted(kwargs)]
+    return parts

@@ -33,6 +33,11 @@ class Culprit:
         of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
         self.tracers = [tracer for tracer in _tracers_in(error) if of_these(tracer)][:1]
 
+    def unexplained(self) -> Exception:
+        """The error, with a note that does not know where the value came from."""
+        self.error.add_note(_note([]))
+        return self.error
+
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
         names = jaxpr.debug_info.arg_names or ()

@@ -104,6 +104,40 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def kept_tracer(cls, owner: Any, name: str, was_state: bool) -> StateTraceError:
+        """A plain attribute was given a traced value."""
+        where = f"attribute {name!r} of a {type(owner).__name__}"
+        if was_state:
+            return cls(
+                f"{where} was a State and was given a traced value in its place. It is the state again.\n"
+                f"Write the state's value: `self.{name}.value = ...`."
+            )
+        return cls(
+            f"{where} was given a traced value, which means nothing once the trace has ended. It has its earlier "
+            "value again.\n"
+            f"Return the value, or make the attribute a state: `self.{name} = State(...)` before the call, and "
+            f"`self.{name}.value = ...` inside."
+        )
+
+    @classmethod
+    def read_in_backward_rule(cls, state: Any) -> StateTraceError:
+        """A backward rule reads what its own call has changed."""
+        return cls(
+            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so what it holds now is not "
+            "what it held then.\n"
+            "Pass it in the residuals: return the value that the rule needs from the forward rule."
+        )
+
+    @classmethod
+    def read_in_rule_only(cls, state: Any) -> StateTraceError:
+        """A rule that is staged reads a state that the function does not read."""
+        return cls(
+            f"The derivative rule reads {describe(state)}, which the function itself does not read; here the rule runs "
+            "after the call, when the value is gone.\n"
+            "Read the state in the function, too, or pass its value as an argument."
+        )
+
+    @classmethod
     def written_in_predicate(cls, state: Any) -> StateTraceError:
         """The condition of a `while_loop` writes."""
         return cls(
@@ -140,12 +174,12 @@ class StateStructureError(StateTransformError, TypeError):
         return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
 
     @classmethod
-    def rule(cls, where: str, states: Any, tokens: Any) -> StateStructureError:
+    def rule(cls, where: str, states: Any, others: Any) -> StateStructureError:
         """A derivative rule writes other states than the function."""
         names = lambda members: ", ".join(describe(state) for state in members) or "no state"
         return cls(
             f"{where}: the function writes {names(states)}, but its rule writes "
-            f"{names([token.get() for token in tokens])}. The rule runs in place of the function, so it has to "
+            f"{names(others)}. The rule runs in place of the function, so it has to "
             "write the same states: call the function's own helper in both."
         )
 
@@ -183,12 +217,24 @@ class StateAxisError(StateTransformError, ValueError):
             "`state_axes={state: None}`."
         )
 
-    @classmethod
-    def unreachable_rng(cls, state: Any) -> StateAxisError:
-        """A random state that could not be split over the lanes in advance."""
-        return cls(
-            f"vmap: {describe(state)} is to draw different numbers in each lane, but it was not found from the "
-            "function or its arguments, so it could not be split before the call.\n"
-            "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
-            "`state_axes={rng: 0}` expects one key per lane."
+
+class RetraceWarning(UserWarning):
+    """A function is traced again and again: slow, but right. The message says why, and what to do."""
+
+    @staticmethod
+    def loose(name: str, state: Any) -> str:
+        """A state to which no path leads."""
+        return (
+            f"{name} uses {describe(state)}, but no path that can be followed leads from the function or its arguments "
+            "to it, so nobody would notice if another state took its place: the trace serves this call only, and the "
+            "function is traced at every call. Pass the state as an argument, or make it an attribute of an object "
+            "that the function gets or closes over."
+        )
+
+    @staticmethod
+    def repeated(name: str, path: str, before: str, after: str) -> str:
+        """An edge that changes at every call."""
+        return (
+            f"{name} is traced again and again because `{path}` changes: it was {before} and is {after}. Make it a "
+            "`State`, whose value is no part of the trace, or keep it where the function does not look."
         )

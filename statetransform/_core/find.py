@@ -218,7 +218,7 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
     for name, child in (fun.__kwdefaults__ or {}).items():
         yield name, (("attr", "__kwdefaults__"), ("item", name)), child
     if through_globals:
-        looked_up, used = _names(fun.__code__)
+        looked_up, used = names_of(fun.__code__)
         for name in looked_up:
             child = fun.__globals__.get(name)
             if isinstance(child, types.FunctionType) and not _is_users(child):
@@ -232,7 +232,7 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_of(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that a function and the functions within it look up in their module, and all that they use.
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
@@ -247,7 +247,7 @@ def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
             looked_up[code.co_names[arg]] = None
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            inner_looked_up, inner_used = _names(const)
+            inner_looked_up, inner_used = names_of(const)
             looked_up.update(dict.fromkeys(inner_looked_up))
             used.update(dict.fromkeys(inner_used))
     return tuple(looked_up), tuple(used)

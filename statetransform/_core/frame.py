@@ -129,13 +129,17 @@ class Frame:
 
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         """The one rule of writing: into the innermost frame, from the trace in which it runs."""
-        if trace_state() != self._here:
-            raise StateTraceError.raw_write(state)
+        self.check_write(state)
         if state in self.born:
             self.born[state] = value
             return
         self.values[state] = value
         self.sites[state] = site or user_site()
+
+    def check_write(self, state: State) -> None:
+        """Refuses a write that cannot be carried out of here."""
+        if trace_state() != self._here:
+            raise StateTraceError.raw_write(state)
 
     def create(self, state: State, value: Any) -> None:
         """A state that was made here; it is held weakly, to see whether it outlives the function."""
@@ -214,6 +218,8 @@ def leave(
         for state, value in (*written, *born):
             state._value = value
         return
+    for state, _ in written:
+        frame.check_write(state)
     for state, value in born:
         frame.create(state, value)
     for state, value in written:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .arguments import StaticArguments, hide
+from .arguments import StaticArguments, hide, reveal
 from .frame import read
 from .lift import Lift, Staged
-from .stage import Record, TraceCache
+from .stage import Call, TraceCache
 from .state import State
 from .values import Values
 from .wrapper import decorate
@@ -24,15 +25,24 @@ class Functionalized:
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._cache = TraceCache()
 
-    def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    @property
+    def history(self) -> Any:
+        """The traces made so far, for `inspect.explain_retrace`."""
+        return self._cache.log
+
+    def __repr__(self) -> str:
+        return f"<functionalized {self.__wrapped__!r}>"
+
+    def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=False)
-        return hide((args, kwargs))
+        (args, kwargs), objects = hide((args, kwargs))
+        return args, kwargs, objects
 
-    def trace(self, *args: Any, **kwargs: Any) -> Record:
+    def trace(self, *args: Any, **kwargs: Any) -> Call:
         """Traces the function for the types of these arguments; nothing is written."""
-        args, kwargs = self._hide(args, kwargs)
-        return self._cache.find(self.__wrapped__, args, kwargs)[1]
+        args, kwargs, objects = self._hide(args, kwargs)
+        return self._cache.find(self.__wrapped__, args, kwargs, objects)
 
     def values(self, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""
@@ -49,7 +59,8 @@ class Functionalized:
         Returns:
           The output, and the values afterwards of all states in `values` and of those written.
         """
-        args, kwargs = self._hide(args, kwargs)
+        args, kwargs, objects = self._hide(args, kwargs)
+        args, kwargs = reveal((args, kwargs), objects)
         lift = Lift(self.__wrapped__)
         out, written, born = lift.call(values, args, kwargs)
         return lift.reveal(values, out, written, born)
@@ -113,7 +124,18 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(jax_transform, updated=())
     def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        around = lambda body: jax_transform(body, *args, **kwargs)
-        return decorate(Staged, fun, around=around)
+        return decorate(Staged, fun, around=_Applied(jax_transform, args, tuple(sorted(kwargs.items()))))
 
     return transform
+
+
+@dataclasses.dataclass(frozen=True)
+class _Applied:
+    """A JAX transform with its options; equal ones share traces."""
+
+    transform: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+
+    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        return self.transform(body, *self.args, **dict(self.kwargs))

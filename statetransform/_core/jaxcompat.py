@@ -7,18 +7,22 @@ version number: what is asked is what the object at hand can do, so that a relea
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
 import jax.extend.core as jex
 import jax.extend.linear_util as lu
+from jax.extend import source_info_util
 from jax.extend.core import primitives
+from jax.interpreters import ad, batching, mlir
 
 # Exported by `jax.core`, and by no module that JAX documents.
 Tracer = jax.core.Tracer
@@ -107,6 +111,55 @@ def is_tracer_of(value: Any, trace: Any) -> bool:
     return isinstance(value, Tracer) and value._trace is trace
 
 
+def is_batched(value: Any, trace: Any) -> bool:
+    """Whether `value` differs between the lanes of a `vmap` trace.
+
+    What comes out of a function with a derivative rule of its own, or of `shard_map`, is a tracer of the trace even
+    where no lane has a part of it. The dimension says which; no public function does.
+    """
+    return is_tracer_of(value, trace) and value.batch_dim is not None
+
+
+#: Traces under which a function with a derivative rule runs at once. Under any other it is staged, and its rule is
+#: called when the program is differentiated. None of these classes is exported.
+_DIRECT = frozenset({"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"})
+
+
+def _chain(trace: Any) -> Iterator[Any]:
+    """A trace and those around it, from the innermost."""
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def runs_directly() -> bool:
+    """Whether JAX runs functions with derivative rules at once, and stages none of them."""
+    with take_current_trace() as trace:
+        return all(type(each).__name__ in _DIRECT for each in _chain(trace))
+
+
+def lowered(value: Any) -> Any:
+    """A pytree from a trace inside as the present trace sees it: without the tangents that it does not know.
+
+    A rule runs outside of the traces that differentiate by it. The arguments of the function come to it as primals;
+    this does the same for what it closes over. No public function does: `jax.lax.stop_gradient` takes away the tangents
+    of the traces around as well, which second derivatives need.
+    """
+    with take_current_trace() as trace:
+        known = {id(getattr(each, "tag", None)) for each in _chain(trace)}
+    return jax.tree.map(lambda leaf: _lowered(leaf, known), value)
+
+
+def _lowered(leaf: Any, known: set[int]) -> Any:
+    while isinstance(leaf, Tracer) and hasattr(leaf, "primal") and id(getattr(leaf._trace, "tag", None)) not in known:
+        leaf = leaf.primal
+    if isinstance(leaf, Tracer) and hasattr(leaf, "batch_dim"):
+        inner = _lowered(leaf.val, known)
+        if inner is not leaf.val:
+            return type(leaf)(leaf._trace, inner, leaf.batch_dim)  # type: ignore[call-arg]
+    return leaf
+
+
 def typeof(value: Any) -> Any:
     """The abstract value of an array, scalar or tracer; an abstract value is its own."""
     if isinstance(value, jax.Array):
@@ -143,6 +196,121 @@ def close_over_inputs(
         debug_info=info,
     )
     return jaxpr, consts
+
+
+def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
+    """Zeros of an abstract value's type, with more axes in front.
+
+    On a mesh with explicit axes the type has a sharding, and under `shard_map` it says over which axes the values vary.
+    `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
+    """
+    scalar, shape, spec = jax.lax.full((), 0, aval.dtype), (*leading, *aval.shape), aval.sharding.spec
+    if any(name is not None for name in spec):
+        mesh = aval.sharding.mesh
+        with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone
+            sharding = jax.sharding.NamedSharding(mesh, jax.P(*[None] * len(leading), *spec))
+            full = jax.lax.broadcast(scalar, shape, out_sharding=sharding)
+    else:
+        full = jax.lax.broadcast(scalar, shape)
+    varying = tuple(sorted(aval.mat.varying - typeof(full).mat.varying))
+    return jax.lax.pcast(full, varying, to="varying") if varying else full
+
+
+def type_of_carry(value: Any) -> tuple[Any, ...]:
+    """What a loop's carry has to keep: shape and dtype, and what `zeros` says of meshes; not the weak type."""
+    aval = typeof(value)
+    if not isinstance(aval, jax.core.ShapedArray):
+        return (aval,)
+    return aval.shape, aval.dtype, aval.sharding.spec, aval.mat.varying
+
+
+def weak(x: Any) -> Any:
+    """With a weak type, which no public function gives."""
+    return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
+
+
+def is_zero_tangent(dot: Any) -> bool:
+    """Whether a tangent is zero for certain, in a rule of `jax.custom_jvp` with `symbolic_zeros`.
+
+    JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
+    """
+    return type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+
+
+def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:
+    """The residuals that a function of :func:`jax.vjp` holds, and the treedef that makes it out of others.
+
+    It is a pytree, which is documented; that its leaves are the residuals and nothing else is not.
+    """
+    return jax.tree.flatten(pull)
+
+
+def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any]) -> Any:
+    """The part of a jaxpr that computes some of its variables out of some of its inputs.
+
+    `jax.interpreters.partial_eval.dce_jaxpr` keeps only outputs that the jaxpr has; these need not be among them.
+    """
+    needed, eqns = set(outvars), []
+    for eqn in reversed(jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            eqns.append(eqn)
+            needed.update(v for v in eqn.invars if isinstance(v, jex.Var))
+    names = tuple(f"const {i}" for i in range(len(invars)))
+    info = jaxpr.debug_info._replace(arg_names=names, result_paths=None)
+    effects = set().union(*[eqn.effects for eqn in eqns])
+    return jaxpr.replace(invars=list(invars), outvars=list(outvars), eqns=eqns[::-1], debug_info=info, effects=effects)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a tangent or cotangent in the rules of a primitive is zero for certain."""
+    return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
+
+
+def define(
+    primitive: Any,
+    *,
+    run: Callable[..., Any],
+    types: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> None:
+    """Gives a primitive with several outputs its rules, whose tables are in `jax.interpreters`.
+
+    Args:
+      primitive: the primitive.
+      run: evaluates it.
+      types: its abstract outputs.
+      jvp: its outputs and their tangents; None where JAX has a symbolic zero, in and out.
+      transpose: the cotangents of its operands; None for zero, in and out.
+      batch: `batch(lanes, typed, operands, axes, **params)`, where `lanes` are keyword arguments of :func:`jax.vmap`,
+        and `typed` gives the abstract value of all lanes together, along a leading axis, out of that of one.
+    """
+
+    def jvp_rule(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
+        out, moved = jvp(primals, [None if is_zero(dot) else dot for dot in dots], **params)
+        return out, [
+            ad.Zero(typeof(y).to_tangent_aval()) if dot is None else dot for y, dot in zip(out, moved, strict=True)
+        ]
+
+    def transpose_rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> Any:
+        return transpose([None if is_zero(ct) else ct for ct in cotangents], *operands, **params)
+
+    def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if all(operand_axis is None for operand_axis in axes):
+            out = primitive.bind(*operands, **params)
+            return out, [None] * len(out)
+        lanes = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+        typed = lambda aval: jex.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+        return batch(lanes, typed, operands, axes, **params)
+
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = jvp_rule
+    ad.primitive_transposes[primitive] = transpose_rule
+    batching.fancy_primitive_batchers[primitive] = batch_rule
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
 
 
 # JAX unified `Jaxpr` and `ClosedJaxpr` in 0.11. Before, a closed jaxpr wraps an open one in `.jaxpr`.
@@ -243,4 +411,102 @@ def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     def call(*args: Any) -> list[Any]:
         return eval_jaxpr(body, args[: len(consts)], *args[len(consts) :])
 
+    call.__name__ = function_of(jaxpr)[0] or call.__name__
     return opened(jax.make_jaxpr(call)(*avals)), consts
+
+
+def run(jaxpr: Any, *args: Any) -> list[Any]:
+    """The outputs of a jaxpr, closed or open and without constants. Each equation keeps its source."""
+    return eval_jaxpr(opened(jaxpr), consts_of(jaxpr), *args)
+
+
+def bind(primitive: Any, args: Sequence[Any], params: Any) -> list[Any]:
+    """Applies a primitive with the parameters that its equations have.
+
+    The parameters in an equation are not those of `bind` for functions with rules of their own, whose jaxprs have to
+    become callables again; only the primitive knows how, and JAX's interpreters ask it by this method.
+    """
+    out = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]
+
+
+def bind_name(value: Any, name: str) -> Any:
+    """A name for one array, in the encoding that does not depend on `jax_remat3`, as `checkpoint_name` does."""
+    return primitives.name_p.bind(value, name=name)
+
+
+def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, ...], policy: Any) -> list[Any]:
+    """The checkpoint of an open jaxpr without constants, in the encoding that does not depend on `jax_remat3`.
+
+    `jax.checkpoint` asks a policy about other primitives when the flag is set, and honours fewer policies.
+    """
+    params = {"jaxpr": jaxpr, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
+    return list(primitives.remat_p.bind(*args, **params))
+
+
+@contextlib.contextmanager
+def in_place_of(eqn: Any, caller: Any = None) -> Iterator[None]:
+    """What is bound in this context has the source, the name scopes and the configuration of an equation.
+
+    Args:
+      eqn: the equation.
+      caller: another equation, whose source to give instead. JAX traces its own functions once, so that the equations
+        in them have the stack of the first call.
+
+    The interpreters that JAX exports take over the source, but cannot be told what to do with an equation.
+    """
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    traceback = (eqn if caller is None else caller).source_info.traceback
+    with source_info_util.user_context(traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def name_scopes(eqn: Any) -> str:
+    """The name scopes of an equation, as profiles show them."""
+    return str(eqn.source_info.name_stack)
+
+
+class UserFrame(NamedTuple):
+    """One line of a call stack; `column` is None where it is not known."""
+
+    file: str
+    line: int
+    column: int | None
+    function: str
+
+
+_FRAME = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)")
+
+
+def user_frames(eqn: Any, at_most: int) -> list[UserFrame]:
+    """The innermost lines that led to an equation, innermost first, without those of JAX and of Python's library.
+
+    JAX exports the stack as text only, so this reads the text.
+    """
+    lines = source_info_util.summarize(eqn.source_info, num_frames=at_most).split("\n")
+    return [frame for line in reversed(lines) if (frame := _frame(line))]  # JAX prints the outermost line first
+
+
+@functools.lru_cache(maxsize=4096)
+def _frame(text: str) -> UserFrame | None:
+    match = _FRAME.fullmatch(text)
+    if match is None:
+        return None
+    column = int(match["column"]) if match["column"] else None
+    return UserFrame(match["file"], int(match["line"]), column, match["function"])
+
+
+def function_of(jaxpr: Any) -> tuple[str | None, str]:
+    """The name of the function that a jaxpr was traced from, and its file; empty where JAX does not say."""
+    info = getattr(opened(jaxpr), "debug_info", None)
+    where = str(getattr(info, "func_src_info", None) or "")
+    return getattr(info, "func_name", None), where.partition(" at ")[2].rpartition(":")[0]
+
+
+def type_text(aval: Any, short: bool = False) -> str:
+    """A type as printed jaxprs have it: ``f32[3]`` if it is to be short, else ``float32[3]``.
+
+    Shardings and memory spaces are in it where they are not the default, so no text that is made from shape and dtype
+    alone will do.
+    """
+    return aval.str_short(short_dtypes=short) if hasattr(aval, "str_short") else str(aval)

@@ -14,14 +14,14 @@ from typing import Any
 
 import jax
 
-from .arguments import NO_SELF, StaticArguments, WeakIdDict, hide, hide_self, refs_in, reveal
+from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
 from .frame import Frame, read
-from .outcome import Layout, Results, pack
-from .stage import TraceCache
+from .kept import Unshared, cache_of
+from .outcome import Outcome, Results, pack
 from .state import State
 from .values import Values
-from .wrapper import Transformed
+from .wrapper import Transformed, unbound
 
 
 class Lift:
@@ -35,28 +35,26 @@ class Lift:
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
         self._fun = fun
         self._make_frame = make_frame
-        self.layout: Layout | None = None
+        self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
         with self._make_frame() as frame:
             for state, value in values.items():
                 frame.seed(state, value)
-            args, kwargs = reveal((args, kwargs))
-            results, self.layout = pack(frame, self._fun(*args, **kwargs))
+            results, self.outcome = pack(frame, self._fun(*args, **kwargs))
         return results
 
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""
-        assert self.layout is not None
-        return self.layout.finish(out, written, born)
+        assert self.outcome is not None
+        return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:
-        """The output and all values after the call, for who carries the values himself."""
-        layout = self.layout
-        assert layout is not None
+        """The output and the values after the call, for callers that thread the values explicitly."""
+        assert self.outcome is not None
         with Frame() as frame:  # takes what is left, so that nothing reaches the states
-            out = layout.finish(out, written, born)
+            out = self.outcome.finish(out, written, born)
             return out, Values({**values, **frame.written(), **frame.survivors()})
 
 
@@ -68,18 +66,20 @@ def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
     """The method of an instance, or the function itself."""
-    return fun if obj is NO_SELF else types.MethodType(fun, obj)
+    if obj is NO_SELF:
+        return fun
+    return fun.bound_to(obj) if isinstance(fun, Transformed) else types.MethodType(fun, obj)
 
 
 class Direct(Transformed):
     """A function under a transform that runs it directly.
 
-    Subclasses define `_run(fun, args, kwargs)`; objects among the arguments are hidden there.
+    Subclasses define `_run(fun, args, kwargs)`, with the objects among the arguments hidden; `fun` finds them.
     """
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = hide((args, kwargs))
-        return self._run(bind(self.__wrapped__, obj), args, kwargs)
+        (args, kwargs), objects = hide((args, kwargs))
+        return self._run(revealing(bind(self.__wrapped__, obj), objects), args, kwargs)
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it runs")
@@ -116,14 +116,24 @@ class Staged(Transformed):
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
-        self._cache, self._fun, self._leading = cache_of(fun, (around, states))
+        self._fun, self._instance = unbound(fun)
+        self._cache = cache_of(self._fun, (around, _key_of(states)))
+
+    @property
+    def history(self) -> Any:
+        """The traces made so far."""
+        return self._cache.log
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._static:
-            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        args, kwargs = hide((args, kwargs))
-        leading = self._leading if obj is NO_SELF else (hide_self(obj),)
-        return self._cache.call(self._fun, (*leading, *args), kwargs, self._around, self._is_lifted)
+        args, kwargs, objects = self.hidden(obj, args, kwargs)
+        return self._cache.find(self._fun, args, kwargs, objects, self._around, self._is_lifted).run()
+
+
+def _key_of(states: Any) -> Any:
+    """What `states=` adds to the key of a cache, which must not keep the states alive."""
+    if states is None or isinstance(states, type) or callable(states):
+        return states
+    return Unshared()
 
 
 class Differentiated:
@@ -185,35 +195,9 @@ def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
             f"{where}: argnums={index}, but the function was called with {len(args)} positional argument(s)"
         )
     arg = args[index]
-    if not jax.tree.leaves(arg) and refs_in(jax.tree.structure(arg)):
+    if not jax.tree.leaves(arg) and any(map(is_reference, jax.tree.leaves(arg, is_leaf=is_reference))):
         raise TypeError(
             f"{where}: argument {index} is passed by reference (it is a state, or holds states), and nothing can be "
             "differentiated with respect to it. Name the states instead: `states=st.states(model, st.Param)`."
         )
     return index % len(args)
-
-
-_caches = WeakIdDict()  # function -> kind -> TraceCache
-
-
-def cache_of(fun: Callable[..., Any], kind: Any) -> tuple[TraceCache, Callable[..., Any], tuple[Any, ...]]:
-    """The cache for one way to transform a function, how to call the function, and its leading arguments.
-
-    It lives as long as the function. A bound method is made anew at each look-up, so its cache belongs to
-    the function behind it, and the instance becomes an argument.
-    """
-    leading: tuple[Any, ...] = ()
-    if isinstance(fun, types.MethodType):
-        leading = (hide_self(fun.__self__),)
-        fun = fun.__func__
-    caches = _caches.get(fun)
-    if caches is None:
-        caches = {}
-        _caches.set(fun, caches)
-    try:
-        cache = caches.get(kind)
-    except TypeError:  # options that cannot be hashed
-        return TraceCache(), fun, leading
-    if cache is None:
-        cache = caches[kind] = TraceCache()
-    return cache, fun, leading

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .errors import show_site
 from .frame import user_site
-from .values import Token
 
-_KEPT = 200  # traces; who has more needs no list to see that something is wrong
+_KEPT = 200  # traces; with more, no list is needed to see that something is wrong
 #: What a trace depends on besides the function, its arguments and the states.
 SETTINGS = (
     "jax_enable_x64",
@@ -34,20 +34,23 @@ class Traced(NamedTuple):
     """What one trace depended on.
 
     Attributes:
-      arguments: `(args, kwargs)` with abstract values as leaves, and `Static` and `Ref` nodes.
-      reads: the states read, each with the structure of its value and the abstract values of its leaves.
+      arguments: `(args, kwargs)` with abstract values as leaves, and `Static` and `Reference` nodes.
+      reads: the states read by position, each with its name and birthplace, the structure of its value and the abstract
+        values of its leaves.
       statics: static states with their values.
       constants: states left out of the lift, with the addresses of their leaves.
       is_reusable: whether a later call could use the trace.
+      why: where the objects differ from those of the trace before: the path, and what stood and stands there.
       settings: JAX's configuration and mesh.
       site: file and line of the call.
     """
 
     arguments: Any
-    reads: tuple[tuple[Token[Any], Any, tuple[Any, ...]], ...]
-    statics: tuple[tuple[Token[Any], Any], ...]
-    constants: tuple[tuple[Token[Any], tuple[int, ...]], ...]
+    reads: tuple[tuple[str, Any, tuple[Any, ...]], ...]
+    statics: tuple[tuple[str, Any], ...]
+    constants: tuple[tuple[str, tuple[int, ...]], ...]
     is_reusable: bool
+    why: tuple[str, str, str] | None
     settings: dict[str, Any]
     site: tuple[str, int]
 
@@ -66,18 +69,19 @@ class TraceLog:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, record: Any) -> None:
+    def add(self, record: Any, why: tuple[str, str, str] | None = None) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
+        called = [_called(state) for state in record.states]
         flat = map(jax.tree.flatten, jax.tree.unflatten(record.read_tree, record.read_avals))
-        reads = zip(record.read_tokens, flat, strict=True)
         settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
         self._entries.append(
             Traced(
                 record.arguments,
-                tuple((token, treedef, tuple(leaves)) for token, (leaves, treedef) in reads),
-                record.statics,
-                tuple((token, tuple(map(id, leaves))) for token, leaves in record.constants),
-                record.is_reusable,
+                tuple((called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)),
+                tuple((called[i], value) for i, value in record.statics),
+                tuple((called[i], tuple(map(id, leaves))) for i, leaves in record.constants),
+                record.structure is not None,
+                why,
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),
             )
@@ -86,3 +90,8 @@ class TraceLog:
     def clear(self) -> None:
         """Forgets everything."""
         self._entries.clear()
+
+
+def _called(state: Any) -> str:
+    """How tables call a state."""
+    return state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"

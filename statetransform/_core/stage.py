@@ -1,4 +1,4 @@
-"""One trace: states become inputs when they are first read.
+"""One trace: states become inputs when they are first read; and what is kept of it.
 
 A transform that stages needs a pure function whose states are explicit inputs and outputs, but which
 states those are is only known after the body has run. So the body is traced once, by `jax.make_jaxpr`;
@@ -8,25 +8,27 @@ however deep in JAX transforms the read stands; afterwards those equations becom
 The JAX transform may stand around the body during that one trace (`around=jax.checkpoint`): states are
 then operands of its equation like everything that its function closes over, and calling the record
 re-binds one equation, not the body's.
+
+A `Record` knows positions and no objects, so it serves all objects of the structure that it was traced for: it numbers
+the states in use, those read first. A `Call` is a record together with the states that one call has found.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 
 from . import keys
-from .arguments import refs_in, reveal, token_of
+from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
-from .errors import StateTraceError, describe
-from .frame import Frame, read, read_outside
-from .guard import Guard
+from .errors import RetraceWarning, StateTraceError, describe
+from .frame import Frame, leave, read, read_outside, stack
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -37,18 +39,19 @@ from .jaxcompat import (
     typeof,
 )
 from .log import TraceLog
-from .outcome import Layout, pack
+from .match import Other, Settled, Structure, brief, said_of
+from .outcome import Outcome, pack, reveal_output
 from .room import with_room
 from .state import State
-from .values import Token
+from .structure import Recorder, identity, same_plain
 
 read_p = jex.Primitive("read_state")
 read_p.multiple_results = True
 
 
 @read_p.def_abstract_eval
-def _read_abstract(*, state: Any, avals: tuple[Any, ...]) -> list[Any]:
-    del state
+def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
+    del position
     return list(avals)
 
 
@@ -84,7 +87,7 @@ class StagedFrame(Frame):
             return value
         avals = tuple(typeof(leaf) for leaf in leaves)
         with set_current_trace(self._trace):
-            inputs = read_p.bind(state=state._token, avals=avals) if leaves else []
+            inputs = read_p.bind(position=len(self.reads), avals=avals) if leaves else []
         self.reads[state] = (treedef, avals)
         self.inputs += inputs
         value = treedef.unflatten(inputs)
@@ -105,49 +108,81 @@ class StagedFrame(Frame):
         with take_current_trace() as trace:
             self._body_trace = trace
 
-    def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
+    def check_write(self, state: State) -> None:
+        super().check_write(state)
         if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
             raise StateTraceError.not_lifted(state)
-        super().write(state, value, site)
+
+
+def is_staging() -> bool:
+    """Whether a transform of this package that stages is active in this thread."""
+    frame = stack.frame
+    while frame is not None and not isinstance(frame, StagedFrame):
+        frame = frame.parent
+    return frame is not None
 
 
 class Record:
     """One trace of a function: a jaxpr from arguments and states read to results.
 
+    Positions count the states in use; the first `len(read_trees)` of them are read.
+
     Attributes:
-      layout: whose values the results are.
-      read_tokens: the states read, in the order of their inputs.
-      read_tree: the tree definition of the list of their values.
-      read_avals: the abstract values of all their leaves.
-      statics, constants: tokens with the values that the trace took for granted.
+      signature: the types of the arguments that it was traced for.
+      arguments: the same as `(args, kwargs)`, with abstract values as leaves.
+      read_tree, read_avals: the tree definition of the list of the values read, and the abstract values of its leaves.
+      written: the positions of the written states, in the order of their values.
+      sites: where each of them was written.
+      static_written, statics: positions with values that the trace wrote, or took for granted.
+      constants: positions of states left out of the lift, with the leaves that the trace took for granted.
       out_tree: the tree definition of the results.
-      guard: finds the states again from the function and the objects among its arguments.
+      out_objects: the registers of the objects in the output.
+      structure: of the objects that it serves; None when it serves one call only.
+      kept: what transforms keep with it.
     """
 
-    def __init__(self, frame: StagedFrame, layout: Layout, jaxpr: Any, consts: Any, out_tree: Any) -> None:
-        self.layout: Layout = layout
-        self.signature: Any = None  # the types of the arguments that it was traced for
-        self.arguments: Any = None  # the same as `(args, kwargs)`, with abstract values as leaves
+    def __init__(self, frame: StagedFrame, outcome: Outcome, jaxpr: Any, consts: Any, out_tree: Any) -> None:
+        self.signature: Any = None
+        self.arguments: Any = None
         self.jaxpr: Any = jaxpr
         self.consts: Any = consts
         self.out_tree: Any = out_tree
-        self.read_tokens: tuple[Token[State], ...] = tuple(state._token for state in frame.reads)
+        self.n_reads: int = len(frame.reads)
         self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
         self.read_avals: tuple[Any, ...] = tuple(aval for _, avals in frame.reads.values() for aval in avals)
-        self.statics: tuple[tuple[Token[State], Any], ...] = tuple(
-            (state._token, value) for state, value in frame.statics.items()
-        )
-        self.constants: tuple[tuple[Token[State], list[Any]], ...] = tuple(
-            (state._token, leaves) for state, leaves in frame.constants.items()
-        )
-        self.is_reusable: bool = layout.is_reusable and not any(
-            isinstance(leaf, Tracer) for leaf in [*consts, *[x for _, xs in self.constants for x in xs]]
-        )
+        others = [*outcome.written, *frame.statics, *[s for s, _ in outcome.static_written], *frame.constants]
+        #: The states of the call that traced; `settle` lets go of them.
+        self.states: list[State] = list(dict.fromkeys([*frame.reads, *others]))
+        position = {state: i for i, state in enumerate(self.states)}
+        self.written: tuple[int, ...] = tuple(position[state] for state in outcome.written)
+        self.sites: dict[int, Any] = {position[s]: site for s, site in outcome.sites.items() if s in position}
+        self.static_written = tuple((position[state], value) for state, value in outcome.static_written)
+        self.statics = tuple((position[state], value) for state, value in frame.statics.items())
+        self.constants = tuple((position[state], leaves) for state, leaves in frame.constants.items())
+        self.has_nodes: bool = outcome.has_nodes
+        self.is_closed: bool = outcome.is_closed
+        self._firsts: list[list[State]] = [outcome.born]
+        self._blanks = [state._blank() for state in outcome.born]
+        self.out_objects: tuple[int, ...] = ()
+        self._objects: list[Any] | None = outcome.objects
+        self.structure: Structure | None = None
+        self.kept: dict[Any, Any] = {}
+        self._owners: list[Any] = []
+
+    @property
+    def has_births(self) -> bool:
+        """Whether a call makes states."""
+        return bool(self._blanks)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but ordinary values of written states comes out."""
+        return not (self._blanks or self.static_written or self.has_nodes)
 
     @property
     def created(self) -> list[State]:
         """The states that a call makes; not those of any particular call."""
-        return self.layout.created
+        return list(self._firsts[0] if self._firsts else self._blanks)
 
     @property
     def in_avals(self) -> list[Any]:
@@ -159,36 +194,15 @@ class Record:
         """The abstract values of the results, in their structure."""
         return self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
 
-    @property
-    def reads(self) -> list[State]:
-        """The states read, in the order of their inputs."""
-        return [state for token in self.read_tokens if (state := token.get()) is not None]
-
-    @property
-    def written(self) -> list[State]:
-        """The states written, in the order of their values."""
-        return [state for token in self.layout.written if (state := token.get()) is not None]
-
-    def call(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
-        """Runs the jaxpr with the values of the states by state, of at least those read."""
-        inputs = jax.tree.leaves([values[state] for state in self.reads])
-        return self.bind(jax.tree.leaves((args, kwargs)), inputs)
-
-    def values(self) -> list[Any] | None:
+    def values(self, states: Sequence[State]) -> list[Any] | None:
         """The current leaves of the states read, or None when the trace does not fit their types."""
-        states = [token.get() for token in self.read_tokens]
-        if None in states:
-            return None
-        leaves, treedef = jax.tree.flatten([read(state) for state in states if state is not None])
+        leaves, treedef = jax.tree.flatten([read(state) for state in states[: self.n_reads]])
         if treedef != self.read_tree or not _same_avals(leaves, self.read_avals):
             return None
-        for token, value in self.statics:
-            state = token.get()
-            if state is None or type(now := read(state)) is not type(value) or now != value:
-                return None
-        for token, constant in self.constants:
-            state = token.get()
-            now = jax.tree.leaves(read(state)) if state is not None else []
+        if any(not same_plain_static(read(states[i]), value) for i, value in self.statics):
+            return None
+        for i, constant in self.constants:
+            now = jax.tree.leaves(read(states[i]))
             if len(now) != len(constant) or any(a is not b for a, b in zip(now, constant, strict=True)):
                 return None
         return leaves
@@ -197,12 +211,152 @@ class Record:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
         return self.out_tree.unflatten(eval_jaxpr(self.jaxpr, self.consts, *arguments, *values))
 
+    def settle(self, recorder: Recorder) -> Settled:
+        """Decides after the trace whether it may be kept, and for which structure."""
+        settled = Settled(recorder, self.states)
+        structure = settled.structure
+        if structure is None or not self.is_closed or self._has_tracers():
+            return settled
+        registers = [recorder.register_of(obj) for obj in self._objects or ()]
+        if None not in registers:
+            self.structure = structure
+            self.out_objects = tuple(registers)  # type: ignore[arg-type]
+        return settled
+
+    def let_go(self) -> None:
+        """Forgets the objects of the call that traced."""
+        if self.structure is not None:
+            self.states, self._objects = [], None
+
+    def expires_with(self, roots: Sequence[Any], forget: Callable[[Record], None]) -> None:
+        """Has the record forgotten when an object dies whose arrays are constants of the trace.
+
+        The trace holds these arrays, so it would keep alive what nobody else can reach.
+        """
+        if self.structure is None or not (owners := self.structure.owners_of_arrays(roots)):
+            return
+        this = weakref.ref(self)
+
+        def died(_: Any) -> None:
+            record = this()
+            if record is not None:
+                forget(record)
+
+        self._owners += [weakref.ref(owner, died) for owner in owners]
+
+    def _has_tracers(self) -> bool:
+        constants = [leaf for _, leaves in self.constants for leaf in leaves]
+        return any(isinstance(leaf, Tracer) for leaf in [*self.consts, *constants])
+
+    def objects_at(self, roots: Sequence[Any]) -> list[Any]:
+        """The objects that stand in the output of a call."""
+        if self._objects is not None:
+            return self._objects
+        if not self.out_objects:
+            return []
+        assert self.structure is not None
+        found = self.structure.registers_at(roots)
+        return [found[i] for i in self.out_objects]
+
+    def births(self) -> list[State]:
+        """The states that one call makes, without their values."""
+        try:
+            return self._firsts.pop()
+        except IndexError:
+            return [blank._blank() for blank in self._blanks]
+
+
+class Call:
+    """One call of a function through its record.
+
+    Attributes:
+      record: the trace.
+      states: the states in use, by position.
+      leaves: those of the arguments.
+      values: the leaves of the states read.
+      objects: those that stand in the output.
+    """
+
+    __slots__ = ("leaves", "objects", "record", "states", "values")
+
+    def __init__(
+        self, record: Record, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
+    ) -> None:
+        self.record, self.states, self.leaves, self.values, self.objects = record, states, leaves, values, objects
+
+    def __repr__(self) -> str:
+        made = f", {len(self.created)} created" if self.created else ""
+        states = f"{len(self.reads)} states read, {len(self.written)} written{made}"
+        return f"<trace of {len(self.record.in_avals)} inputs: {states}>"
+
+    @property
+    def reads(self) -> list[State]:
+        """The states read, in the order of their inputs."""
+        return list(self.states[: self.record.n_reads])
+
+    @property
+    def written(self) -> list[State]:
+        """The states written, in the order of their values."""
+        return [self.states[i] for i in self.record.written]
+
+    @property
+    def created(self) -> list[State]:
+        """The states that a call makes; not those of any particular call."""
+        return self.record.created
+
+    @property
+    def jaxpr(self) -> Any:
+        """The jaxpr, from the arguments' leaves and the values read to the results."""
+        return self.record.jaxpr
+
+    @property
+    def consts(self) -> Any:
+        """The values of the jaxpr's constant variables."""
+        return self.record.consts
+
+    @property
+    def in_avals(self) -> list[Any]:
+        """The abstract values of the inputs: the arguments' leaves, then those of the states read."""
+        return self.record.in_avals
+
+    @property
+    def out_avals(self) -> Any:
+        """The abstract values of the results, in their structure."""
+        return self.record.out_avals
+
+    @property
+    def sites(self) -> dict[State, Any]:
+        """Where each written state was written."""
+        return {self.states[i]: site for i, site in self.record.sites.items()}
+
+    def apply(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
+        """Runs the jaxpr with the values of the states by state, of at least those read."""
+        inputs = jax.tree.leaves([values[state] for state in self.reads])
+        return self.record.bind(jax.tree.leaves((args, kwargs)), inputs)
+
+    def run(self) -> Any:
+        """Binds the jaxpr, leaves the states to whoever is outside and returns the output."""
+        return self.finish(*self.record.bind(self.leaves, self.values))
+
+    def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
+        """Leaves the states to whoever is outside and returns the output; once for each call."""
+        record, states = self.record, self.states
+        births = record.births() if record.has_births else []
+        pairs = [(states[i], value) for i, value in zip(record.written, written, strict=True)]
+        pairs += [(states[i], value) for i, value in record.static_written]
+        leave(pairs, zip(births, born, strict=True), self.sites)
+        return reveal_output(out, births, self.objects) if record.has_nodes else out
+
+
+def same_plain_static(x: Any, y: Any) -> bool:
+    """Whether a static state's value is the one that a trace took for granted."""
+    return x is y or same_plain(x, y)
+
 
 def signature_of(arguments: Any) -> Any:
-    """Structure, shapes, dtypes and weak types of arguments."""
+    """Structure, shapes, dtypes, weak types and shardings of arguments."""
     leaves, treedef = jax.tree.flatten(arguments)
-    avals = [typeof(leaf) for leaf in leaves]
-    return treedef, tuple((aval.shape, aval.dtype, aval.weak_type) for aval in avals)
+    return treedef, tuple([typeof(leaf) for leaf in leaves])
 
 
 def _same_avals(leaves: list[Any], avals: tuple[Any, ...]) -> bool:
@@ -217,16 +371,20 @@ def trace(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    objects: Sequence[Any] = (),
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> Record:
     """Traces a function once, lifting the states that it uses.
 
     Args:
       fun: the function.
       args, kwargs: its arguments, or their abstract values, with static ones and objects hidden.
+      objects: the hidden objects.
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
+      recorder: names the states by the paths that lead to them.
     """
     seen: dict[str, Any] = {"rewrap": lambda tree: tree}
     unwraps_keys = around is not None and keys.is_checking()
@@ -236,13 +394,13 @@ def trace(
         @_named_like(fun)
         def body(*args: Any, **kwargs: Any) -> Any:
             frame.runs_here()
-            args, kwargs = reveal(seen["rewrap"]((args, kwargs)))
+            args, kwargs = reveal(seen["rewrap"]((args, kwargs)), objects)
             try:
                 out = fun(*args, **kwargs)
             except CONCRETIZATION_ERRORS as error:
                 seen["culprit"] = Culprit(error, frame.traces)
                 return seen["culprit"].tracers
-            results, seen["layout"] = pack(frame, out)
+            results, seen["outcome"] = pack(frame, out)
             frame.forget()  # the transform around the body ends before the frame does
             return results
 
@@ -256,15 +414,21 @@ def trace(
             return leaves, frame.inputs
 
     try:
-        with keys.check_later():
-            closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
+        try:
+            with keys.check_later():
+                closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
+        except Exception as error:
+            # The transform around the body met what the body gave it in place of a result.
+            if "culprit" in seen and error is not seen["culprit"].error:
+                raise seen["culprit"].unexplained() from None
+            raise
         frame = seen["frame"]
-        names = [describe(state) for state, (_, avals) in frame.reads.items() for _ in avals]
+        names = [name for state, (_, avals) in frame.reads.items() for name in [describe(state)] * len(avals)]
         is_read = lambda eqn: eqn.primitive is read_p
         jaxpr, consts = close_over_inputs(closed, is_read, names, seen["tree"].num_leaves)
         if "culprit" in seen:
             raise seen["culprit"].explained(jaxpr, names)
-        record = Record(frame, seen["layout"], jaxpr, consts, seen["tree"])
+        record = Record(frame, seen["outcome"], jaxpr, consts, seen["tree"])
         record.signature = signature_of((args, kwargs))
         record.arguments = jax.tree.map(typeof, (args, kwargs))
         return record
@@ -278,69 +442,137 @@ def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 class TraceCache:
-    """The records of one function, by what the trace depended on."""
+    """The records of one function, by what the trace depended on.
 
-    __slots__ = ("_records", "log")
+    Each slot, for the types of the arguments and JAX's configuration, has the records of different structures, the
+    one used last first.
+    """
+
+    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "holder", "log")
+
+    _BOUND = 64  # records in a slot
 
     def __init__(self) -> None:
         self._records = ContextDict()
         self.log = TraceLog()
-
-    def call(
-        self,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        around: Callable[..., Any] | None = None,
-        is_lifted: Callable[[State], bool] | None = None,
-    ) -> Any:
-        """Runs a function through its record: enter, re-bind, leave."""
-        leaves, record, values = self.find(fun, args, kwargs, around, is_lifted)
-        return record.layout.finish(*record.bind(leaves, values))
+        self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
+        self._said: set[str] = set()
+        self.holder: Any = None  # what keeps this for the next wrapper of the function
 
     def find(
         self,
         fun: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        objects: Sequence[Any] = (),
         around: Callable[..., Any] | None = None,
         is_lifted: Callable[[State], bool] | None = None,
-    ) -> tuple[list[Any], Record, list[Any]]:
-        """The leaves of the arguments, the record that fits now, and the values of the states it reads."""
+    ) -> Call:
+        """The call through the record that fits now, traced if there is none.
+
+        Args:
+          fun, around, is_lifted: as in `trace`.
+          args, kwargs: the arguments, with static ones and objects hidden.
+          objects: the hidden objects.
+        """
         leaves, treedef = jax.tree.flatten((args, kwargs))
         key = (treedef, tuple([typeof(leaf) for leaf in leaves]), keys.is_checking())
+        roots = (fun, *objects)
         slot = self._records.current()
-        for record, guard, refs in slot.get(key, ()):
-            if guard.resolve((fun, *[ref.get() for ref in refs])) is not None:
-                values = record.values()
+        known = slot.get(key, ())
+        for i, record in enumerate(known):
+            states = record.structure.match(roots)
+            if states is not None:
+                values = record.values(states)
                 if values is not None:
-                    return leaves, record, values
-        record = trace(fun, args, kwargs, around, is_lifted)
-        self.log.add(record)
-        values = record.values()
-        if values is None:
-            raise AssertionError("a record must fit the states it was just traced with")
-        if record.is_reusable:
-            self._remember(slot, key, fun, record)
-        return leaves, record, values
+                    if i:
+                        slot[key] = (record, *known[:i], *known[i + 1 :])
+                    return Call(record, states, leaves, values, record.objects_at(roots))
+        record = self.trace(fun, args, kwargs, objects, around, is_lifted, known)
+        states = record.states
+        values = record.values(states)
+        if values is None:  # another thread gave a state a new type meanwhile
+            return self.find(fun, args, kwargs, objects, around, is_lifted)
+        found = Call(record, states, leaves, values, record.objects_at(roots))
+        if record.structure is not None:
+            slot[key] = (record, *slot.get(key, ()))[: self._BOUND]
+            record.expires_with(roots, functools.partial(_drop, weakref.ref(self), slot, key))
+        record.let_go()
+        return found
 
-    def _remember(self, slot: dict[Any, Any], key: Any, fun: Callable[..., Any], record: Record) -> None:
-        objects = refs_in(key[0])
-        guard = Guard((fun, *objects), states_of(record))
-        entry = (record, guard, [token_of(obj) for obj in objects])
-        slot[key] = [entry, *[entry for entry in slot.get(key, ()) if entry[1].is_alive]]
-        for obj in objects:  # records about an object that is gone are of no use to anybody
-            with contextlib.suppress(TypeError):
-                weakref.finalize(obj, slot.pop, key, None).atexit = False
+    def trace(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any],
+        around: Callable[..., Any] | None = None,
+        is_lifted: Callable[[State], bool] | None = None,
+        known: Sequence[Record] = (),
+    ) -> Record:
+        """Traces, and says of what will make it trace again; `known` are the records that did not fit."""
+        roots = (fun, *objects)
+        why = self._why(known, roots, fun, args, kwargs)
+        recorder = Recorder(roots)
+        with recorder:
+            record = trace(fun, args, kwargs, objects, around, is_lifted, recorder)
+        leak = recorder.leaked()
+        if leak is not None:
+            raise StateTraceError.kept_tracer(*leak)
+        settled = record.settle(recorder)
+        self.log.add(record, why)
+        self._warn(fun, args, kwargs, objects, settled, why)
+        return record
+
+    def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
+        """The first thing in which the objects differ from those of the last record: path, before, now."""
+        for record in known:
+            structure = record.structure
+            try:
+                structure.registers_at(roots)
+            except Other as other:
+                path = structure.path(other.edge, root_names(fun, args, kwargs))
+                before = said_of(other.edge)
+                return path, before, brief(other.now) if not isinstance(other.now, str) else other.now
+        return None
+
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], settled: Settled, why: Any) -> None:
+        name = getattr(fun, "__qualname__", type(fun).__qualname__)
+        for state in settled.loose:
+            text = RetraceWarning.loose(name, state)
+            if text not in self._said:
+                self._said.add(text)
+                warnings.warn(text, RetraceWarning, stacklevel=2)
+        if settled.changed is not None:
+            edge, before, after = settled.changed
+            path = settled.path(edge, root_names(fun, args, kwargs))
+            why = path, before, after
+        names = tuple(filter(None, root_names(fun, args, kwargs)))
+        if why is None or why[0] in names or not why[0].startswith(names):
+            self._repeats = ((), 0)
+            return
+        path, before, after = why
+        # The same edge of the same objects: layers that differ from one another are traced once each.
+        this = (path, *map(identity, objects))
+        count = self._repeats[1] + 1 if self._repeats[0] == this else 1
+        self._repeats = (this, count)
+        if count >= 3 and path not in self._said:
+            self._said.add(path)
+            warnings.warn(RetraceWarning.repeated(name, path, before, after), RetraceWarning, stacklevel=2)
 
     def clear(self) -> None:
         """Forgets every trace."""
         self._records.clear()
         self.log.clear()
+        self._repeats = ((), 0)
 
 
-def states_of(record: Record) -> list[State]:
-    """All the states that a record has to do with."""
-    tokens = [*record.read_tokens, *record.layout.written, *[token for token, _ in record.statics]]
-    tokens += [token for token, _ in (*record.layout.static_written, *record.constants)]
-    return [state for token in dict.fromkeys(tokens) if (state := token.get()) is not None]
+def _drop(cache: Callable[[], Any], slot: dict[Any, Any], key: Any, record: Record) -> None:
+    if cache() is not None:
+        slot[key] = tuple(r for r in slot.get(key, ()) if r is not record)
+
+
+def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:
+    """How the user calls the roots: the function, and the objects among the arguments."""
+    named = named_arguments(fun, args, kwargs, is_leaf=is_reference)
+    return ["", *(name for name, leaf in named if is_reference(leaf))]

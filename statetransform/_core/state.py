@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Generic, Literal, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import TypeVar
 
 from .errors import StateTraceError, describe
 from .frame import UNSET, peek, read, stack, user_site
+from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level, typeof
+from .not_arrays import NotAnArray
 from .values import Token
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
 _CHECKED = (jax.Array, *_SCALARS)  # of these every value is one that JAX can hold
+_OWN_SLOTS = ("_name", "_static", "_metadata", "_created")
+
+T = TypeVar("T", default=Any)
 
 
-class State:
+class State(NotAnArray, Generic[T]):
     """One mutable cell that holds a pytree of arrays.
 
     Reading and writing `value` is all that a stateful program needs; the transforms of
@@ -38,8 +45,12 @@ class State:
       **metadata: anything else to remember about the state, see `metadata`.
 
     Raises:
-      TypeError: the value has a leaf that is no array, or is static and not hashable.
+      TypeError: the value has a leaf that is no array, or is static and not hashable; or the state itself stands where
+        an array is needed (write `.value`).
       StateTraceError: on a write inside a raw JAX transform, see `StateTraceError`.
+
+    Warns:
+      UserWarning: a keyword argument looks like `name` or `static` with a letter wrong.
 
     Example:
       >>> import jax.numpy as jnp
@@ -57,7 +68,37 @@ class State:
 
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("__eq__", "__hash__"):
+            if getattr(cls, name) is not getattr(object, name):
+                raise TypeError(
+                    f"{cls.__qualname__} defines `{name}`, but states are told apart by identity: two that are equal "
+                    "would be taken for one. Give the comparison a name of its own, or compare `.value`."
+                )
+            # As methods of its own, so that `@dataclass` does not add others.
+            setattr(cls, name, getattr(object, name))
+
+    # Scalars and NumPy arrays are given back as they are until a transform writes the state.
+    @overload
+    def __init__(self, value: T, *, static: Literal[True], name: str | None = None, **metadata: Any) -> None: ...
+    @overload
+    def __init__(
+        self: State[Any],
+        value: complex | np.ndarray[Any, Any] | np.generic,
+        *,
+        name: str | None = None,
+        static: bool = False,
+        **metadata: Any,
+    ) -> None: ...
+    @overload
+    def __init__(self, value: T, *, name: str | None = None, static: bool = False, **metadata: Any) -> None: ...
     def __init__(self, value: Any, *, name: str | None = None, static: bool = False, **metadata: Any) -> None:
+        for key in metadata:
+            _warn_of_slip(key)
+        self._begin(value, name, static, metadata)
+
+    def _begin(self, value: Any, name: str | None, static: bool, metadata: dict[str, Any]) -> None:
         self._name = name
         self._static = static
         self._metadata = metadata
@@ -68,18 +109,18 @@ class State:
         frame = stack.frame
         if frame is not None:
             frame.create(self, value)
-        elif not static and not is_top_level() and has_tracer(value):
-            raise StateTraceError.raw_creation(self)
+        elif not static and has_tracer(value):
+            raise StateTraceError.leaked_tracer(self) if is_top_level() else StateTraceError.raw_creation(self)
         else:
             self._value = value
 
     @property
-    def value(self) -> Any:
+    def value(self) -> T:
         """The whole value; inside a transform, the one that the running function sees."""
         return read(self)
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: T) -> None:
         self._check(value)
         frame = stack.frame
         if frame is not None:
@@ -94,6 +135,7 @@ class State:
     @property
     def name(self) -> str | None:
         """What error messages and tables call the state."""
+        _looked_up(self, "name")
         return self._name
 
     @property
@@ -104,6 +146,7 @@ class State:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The further keyword arguments that the state was created with, read-only."""
+        _looked_up(self, "metadata")
         return MappingProxyType(self._metadata)
 
     def __getitem__(self, index: Any) -> Any:
@@ -116,7 +159,7 @@ class State:
     def __setitem__(self, index: Any, value: Any) -> None:
         held = read(self)
         if isinstance(held, jax.Array | np.ndarray):
-            self.value = jnp.asarray(held).at[index].set(value)
+            self.value = jnp.asarray(held).at[index].set(value)  # type: ignore[assignment]
         elif index is Ellipsis:
             self.value = value
         else:
@@ -151,7 +194,7 @@ class State:
             "name": self._name,
             "static": self._static,
             "metadata": self._metadata,
-            "attributes": getattr(self, "__dict__", {}),
+            "attributes": self._attributes(),
         }
 
     def _replicate(self, parts: dict[str, Any], copier: Any = copy.copy, *args: Any) -> State:
@@ -161,14 +204,26 @@ class State:
         rest = {key: copier(parts[key], *args) for key in ("metadata", "attributes")}
         return _rebuild(type(self), {**parts, **rest, "value": value})
 
+    def _attributes(self) -> dict[str, Any]:
+        """What a subclass has added, in its `__dict__` and in slots."""
+        found = dict(getattr(self, "__dict__", {}))
+        for cls in type(self).__mro__[: type(self).__mro__.index(State)]:
+            slots = cls.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                is_private = slot.startswith("__") and not slot.endswith("__")
+                name = f"_{cls.__name__.lstrip('_')}{slot}" if is_private else slot
+                if slot not in ("__dict__", "__weakref__") and hasattr(self, name):
+                    found[name] = getattr(self, name)
+        return found
+
     def _blank(self) -> State:
         """A state like this one, without its value."""
         blank = object.__new__(type(self))
-        for slot in ("_name", "_static", "_metadata", "_created"):
+        for slot in _OWN_SLOTS:
             setattr(blank, slot, getattr(self, slot))
         blank._token = Token(blank)
         blank._value = UNSET
-        for key, item in getattr(self, "__dict__", {}).items():
+        for key, item in self._attributes().items():
             setattr(blank, key, item)
         return blank
 
@@ -193,13 +248,19 @@ class State:
                     )
 
 
-class Param(State):
+def _looked_up(state: State, name: str) -> None:
+    """Tells who records a trace that the name or the metadata matter to it."""
+    for listener in listening.listeners:
+        listener.looks_up(state, name)
+
+
+class Param(State[T]):
     """A state that is trained: a kind to select by, as in ``st.states(model, Param)``."""
 
     __slots__ = ()
 
 
-class RandomState(State):
+class RandomState(State[jax.Array]):
     """A state that holds a random key and hands out fresh ones.
 
     Args:
@@ -221,6 +282,7 @@ class RandomState(State):
     """
 
     __slots__ = ()
+    _instead = "Write `rng.split()` for a fresh key, `rng.key` for the present one."
 
     def __init__(self, seed_or_key: Any, *, name: str | None = None, **metadata: Any) -> None:
         if not hasattr(seed_or_key, "dtype") or (np.ndim(seed_or_key) == 0 and not _is_typed_key(seed_or_key)):
@@ -257,6 +319,17 @@ def _is_array(leaf: Any) -> bool:
     """Whether JAX can hold a value; numpy also has arrays of text, dates and objects."""
     dtype = getattr(leaf, "dtype", None)
     return isinstance(leaf, _CHECKED) or (dtype is not None and getattr(dtype, "kind", "") not in tuple("OUSMm"))
+
+
+def _warn_of_slip(key: str) -> None:
+    """Speaks of a misspelt option, which would be metadata otherwise; not of a word such as `names` or `mean`."""
+    for meant in ("name", "static"):
+        gaps = range(len(meant))
+        swapped = {meant[:i] + meant[i : i + 2][::-1] + meant[i + 2 :] for i in gaps}
+        slips = swapped | {meant[:i] + meant[i + 1 :] for i in gaps} | {meant[:i] + meant[i] + meant[i:] for i in gaps}
+        if key.lower() in slips:
+            text = f"State: `{key}` is kept as metadata. If `{meant}` was meant, write `{meant}=`."
+            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _is_typed_key(value: Any) -> bool:
@@ -297,7 +370,7 @@ class _Verbatim:
 def _rebuild(kind: type[State], parts: dict[str, Any]) -> State:
     """A state with the given parts, made without calling the `__init__` of a subclass."""
     state = object.__new__(kind)
-    State.__init__(state, parts["value"], name=parts["name"], static=parts["static"], **parts["metadata"])
+    state._begin(parts["value"], parts["name"], parts["static"], parts["metadata"])
     for key, item in parts["attributes"].items():
         setattr(state, key, item)
     return state

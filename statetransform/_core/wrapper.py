@@ -6,10 +6,11 @@ import copy
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .arguments import NO_SELF
+from .arguments import NO_SELF, hide, hide_self
 
 _PARTS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
@@ -24,15 +25,16 @@ class Transformed:
     __wrapped__: Callable[..., Any]
     __name__: str
     __qualname__: str
+    _static: Any = ()
+    _instance: Any = NO_SELF
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         functools.update_wrapper(self, fun, assigned=_PARTS, updated=())
         if getattr(fun, "__isabstractmethod__", False):
             self.__isabstractmethod__ = True
         self.__wrapped__ = fun
-        self._is_method = False
-        if is_method:
-            self.mark_method()
+        self._is_method = is_method
+        self._owners: tuple[weakref.ref[type], ...] = ()
         self._takes_cls = _first_parameter(fun) == "cls"
         self._options = options
         self._caller = self._call_bound
@@ -44,34 +46,74 @@ class Transformed:
         raise TypeError(f"{type(self).__name__} does not say how it is called")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if (self._is_method or self._takes_cls) and args and self._binds(args[0]):
+        if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
             return self._call(args[0], args[1:], kwargs)
         return self._call(NO_SELF, args, kwargs)
 
     def _binds(self, first: Any) -> bool:
         """Whether the first argument is the instance, as in `Heat.step(heat, dt)`."""
-        return self._is_method or (self._takes_cls and isinstance(first, type))
+        if self._is_method or (self._takes_cls and isinstance(first, type)):
+            return True
+        return any((owner := ref()) is not None and isinstance(first, owner) for ref in self._owners)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.mark_method()
+        self.belongs_to(owner)
 
-    def mark_method(self) -> None:
-        """Says that the first argument is an instance; to the transforms below, too, which are called with it."""
+    def belongs_to(self, owner: type) -> None:
+        """Says that instances of a class are `self`; to the transforms below, too, which are called with them."""
         fun: Any = self
         while fun is not None:
             if isinstance(fun, Transformed):
-                fun._is_method = True
+                fun._owners = (*fun._owners, weakref.ref(owner))
             fun = getattr(fun, "__wrapped__", None)
+
+    def bound_to(self, obj: Any) -> Bound:
+        """The method of an instance."""
+        return Bound(self._caller, obj)
+
+    def hidden(
+        self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
+        """Arguments for a trace: the instance in front, static values and objects hidden; and the objects."""
+        obj = self._instance if obj is NO_SELF else obj
+        if self._static:
+            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
+        (args, kwargs), objects = hide((args, kwargs))
+        if obj is NO_SELF:
+            return args, kwargs, objects
+        instance, inner = hide_self(obj)
+        return (instance, *args), kwargs, [*inner, *objects]
+
+    @property
+    def history(self) -> Any:
+        """The traces made so far, for `inspect.explain_retrace`; None where the function runs at every call."""
+        return None
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else Bound(self._caller, obj)
+
+    def with_statics(self, args: Any, kwargs: Any, is_bound: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with `Static` in the place of each static one.
+
+        Args:
+          args, kwargs: the arguments.
+          is_bound: whether they are those of a bound method, so that `self` is not among them.
+        """
+        if not self._static:
+            return args, kwargs
+        if not is_bound and args and self._binds(args[0]):
+            rest, kwargs = self._static.hide(args[1:], kwargs, has_self=True)
+            return (args[0], *rest), kwargs
+        return self._static.hide(args, kwargs, has_self=is_bound or self._instance is not NO_SELF)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} of {self.__wrapped__!r}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         fun = copy.deepcopy(self.__wrapped__, memo)
-        return type(self)(fun, is_method=self._is_method, **self._options)
+        new = type(self)(fun, is_method=self._is_method, **self._options)
+        new._owners = self._owners
+        return new
 
     def __reduce__(self) -> Any:
         return self.__qualname__  # like a function: found again by its name
@@ -149,6 +191,15 @@ def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
             "Options are given by keyword: `@transform.checkpoint(static_argnums=1)`."
         )
     return kind(fun, is_method=False, **options)
+
+
+def unbound(fun: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """The function behind a bound method, which is made anew at each look-up, and the instance."""
+    if isinstance(fun, types.MethodType):
+        return fun.__func__, fun.__self__
+    if isinstance(fun, Bound):
+        return fun.__func__, fun.__self__
+    return fun, NO_SELF
 
 
 def _first_parameter(fun: Callable[..., Any]) -> str | None:

@@ -4,14 +4,13 @@ All functions take a function over states or without, and its arguments; none of
 is data first (`to_dicts()`), and prints as plain text, with `rich` as a table in colour, and as HTML in a notebook.
 """
 
-from .._analysis.live import Moment
-from .._analysis.residuals import Residual
 from ._compare import Candidate, Comparison, compare
 from ._cost import Cost, cost
 from ._fwd_bwd import FwdBwd, fwd_bwd
+from ._origins import Residual
 from ._residuals import Groups, Residuals, print_saved_residuals, residuals
 from ._retrace import Change, Retrace, Retraces, explain_retrace
-from ._timeline import Timeline, timeline
+from ._timeline import Moment, Timeline, timeline
 
 __all__ = [
     "Candidate",

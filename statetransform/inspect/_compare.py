@@ -5,21 +5,20 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from .._analysis.check import check_policy
-from .._analysis.compiled import Compiled, Step, step_of, without_checkpoints
-from .._analysis.policy import Policy
-from .._analysis.remat import checkpointed
-from .._analysis.residuals import list_residuals
-from .._analysis.sizes import format_bytes, format_count
-from .._analysis.split import split
-from .._analysis.staged import Staged, stage
-from ._cost import flops_of
+from .._jaxpr.sizes import format_bytes, format_count
+from ..policies._apply import checkpointed
+from ..policies._policy import Policy
+from ..policies._refuse import check_policy
+from ._cost import Measured, Step, flops_of, step_of, without_checkpoints
+from ._halves import halves_of
+from ._origins import list_residuals
 from ._table import Report, Table
+from ._view import View, view_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +115,16 @@ def _milliseconds(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
-def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **kwargs: Any) -> Comparison:
+def compare(
+    candidates: Mapping[str, Any],
+    /,
+    *args: Any,
+    time: bool = False,
+    argnums: Any = None,
+    states: Any = None,
+    compile: bool = True,
+    **kwargs: Any,
+) -> Comparison:
     """Which checkpointing is worth it: a row per candidate with what is kept, what is recomputed, and what it costs.
 
     Each gradient step is compiled, as by `cost`. FLOPs are the compiler's where no candidate has a loop, or else
@@ -128,13 +136,16 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
         the function that comes first in `args`.
       `*args`, `**kwargs`: the arguments, as for `residuals`.
       time: also run each step a few times, and give the least time.
+      argnums, states: what to differentiate with respect to, as for `residuals`. Policies are for the same gradient.
+      compile: False compiles and runs nothing. FLOPs are then counted, and residuals stand for temporaries.
 
     Returns:
       The candidates, sizes in bytes and times in seconds; marks the best trade-offs between temporaries and FLOPs.
 
     Raises:
-      TypeError: a candidate is neither function nor policy, or there is no function for the policies.
-      ValueError: there are no candidates.
+      TypeError: the candidates are not a mapping, one is neither function nor policy, or there is no function for the
+        policies.
+      ValueError: there are no candidates, or `time` is asked for without `compile`.
 
     References:
       Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), section 4.
@@ -156,12 +167,20 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
       >>> found["plain"].recompute_ratio
       1.0
     """
+    if not isinstance(candidates, Mapping):
+        what = "a function" if callable(candidates) else f"{candidates!r} of type {type(candidates).__name__}"
+        raise TypeError(
+            f"compare takes functions and policies by name, not {what}. Write `compare({{'plain': f, 'dots': "
+            "policies.dots_saveable}, x)`; what one function costs says `cost(f, x)`."
+        )
+    if time and not compile:
+        raise ValueError("compare: only a compiled program can be timed; leave out `compile=False` or `time=True`")
     if not candidates:
         raise ValueError("compare takes at least one candidate: `compare({'plain': f}, x)`")
     base, args = _base(candidates, args)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        measured = _measure(candidates, base, args, kwargs)
+        measured = _measure(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
     notes = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
     has_estimates = any(flops_of(compiled)[2] for _, _, compiled, _ in measured)
     if has_estimates:
@@ -185,22 +204,24 @@ def compare(candidates: Mapping[str, Any], /, *args: Any, time: bool = False, **
 
 
 def _measure(
-    candidates: Mapping[str, Any], base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[str, int, Compiled, Step]]:
-    """For each candidate its name, what it keeps, the compiled step, and the step without checkpoints."""
+    candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool
+) -> list[tuple[str, int, Measured, Step]]:
+    """For each candidate its name, what it keeps, its step, and the step without checkpoints."""
     measured = []
-    of_base = stage(base, args, kwargs) if any(map(_is_policy, candidates.values())) else None
+    of_base = view(base) if any(map(_is_policy, candidates.values())) else None
     for name, candidate in candidates.items():
         if of_base is not None and _is_policy(candidate):
-            staged, plain = _under(of_base, candidate), of_base
+            own, plain = _under(of_base, candidate), of_base
         else:
-            staged = plain = stage(candidate, args, kwargs)
-        kept = sum(record.bytes for record in list_residuals(split(staged)))
-        measured.append((name, kept, step_of(staged).compile(), step_of(without_checkpoints(plain))))
+            own = plain = view(candidate)
+        halves = halves_of(own)
+        kept = sum(record.bytes for record in list_residuals(halves))
+        unchecked = step_of(halves_of(without_checkpoints(plain)))
+        measured.append((name, kept, step_of(halves).measured(compile), unchecked))
     return measured
 
 
-def _plain_flops(plain: Step, compiled: Compiled, is_estimate: bool, known: dict[str, float]) -> float:
+def _plain_flops(plain: Step, compiled: Measured, is_estimate: bool, known: dict[str, float]) -> float:
     """The operations of the program without checkpoints, compiled once where candidates share it."""
     if is_estimate:
         return plain.plain_flops.operations
@@ -208,7 +229,7 @@ def _plain_flops(plain: Step, compiled: Compiled, is_estimate: bool, known: dict
         return flops_of(compiled)[0]
     key = str(plain.jaxpr)
     if key not in known:
-        known[key] = flops_of(plain.compile())[0]
+        known[key] = flops_of(plain.measured())[0]
     return known[key]
 
 
@@ -258,9 +279,9 @@ def _is_policy(candidate: Any) -> bool:
     return parameters[0].name.lstrip("_").startswith("p")
 
 
-def _under(staged: Staged, policy: Any) -> Staged:
+def _under(view: View, policy: Any) -> View:
     """The whole function under a checkpoint with a policy; None is for no checkpoint."""
     if policy is None:
-        return staged
-    again = checkpointed(lambda *xs: staged.fun(*xs), policy=policy)
-    return dataclasses.replace(staged, fun=again)
+        return view
+    again = checkpointed(lambda *xs: view.fun(*xs), policy=policy)
+    return dataclasses.replace(view, fun=again)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from ._table import Table
+from .._core.optional import require
 
-
-def require(module: str, extra: str, what: str) -> Any:
-    """Imports an optional package.
-
-    Raises:
-        ImportError: it is not installed; the message says how to install it.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{what} needs {package}. Install it with `pip install {package}`, "
-            f"or with `pip install 'statetransform[{extra}]'`."
-        ) from error
+if TYPE_CHECKING:
+    from ._table import Table
 
 
 def rich_table(table: Table) -> Any:
@@ -94,7 +80,7 @@ def plot_comparison(comparison: Any, ax: Any = None) -> Any:
     ax.grid(color="0.9")
     ax.set_axisbelow(True)
     ax.legend(loc="best", frameon=True)
-    _place_labels(ax, points, [row.name for row in rows])
+    _place_labels(ax, points, [row.name for row in rows], best)
     return ax
 
 
@@ -102,34 +88,50 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _place_labels(ax: Any, points: list[tuple[float, float]], labels: list[str]) -> None:
-    """Writes a label beside each point, where it covers no other label and no point."""
+_OPAQUE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # so that no line goes through a text
+
+
+def _place_labels(ax: Any, points: list[tuple[float, float]], labels: list[str], line: list[Any]) -> None:
+    """Writes a label beside each point, where it covers no other label, no point and no line."""
     transforms = require("matplotlib.transforms", "plot", "plot()")
     figure = ax.figure
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
     taken = [ax.get_legend().get_window_extent(renderer)] if ax.get_legend() else []
-    for point in points:
-        x, y = ax.transData.transform(point)
-        taken.append(transforms.Bbox.from_extents(x - 7, y - 7, x + 7, y + 7))
+    pixels = [tuple(ax.transData.transform(point)) for point in points]
+    taken += [transforms.Bbox.from_extents(x - 7, y - 7, x + 7, y + 7) for x, y in pixels]
+    lines = list(itertools.pairwise(tuple(ax.transData.transform(point)) for point in line))
     inside = ax.get_window_extent(renderer)
-    look = {"textcoords": "offset points", "fontsize": 9}
-    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-    line = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+    look = {"textcoords": "offset points", "fontsize": 9, "bbox": _OPAQUE, "zorder": 5}
+    thin = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+
+    def is_free(place: Any) -> bool:
+        _, box, lead = place
+        others = [other for other in taken if not (lead and _contains(other, _dot(lead[0])))]
+        is_clear = lead is None or not any(_crosses(lead, other) for other in others)
+        is_alone = not any(box.overlaps(other) for other in taken) and not any(_crosses(ends, box) for ends in lines)
+        return _contains(inside, box) and is_alone and is_clear
+
     for i in sorted(range(len(points)), key=lambda i: (-points[i][1], points[i][0])):  # from top to bottom
         note = ax.annotate(labels[i], points[i], xytext=(0, 0), **look)
-        box = note.get_window_extent(renderer)
-        places = list(_offsets(box.width * 72 / figure.dpi, box.height * 72 / figure.dpi))
-        boxes = []
-        for _, offset in places:
-            note.set_position(offset)
-            boxes.append(note.get_window_extent(renderer).padded(2))
-        free = [_contains(inside, box) and not any(box.overlaps(other) for other in taken) for box in boxes]
-        chosen = free.index(True) if any(free) else 0
-        taken.append(boxes[chosen])
-        is_near, offset = places[chosen]
-        note.remove()
-        ax.annotate(labels[i], points[i], xytext=offset, arrowprops=None if is_near else line, **look)
+        places = _places(note, pixels[i], 72 / figure.dpi)
+        offset, box, lead = next(filter(is_free, places), places[0])
+        note.set_position(offset)
+        taken.append(box)
+        if lead is not None:
+            lines.append(lead)
+            end = ax.transData.inverted().transform(lead[1])
+            ax.annotate("", points[i], xytext=tuple(end), arrowprops=thin, zorder=1)
+
+
+def _places(note: Any, point: tuple[float, float], scale: float) -> list[tuple[Any, Any, Any]]:
+    """Where a label may stand: its offset, its box, and the line to its point if that is not beside it."""
+    box, found = note.get_window_extent(), []
+    for is_near, offset in _offsets(box.width * scale, box.height * scale):
+        note.set_position(offset)
+        box = note.get_window_extent().padded(2)
+        found.append((offset, box, None if is_near else (point, _nearest(point, box))))
+    return found
 
 
 def _offsets(width: float, height: float) -> Any:
@@ -145,6 +147,30 @@ def _offsets(width: float, height: float) -> Any:
         for x in (16, -width - 16):
             for y in (middle + shift, middle - shift):
                 yield False, (x, y)
+
+
+def _dot(point: tuple[float, float]) -> Any:
+    """A point as a box without size."""
+    return require("matplotlib.transforms", "plot", "plot()").Bbox.from_extents(*point, *point)
+
+
+def _nearest(point: tuple[float, float], box: Any) -> tuple[float, float]:
+    """The point of a box that is nearest to another point."""
+    return min(max(point[0], box.x0), box.x1), min(max(point[1], box.y0), box.y1)
+
+
+def _crosses(ends: Any, box: Any) -> bool:
+    """Whether a straight line goes through the inside of a box."""
+    start, end = ends
+    low, high = 0.0, 1.0
+    for a, b, least, most in ((start[0], end[0], box.x0, box.x1), (start[1], end[1], box.y0, box.y1)):
+        if a == b:
+            if not least < a < most:
+                return False
+            continue
+        near, far = sorted(((least - a) / (b - a), (most - a) / (b - a)))
+        low, high = max(low, near), min(high, far)
+    return low < high
 
 
 def _contains(outer: Any, inner: Any) -> bool:
@@ -184,7 +210,7 @@ def plot_timeline(line: Any, ax: Any = None) -> Any:
     share = line.boundary / max(len(line), 1)
     for text, x in (("forward", share / 2), ("backward", (1 + share) / 2)):
         if 0 < line.boundary < len(line):
-            ax.text(x, 0.985, text, transform=ax.transAxes, ha="center", va="top", fontsize=9)
+            ax.text(x, 0.985, text, transform=ax.transAxes, ha="center", va="top", fontsize=9, bbox=_OPAQUE, zorder=5)
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
     return ax
@@ -196,7 +222,7 @@ def _annotate_peak(ax: Any, line: Any, height: float, unit: str) -> None:
     side = "left" if at < 0.5 * len(line) else "right"
     ax.plot([at], [height], "v", color="black", markersize=7)
     ax.annotate(f"peak {height:.3g} {unit}{source}", (at, height), xytext=(0, 12), textcoords="offset points",
-                ha=side, va="bottom", fontsize=9)  # fmt: skip
+                ha=side, va="bottom", fontsize=9, bbox=_OPAQUE, zorder=5)  # fmt: skip
 
 
 def _largest(groups: dict[str, list[int]], length: int) -> dict[str, list[int]]:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from .._analysis.advice import advise
-from .._analysis.residuals import Residual, list_residuals
-from .._analysis.sizes import format_bytes
-from .._analysis.split import split
-from .._analysis.staged import stage
-from ._table import Report, Table
+from .._jaxpr.sizes import format_bytes
+from ._advice import advise
+from ._halves import halves_of
+from ._origins import Residual, list_residuals
+from ._table import Report, Table, folded
+from ._view import view_of
 
 KINDS = ("argument", "state", "constant", "computed", "named")
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")
@@ -106,7 +106,7 @@ class Residuals(Report, Sequence[Residual]):
         title += f" ({totals})" if totals else ""
         has_loops = any(record.iterations > 1 for record in self)
         columns = ["kind", "name", "type", ">bytes", *([">per iteration"] if has_loops else []), "computed by", "at"]
-        return Table(title, columns, [_row(record, has_loops) for record in self], self.notes)
+        return folded(Table(title, columns, [_row(record, has_loops) for record in self], self.notes))
 
 
 def _row(record: Residual, has_loops: bool) -> list[str]:
@@ -161,25 +161,32 @@ def _check_field(key: str, verb: str) -> None:
         raise ValueError(f"residuals do not {verb} by {key!r}; the fields are {', '.join(_FIELDS)}")
 
 
-def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
+def residuals(
+    f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any
+) -> Residuals:
     """What reverse mode keeps of a function for the backward pass: :func:`jax.ad_checkpoint.print_saved_residuals`
     as data, with bytes, over states, and with the names and lines of what is inside loops and compiled functions.
 
     The function is differentiated as `transform.vjp` does it: what it returns, with respect to all arguments and all
-    states that it reads; what it writes is auxiliary. Only if it returns nothing of a floating-point type is it
-    differentiated in the states that it writes. Nothing is computed, and no state is written.
+    states that it reads, or to those that `argnums` and `states` name; what it writes is auxiliary. Only if it returns
+    nothing of a floating-point type is it differentiated in the states that it writes. Nothing is computed, and no
+    state is written.
 
     Args:
       f: a function, bound method, or what a transform makes of one (`transform.jit`, `transform.checkpoint`, ...).
       `*args`, `**kwargs`: its arguments, or `jax.ShapeDtypeStruct` in the place of arrays. Auxiliary output that JAX
         cannot trace is left out.
+      argnums, states: what to differentiate with respect to, as in `transform.grad`: positions of arguments, and a
+        `State` or pytree of them. Without both, all that can be differentiated.
 
     Returns:
       The records, in JAX's order (constants, arguments, states, then what was computed). Sizes are in bytes; a value
       in a loop has the number of iterations as the first dimension of its shape.
 
     Raises:
-      TypeError: `f` is not callable, or JAX cannot differentiate it at these arguments.
+      TypeError: `f` is not callable, JAX cannot differentiate it at these arguments, or what `argnums` and `states`
+        name has no gradient.
+      ValueError: `argnums` names no argument, or a state stands twice in `states`.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -197,13 +204,17 @@ def residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Residuals:
       argument  x     float32[4]     16 B
       state     w     float32[4,4]   64 B               <docte...
       computed        float32[4]     16 B  cos          <docte...
+      >>> inspect.residuals(layer, jnp.ones(4), states=w).totals  # the gradient for `w` alone does not need its value
+      {'argument': 16, 'computed': 16}
     """
-    staged = stage(f, args, kwargs)
-    halves = split(staged)
-    return Residuals(list_residuals(halves), staged.name, advise(staged, halves))
+    view = view_of(f, args, kwargs, argnums, states)
+    halves = halves_of(view)
+    return Residuals(list_residuals(halves), view.name, advise(view, halves))
 
 
-def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+def print_saved_residuals(
+    f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any
+) -> None:
     """Prints what reverse mode keeps, a line for each array: :func:`jax.ad_checkpoint.print_saved_residuals`, with
     states by name.
 
@@ -211,7 +222,7 @@ def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     the equation inside.
 
     Args:
-      f, `*args`, `**kwargs`: as for `residuals`.
+      f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.
 
     Raises:
       TypeError: `f` is not callable, or JAX cannot differentiate it at these arguments.
@@ -228,5 +239,5 @@ def print_saved_residuals(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -
       f32[4,4] from the state 'w'
       f32[4] output of cos from <doctest ...
     """
-    for record in list_residuals(split(stage(f, args, kwargs))):
+    for record in list_residuals(halves_of(view_of(f, args, kwargs, argnums, states))):
         print(record.listed)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .._analysis.staged import named_arguments
-from .._core.arguments import Ref, Static
-from .._core.errors import show_site
+import jax
+
+from .._core.arguments import Static, is_node, named_arguments
 from .._core.functional import Functionalized
+from .._core.jaxcompat import type_text
 from .._core.lift import Direct
-from .._core.log import Traced
 from .._core.wrapper import Bound, Transformed
+from .._jaxpr.sizes import format_bytes, nbytes
+from .._jaxpr.sources import Source
 from ._table import Report, Table
 
 _ABSENT = "not there"
-_UNKNOWN = (
-    "the way to a state leads elsewhere now: a name or attribute was bound anew, a container has grown, or the "
-    "trace was forgotten"
-)
+_SHOWN = 10  # rows of the table for one trace
+_LONG = 60  # characters of a cell, more of which say nothing to a reader
+_WEAK = " (weak)"
+_UNKNOWN = "the trace was forgotten"
 
 
 class Change(NamedTuple):
     """One thing that was new in a trace.
 
     Attributes:
-        what: "argument", "static argument", "object", "state", "static state", "constant", "setting" or "trace".
-        name: of the argument, state or setting.
+        what: "argument", "static argument", "object", "structure", "state", "static state", "constant", "setting" or
+            "trace".
+        name: of the argument, state or setting; for "structure" the path to what is another, as in `self.order`.
         before: what it was in the earlier trace that is closest.
         after: what it is in this one.
     """
@@ -87,15 +91,24 @@ class Retraces(Report, Sequence[Retrace]):
             for change in trace.changes
         ]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to do about traces that need not be."""
+        found = [_advice(change) for trace in self for change in trace.changes]
+        return tuple(dict.fromkeys(note for note in found if note))
+
     def table(self) -> Table:
-        """A row per change."""
+        """A row per change; those that say the same of several leaves are one row."""
         title = f"{self.name} was traced {len(self)} time{'' if len(self) == 1 else 's'}"
         rows = []
         for trace in self:
-            for i, change in enumerate(trace.changes):
-                head = [str(trace.number), show_site(trace.site)] if i == 0 else ["", ""]
-                rows.append([*head, change.what, change.name, change.before, change.after])
-        return Table(title, [">trace", "called at", "what", "name", "before", "now"], rows)
+            changes = _folded(trace.changes)
+            for i, change in enumerate(changes[:_SHOWN]):
+                head = [str(trace.number), Source(*trace.site, "").short] if i == 0 else ["", ""]
+                rows.append([*head, change.what, change.name, _clipped(change.before), _clipped(change.after)])
+            if len(changes) > _SHOWN:
+                rows.append(["", "", "", f"{len(changes) - _SHOWN} more; `to_dicts()` has all", "", ""])
+        return Table(title, [">trace", "called at", "what", "name", "before", "now"], rows, self.notes)
 
 
 def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
@@ -114,7 +127,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
       The last 200 traces since the function was first called or its cache was cleared, oldest first.
 
     Raises:
-      TypeError: this is no such function: `transform.grad` and `transform.vmap` run the function at every call and
+      TypeError: this is not such a function: `transform.grad` and `transform.vmap` run the function at every call and
         keep no trace (put `transform.jit` around them), and of `jax.jit` only JAX knows
         (set `jax_explain_cache_misses`).
 
@@ -141,24 +154,70 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     earlier: list[_Seen] = []
     found = []
-    for number, traced in enumerate(_log_of(owner), start=1):
-        new = _seen(owner, traced)
+    for number, new in enumerate(_traces_of(owner), start=1):
         options = [(_changes(old, new), i) for i, old in enumerate(earlier, start=1)]
         changes, closest = min(
             options,
             key=lambda pair: (len(pair[0]), -pair[1]),
             default=(_changes(_nothing(new), new, is_first=True), None),
         )
-        found.append(Retrace(number, traced.site, closest, tuple(changes)))
+        found.append(Retrace(number, new.site, closest, tuple(changes)))
         earlier.append(new)
     return Retraces(name, found)
 
 
+class _Seen(NamedTuple):
+    """One trace, ready to be compared: arguments and states with their kind, and how to show them."""
+
+    site: tuple[str, int]
+    arguments: dict[str, tuple[str, str]]
+    states: dict[Any, _Value]
+    constants: dict[Any, Any]
+    settings: dict[str, Any]
+    is_reusable: bool
+    why: tuple[str, str, str] | None
+
+
+class _Value(NamedTuple):
+    """What a trace was made for of one state: the type of each leaf by its path, or a static value."""
+
+    what: str
+    name: str
+    leaves: dict[str, str]
+    structure: Any
+    whole: str
+
+
+def _traces_of(owner: Any) -> list[_Seen]:
+    """What was noted of each trace of a function. Nothing else here knows in which form."""
+    fun = getattr(owner, "__wrapped__", owner)
+    fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
+    return [
+        _Seen(
+            traced.site,
+            _arguments(fun, *traced.arguments),
+            _numbered(_value(*read) for read in traced.reads)
+            | _numbered(_Value("static state", name, {}, value, repr(value)) for name, value in traced.statics),
+            dict(traced.constants),
+            traced.settings,
+            traced.is_reusable,
+            traced.why,
+        )
+        for traced in _log_of(owner)
+    ]
+
+
+def _numbered(values: Iterable[_Value]) -> dict[Any, _Value]:
+    """States by kind and name; those of one name by their number, too."""
+    found: dict[Any, _Value] = {}
+    for value in values:
+        found[next(key for i in itertools.count() if (key := (value.what, value.name, i)) not in found)] = value
+    return found
+
+
 def _log_of(owner: Any) -> Any:
-    for holder in ("_cache", "_store"):
-        log = getattr(getattr(owner, holder, None), "log", None)
-        if isinstance(owner, Transformed | Functionalized) and log is not None:
-            return log
+    if isinstance(owner, Transformed | Functionalized) and owner.history is not None:
+        return owner.history
     if isinstance(owner, Direct):
         raise TypeError(
             f"explain_retrace: {owner!r} runs its function at every call and keeps no trace. Put `transform.jit` "
@@ -175,21 +234,9 @@ def _log_of(owner: Any) -> Any:
     )
 
 
-class _Seen(NamedTuple):
-    """One trace, ready to be compared: arguments and states with their kind, and how to show them."""
-
-    traced: Traced
-    arguments: dict[str, tuple[str, str]]
-    states: dict[Any, tuple[str, str, str]]
-
-
-def _seen(owner: Any, traced: Traced) -> _Seen:
-    return _Seen(traced, _arguments(_function_of(owner), traced), _states(traced))
-
-
 def _nothing(new: _Seen) -> _Seen:
     """What the first trace is compared with."""
-    return _Seen(new.traced, {}, {})
+    return new._replace(arguments={}, states={})
 
 
 def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
@@ -197,47 +244,38 @@ def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
     found = _differences(old.arguments, new.arguments) + _different_states(old.states, new.states)
     if is_first:
         return found or [Change("trace", "first", "", "no arguments and no states")]
-    was, now = dict(old.traced.constants), dict(new.traced.constants)
+    was, now = old.constants, new.constants
     found += [
-        Change("constant", _called(token), "a value", "another value; list the state in `states=` to lift it")
-        for token in now
-        if token in was and was[token] != now[token]
+        Change("constant", name, "a value", "another value; list the state in `states=` to lift it")
+        for name in now
+        if name in was and was[name] != now[name]
     ]
-    before = old.traced.settings
-    for name, value in new.traced.settings.items():
-        if value != before[name]:
-            found.append(Change("setting", name, str(before[name]), str(value)))
-    if not found and not old.traced.is_reusable:
+    if new.why is not None:
+        found.append(Change("structure", *new.why))
+    for name, value in new.settings.items():
+        if value != old.settings[name]:
+            found.append(Change("setting", name, str(old.settings[name]), str(value)))
+    if not found and not old.is_reusable:
         once = "for one call only: it stores a state that it makes, or uses a value of a trace around it"
         return [Change("trace", "earlier", once, "made again")]
     return found or [Change("trace", "earlier", "not found", _UNKNOWN)]
 
 
-def _function_of(owner: Any) -> Any:
-    """The function whose parameters name the arguments, with `self` among them."""
-    return getattr(owner, "_fun", None) or owner.__wrapped__
-
-
-def _arguments(fun: Any, traced: Traced) -> dict[str, tuple[str, str]]:
+def _arguments(fun: Any, args: Any, kwargs: Any) -> dict[str, tuple[str, str]]:
     """Each leaf, static value and object by name, with its kind and how to show it."""
-    is_node = lambda node: isinstance(node, Static | Ref)
-    args, kwargs = traced.arguments
     return {name: _shown(leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_node)}
 
 
 def _shown(leaf: Any) -> tuple[str, str]:
     if isinstance(leaf, Static):
         return "static argument", repr(leaf.value)
-    if isinstance(leaf, Ref):
-        obj = leaf.value
-        number = getattr(leaf.token, "serial", "")
-        return "object", f"{type(obj).__name__} no. {number}" if obj is not None else f"one that is gone, no. {number}"
+    if is_node(leaf):
+        return "object", "an object"
     return "argument", _type(leaf)
 
 
 def _type(aval: Any) -> str:
-    text = aval.str_short() if hasattr(aval, "str_short") else str(aval)
-    text = text.removeprefix("~")
+    text = type_text(aval).removeprefix("~")
     return f"{text} (weak)" if getattr(aval, "weak_type", False) else text
 
 
@@ -250,13 +288,13 @@ def _differences(old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]
     return found
 
 
-def _states(traced: Traced) -> dict[Any, tuple[str, str, str]]:
-    """By token: the kind, the name, and how to show the type or the static value."""
-    found = {}
-    for token, treedef, avals in traced.reads:
-        shown = str(treedef.unflatten([_Text(_type(aval)) for aval in avals]))
-        found[token] = ("state", _called(token), shown)
-    return found | {token: ("static state", _called(token), repr(value)) for token, value in traced.statics}
+def _value(name: str, treedef: Any, avals: Any) -> _Value:
+    paths = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
+    leaves = {jax.tree_util.keystr(path): _type(aval) for path, aval in paths}
+    whole = str(treedef.unflatten([_Text(text) for text in leaves.values()]))
+    if len(whole) > _LONG:
+        whole = f"{len(leaves)} arrays, {format_bytes(sum(map(nbytes, avals)))}"
+    return _Value("state", name, leaves, treedef, whole)
 
 
 class _Text(str):
@@ -268,24 +306,59 @@ class _Text(str):
         return str(self)
 
 
-def _called(token: Any) -> str:
-    state = token.get()
-    if state is None:
-        return "one that is gone"
-    return state.name if state.name is not None else f"{type(state).__name__} of {show_site(state._created)}"
-
-
-def _different_states(old: dict[Any, tuple[str, str, str]], new: dict[Any, tuple[str, str, str]]) -> list[Change]:
+def _different_states(old: dict[Any, _Value], new: dict[Any, _Value]) -> list[Change]:
     found = []
-    gone = {old[token][1]: token for token in old if token not in new}
-    for token, (what, name, shown) in new.items():
-        if token in old:
-            if old[token] != new[token]:
-                found.append(Change(what, name, old[token][2], shown))
-        elif name in gone:  # a state of the same name in its place
-            other = gone.pop(name)
-            found.append(Change(what, name, f"no. {other.serial}, {old[other][2]}", f"no. {token.serial}, {shown}"))
+    for key, value in new.items():
+        if key in old:
+            found += _different_leaves(old[key], value)
         else:
-            found.append(Change(what, name, _ABSENT, shown))
-    found += [Change(old[token][0], name, old[token][2], _ABSENT) for name, token in gone.items()]
-    return found
+            found.append(Change(value.what, value.name, _ABSENT, value.whole))
+    return found + [
+        Change(value.what, value.name, value.whole, _ABSENT) for key, value in old.items() if key not in new
+    ]
+
+
+def _different_leaves(old: _Value, new: _Value) -> list[Change]:
+    """What is new in one state: the leaves that changed, and not the hundreds that did not."""
+    if old == new:
+        return []
+    is_short = max(len(old.leaves), len(new.leaves)) <= 4
+    paths = [path for path in {**new.leaves, **old.leaves} if new.leaves.get(path) != old.leaves.get(path)]
+    if not paths or (old.structure != new.structure and is_short):
+        return [Change(new.what, new.name, old.whole, new.whole)]
+    return [
+        Change(new.what, new.name + path, old.leaves.get(path, _ABSENT), new.leaves.get(path, _ABSENT))
+        for path in paths
+    ]
+
+
+def _folded(changes: Sequence[Change]) -> list[Change]:
+    """Changes that say the same of several leaves as one."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for what, name, before, after in changes:
+        groups.setdefault((what, before, after), []).append(name)
+    return [
+        Change(what, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), before, after)
+        for (what, before, after), names in groups.items()
+    ]
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[: _LONG - 20]} ... {text[-15:]}"
+
+
+def _advice(change: Change) -> str | None:
+    """What to do about a type that is the same but for being weak."""
+    before, after = change.before.removesuffix(_WEAK), change.after.removesuffix(_WEAK)
+    if before != after or change.before == change.after or change.what not in ("state", "argument"):
+        return None
+    dtype = after.partition("[")[0]
+    if change.what == "argument":
+        return (
+            f"`{change.name}` was a Python number in one call, whose type is weak, and an array in another: pass "
+            f"`jnp.{dtype}({change.name})` in both."
+        )
+    return (
+        f"The state `{change.name}` started as a Python number, whose type is weak, and got a type of its own by an "
+        f"update, so the function was traced again: start it with `jnp.{dtype}(...)`, or an array of that dtype."
+    )

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+WIDTH = 120  # of what is printed, in characters
+_GAP = "  "  # between columns
+_LEAST = 8  # characters that a column keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +42,12 @@ class Table:
         """Whether a column holds numbers."""
         return self.columns[i].startswith(">")
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Aligned plain text.
+
+        Args:
+            width: the most characters of a line: long cells go on in the next line, the widest columns first. None for
+                as many as it takes.
 
         >>> print(Table("two rows", ["name", ">bytes"], [["a", "16"], ["bc", "1024"]], ["All small."]).text())
         two rows
@@ -46,18 +57,27 @@ class Table:
         bc     1024
         All small.
         """
-        lines = [self.title] if self.title else []
+        lines = wrapped(self.title, width) if self.title else []
         if self.rows:
             cells = [self.headings, *self.rows]
             widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
-            cells.insert(1, ["-" * width for width in widths])
-            for row in cells:
-                padded = [
-                    cell.rjust(width) if self.is_right(i) else cell.ljust(width)
-                    for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  ".join(padded).rstrip())
-        return "\n".join([*lines, *self.notes])
+            widths = _fitting(widths, width, [len(heading) for heading in self.headings])
+            lines += self._row(self.headings, widths)
+            lines += self._row(["-" * wide for wide in widths], widths)
+            lines += [line for row in self.rows for line in self._row(row, widths)]
+        return "\n".join([*lines, *[line for note in self.notes for line in wrapped(note, width)]])
+
+    def _row(self, row: Sequence[str], widths: Sequence[int]) -> list[str]:
+        """The lines of one row."""
+        parts = [wrapped(cell, wide) for cell, wide in zip(row, widths, strict=True)]
+        lines = []
+        for cells in itertools.zip_longest(*parts, fillvalue=""):
+            padded = [
+                cell.rjust(wide) if self.is_right(i) else cell.ljust(wide)
+                for i, (cell, wide) in enumerate(zip(cells, widths, strict=True))
+            ]
+            lines.append(_GAP.join(padded).rstrip())
+        return lines
 
     def html(self) -> str:
         """The same for a notebook.
@@ -81,6 +101,39 @@ class Table:
         return "".join(parts)
 
 
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The lines of a text."""
+    if width is None or len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(width, 1), break_on_hyphens=False)
+
+
+def _fitting(widths: list[int], width: int | None, least: list[int]) -> list[int]:
+    """Widths of columns for a table that is not wider than `width`: the widest give way, down to their heading."""
+    widths = list(widths)
+    over = 0 if width is None else sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    while over > 0:
+        i = max(range(len(widths)), key=lambda i: widths[i] - least[i] if widths[i] > max(least[i], _LEAST) else 0)
+        if widths[i] <= max(least[i], _LEAST):
+            break
+        widths[i] -= 1
+        over -= 1
+    return widths
+
+
+def folded(table: Table) -> Table:
+    """The same table with equal rows as one, and in front how many they are: ``6 x``.
+
+    >>> folded(Table("", ["name"], [["a"], ["b"], ["a"]])).rows
+    [['2 x', 'a'], ['', 'b']]
+    """
+    counts = Counter(map(tuple, table.rows))
+    if len(counts) == len(table.rows):
+        return table
+    rows = [[f"{count} x" if count > 1 else "", *row] for row, count in counts.items()]
+    return dataclasses.replace(table, columns=[">", *table.columns], rows=rows)
+
+
 class Report:
     """Something that prints: a table as text, in rich, or as HTML. Subclasses define `table` and `to_dicts`."""
 
@@ -92,8 +145,16 @@ class Report:
         """Plain data, one dict per row; of numbers, text and None only."""
         raise NotImplementedError
 
+    def text(self, width: int | None = WIDTH) -> str:
+        """The table as text.
+
+        Args:
+            width: the most characters of a line, 120 as printed; None for as many as it takes.
+        """
+        return self.table().text(width)
+
     def __str__(self) -> str:
-        return self.table().text()
+        return self.text()
 
     def __repr__(self) -> str:
         return str(self)

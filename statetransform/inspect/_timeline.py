@@ -3,15 +3,172 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._analysis.compiled import step_of
-from .._analysis.live import Moment, moments
-from .._analysis.sizes import format_bytes
-from .._analysis.split import split
-from .._analysis.staged import stage
+import jax.extend.core as jex
+
+from .._core import jaxcompat
+from .._jaxpr.primitives import FUSED, VIEWS, Kind, kind_of
+from .._jaxpr.rewrite import inlined
+from .._jaxpr.sizes import format_bytes, nbytes
+from .._jaxpr.sources import source_of
+from .._jaxpr.walk import backward_slice, inner_jaxprs
+from ._cost import step_of
+from ._halves import Halves, halves_of
 from ._table import Report, Table
+from ._view import view_of
+
+_NAMED_STATES = 8  # more states than that are one group
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """One equation of the two halves: which it is, and what is alive while it runs, in bytes by group."""
+
+    phase: str
+    primitive: str
+    source: str | None
+    live: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """All that is alive."""
+        return sum(self.live.values())
+
+
+def moments(halves: Halves) -> list[Moment]:
+    """What is alive at each equation, forward half first.
+
+    >>> from statetransform.inspect._halves import halves_of
+    >>> from statetransform.inspect._view import view_of
+    >>> import jax.numpy as jnp
+    >>> found = moments(halves_of(view_of(lambda x: jnp.sin(x).sum(), (jnp.ones(4),), {})))
+    >>> [(m.phase, m.primitive, m.bytes) for m in found][:2]
+    [('forward', 'sin', 20), ('forward', 'cos', 36)]
+    """
+    run = _Run()
+    forward, backward = inlined(halves.forward), inlined(halves.backward())
+    body, back = jaxcompat.opened(forward), jaxcompat.opened(backward)
+    many = sum(label.kind == "state" for label in halves.labels) > _NAMED_STATES
+    for var, label in zip(body.invars, halves.labels, strict=True):
+        state = "states" if many else f"state {label.name}"
+        run.hold(var, "arguments" if label.kind == "argument" else state)
+    for var in (*body.constvars, *back.constvars):
+        run.hold(var, "constants")
+    first = halves.n_outputs + halves.n_auxiliary
+    residuals = list(body.outvars)[first:]
+    run.add("forward", backward_slice(forward, list(body.outvars)), body.outvars)
+    for var, atom in zip(back.invars, residuals, strict=False):
+        run.alias(var, atom)
+    for var in back.invars[len(residuals) :]:
+        run.hold(var, "cotangents")
+    run.add("backward", backward_slice(backward, list(back.outvars)), back.outvars)
+    run.keep([*list(body.outvars)[:first], *back.outvars])
+    return run.moments()
+
+
+class _Run:
+    """Follows buffers through a sequence of equations."""
+
+    def __init__(self) -> None:
+        self._always: Counter[str] = Counter()
+        self._roots: dict[Any, frozenset[Any]] = {}  # the buffers that a variable is, or is computed from when used
+        self._born: dict[Any, tuple[int, int, str]] = {}  # buffer -> first step, bytes, group
+        self._last: dict[Any, int] = {}
+        self._steps: list[tuple[str, str, str | None, int]] = []
+
+    def hold(self, var: Any, group: str) -> None:
+        """A buffer that is not ours to free."""
+        self._always[group] += nbytes(var.aval)
+        self._roots[var] = frozenset()
+
+    def alias(self, var: Any, atom: Any) -> None:
+        """Another name for a buffer."""
+        self._roots[var] = self._of(atom)
+
+    def keep(self, atoms: list[Any]) -> None:
+        """These are alive to the end."""
+        for atom in atoms:
+            self._use(atom, len(self._steps) - 1)
+
+    def _of(self, atom: Any) -> frozenset[Any]:
+        return frozenset() if isinstance(atom, jex.Literal) else self._roots.get(atom, frozenset())
+
+    def _use(self, atom: Any, step: int) -> None:
+        for root in self._of(atom):
+            self._last[root] = max(step, self._last[root])
+
+    def add(self, phase: str, eqns: list[Any], outputs: Any) -> None:
+        """Appends the equations of one half."""
+        is_output = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
+        users: dict[Any, list[Any]] = {}
+        for eqn in eqns:
+            for atom in eqn.invars:
+                if not isinstance(atom, jex.Literal):
+                    users.setdefault(atom, []).append(eqn)
+        for eqn in eqns:
+            step, source = len(self._steps), source_of(eqn)
+            group = source.short if source else "elsewhere"
+            for atom in eqn.invars:
+                self._use(atom, step)
+            for i, var in enumerate(eqn.outvars):
+                if var not in users and var not in is_output:
+                    continue
+                if var not in is_output and _is_free(eqn, users[var]):
+                    inputs = [eqn.invars[i]] if len(eqn.outvars) > 1 else eqn.invars
+                    self._roots[var] = frozenset().union(*map(self._of, inputs))
+                elif _is_view(eqn, i):
+                    self._roots[var] = self._of(eqn.invars[i])
+                else:
+                    self._roots[var] = frozenset((var,))
+                    self._born[var] = step, nbytes(var.aval), group
+                    self._last[var] = step
+            self._steps.append((phase, eqn.primitive.name, source.short if source else None, _transient(eqn)))
+
+    def moments(self) -> list[Moment]:
+        """The result."""
+        changes: list[Counter[str]] = [Counter() for _ in range(len(self._steps) + 1)]
+        for var, (step, size, group) in self._born.items():
+            changes[step][group] += size
+            changes[self._last[var] + 1][group] -= size
+        now, found = Counter(self._always), []
+        for change, (phase, primitive, source, transient) in zip(changes, self._steps, strict=False):
+            now.update(change)
+            live = {group: size for group, size in now.items() if size}
+            if transient:
+                live["within loops"] = transient
+            found.append(Moment(phase, primitive, source, live))
+        return found
+
+
+def _is_free(eqn: Any, users: list[Any]) -> bool:
+    """Whether a result is not materialised where it is used."""
+    if kind_of(eqn) in VIEWS:
+        return True
+    return kind_of(eqn) in FUSED and len(users) == 1 and kind_of(users[0]) in (*FUSED, Kind.REDUCTION)
+
+
+def _is_view(eqn: Any, i: int) -> bool:
+    """Whether an output is the buffer of the operand at the same position."""
+    if kind_of(eqn) not in VIEWS or i >= len(eqn.invars):
+        return False
+    return nbytes(eqn.outvars[i].aval) == nbytes(eqn.invars[i].aval)
+
+
+def _transient(eqn: Any) -> int:
+    """What one run of the jaxprs inside an equation needs besides its inputs."""
+    most = 0
+    for inner in inner_jaxprs(eqn):
+        body = jaxcompat.opened(inner.jaxpr)
+        run = _Run()
+        for var in (*body.invars, *body.constvars):
+            run.hold(var, "inputs")
+        run.add("inside", backward_slice(inner.jaxpr, list(body.outvars)), body.outvars)
+        held = sum(run._always.values())
+        most = max(most, max((moment.bytes - held for moment in run.moments()), default=0))
+    return most
 
 
 class Timeline(Report, Sequence[Moment]):
@@ -106,14 +263,23 @@ class Timeline(Report, Sequence[Moment]):
         return plot_timeline(self, ax)
 
 
-def timeline(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Timeline:
+def timeline(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    argnums: Any = None,
+    states: Any = None,
+    compile: bool = True,
+    **kwargs: Any,
+) -> Timeline:
     """Live bytes through the forward and the backward pass of a function, by the line that computed them.
 
     An estimate: the program before compilation is followed equation by equation, with elementwise chains and views
     fused. The compiled program's own sizes, which are exact but have no course over time, stand beside it.
 
     Args:
-      f, `*args`, `**kwargs`: as for `residuals`.
+      f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.
+      compile: False leaves out the sizes of the compiled program, and compiles nothing.
 
     Returns:
       A moment per equation, in bytes; prints what is alive at the peak; `plot()` draws the course.
@@ -133,12 +299,15 @@ def timeline(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Timeline:
       source ...
       state w ...
     """
-    staged = stage(f, args, kwargs)
-    found = moments(split(staged))
-    compiled = step_of(staged).compile()
+    view = view_of(f, args, kwargs, argnums, states)
+    halves = halves_of(view)
+    found = moments(halves)
+    if not compile:
+        return Timeline(view.name, found, None)
+    compiled = step_of(halves).measured()
     sizes = {what: compiled.bytes_of(key) for what, key in _PARTS.items()}
     known = {what: size for what, size in sizes.items() if size is not None}
-    return Timeline(staged.name, found, known if len(known) == len(sizes) else None)
+    return Timeline(view.name, found, known if len(known) == len(sizes) else None)
 
 
 _PARTS = {"arguments": "argument", "outputs": "output", "temporaries": "temp"}

@@ -13,8 +13,8 @@ name                                   keeps                                   u
                                                                                ``vmap`` over weights
 ``checkpoint_dots_with_no_batch_dims`` the same                                it is JAX's other name for it
 ``offload_dot_with_no_batch_dims``     the same, in another memory             the link to the host is idle
-``save_only_these_names``              the named values that are listed        you know what is dear
-``save_any_names_but_these``           the named values that are not listed    everything dear has a name
+``save_only_these_names``              the named values that are listed        you know what is expensive
+``save_any_names_but_these``           the named values that are not listed    what is expensive has a name
 ``save_anything_except_these_names``   everything, as JAX implements it        never
 ``save_and_offload_only_these_names``  some names here, some names elsewhere   as above, with offloading
 ``save_from_both_policies``            what either of two policies keeps       see ``any_of``
@@ -27,7 +27,7 @@ name                                   keeps                                   u
 ====================================== ======================================= =====================================
 ``any_of``, ``all_of``, ``none_of``    a combination, offloading included      one criterion is not enough
 ``save_larger_than``                   values of more bytes than given         inside a combination
-``save_smaller_than``                  values of fewer bytes than given        small values are dear to compute
+``save_smaller_than``                  values of fewer bytes than given        small values are expensive
 ``save_from``                          what a function, file or line computes  the model is not yours to put names in
 ====================================== ======================================= =====================================
 
@@ -40,9 +40,6 @@ from typing import Any
 
 import jax
 
-from .._analysis.check import PolicyWarning
-from .._analysis.policy import Policy
-from ..transform import checkpoint_name
 from ._combine import all_of, any_of, none_of
 from ._jax import (
     offload_dot_with_no_batch_dims,
@@ -52,6 +49,9 @@ from ._jax import (
     save_from_both_policies,
     save_only_these_names,
 )
+from ._names import checkpoint_name
+from ._policy import Policy
+from ._refuse import PolicyWarning
 from ._select import save_from, save_larger_than, save_smaller_than
 
 everything_saveable = jax.checkpoint_policies.everything_saveable

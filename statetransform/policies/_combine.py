@@ -13,8 +13,8 @@ from typing import Any
 
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 
-from .._analysis.check import check_policy
-from .._analysis.policy import Policy, Verdict, ask, describe, is_kept
+from ._policy import Policy, Verdict, ask, describe, is_kept
+from ._refuse import check_policy
 
 
 def _closeness(verdict: Verdict) -> int:
@@ -54,7 +54,7 @@ def _combined(rule: str, policies: tuple[Callable[..., Any] | None, ...]) -> Pol
     for policy in policies:
         check_policy(policy)
         if policy is None:
-            raise TypeError(f"{rule} takes policies, and None is none; write policies.nothing_saveable")
+            raise TypeError(f"{rule} takes policies, and None is not one; write policies.nothing_saveable")
     return _Combined(rule, tuple(p for p in policies if p is not None))
 
 

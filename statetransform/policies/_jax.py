@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from .._analysis.policy import Policy, Verdict
 from ._combine import any_of
+from ._policy import Policy, Verdict
 
 _jax = jax.checkpoint_policies
 
@@ -31,14 +31,32 @@ class _Made(Policy):
 
 
 def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> _Made:
+    names = _checked(factory.__name__, names)
     arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
     return _Made(f"{factory.__name__}({', '.join(arguments)})", frozenset(names), factory(*args, **kwargs))
+
+
+def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names.
+
+    Raises:
+        TypeError: One is not text.
+    """
+    names = tuple(names)
+    for name in names:
+        if isinstance(name, str):
+            continue
+        listed = name if isinstance(name, list | tuple | set | frozenset) else ()
+        written = ", ".join(map(repr, listed)) or "'a', 'b'"
+        how = f" Write {where}({written})." if where != "save_and_offload_only_these_names" else ""
+        raise TypeError(f"policies.{where}: a name is text, not {name!r} of type {type(name).__name__}.{how}")
+    return names
 
 
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
     """Saves the values that :func:`~statetransform.transform.checkpoint_name` gave one of these names, nothing else.
 
-    The policy to use when you know which intermediates are dear: name them in the model, list them here.
+    The policy to use when you know which intermediates are expensive: name them in the model, list them here.
 
     >>> save_only_these_names("attention", "hidden")
     save_only_these_names('attention', 'hidden')
@@ -57,9 +75,9 @@ def save_any_names_but_these(*names_not_to_save: str) -> Policy:
 
 
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
-    """Saves everything, in spite of its name: an unnamed value that is the same number may be saved in place of the
-    named one, and JAX saves both. Use ``none_of(save_only_these_names(...))`` with the same effect in mind and the
-    same result, or better :func:`save_any_names_but_these`.
+    """Saves everything, despite its name: the value that was given a name is also there without the name, and JAX saves
+    that one. To recompute some values and keep others, name the others and use :func:`save_only_these_names` or
+    :func:`save_any_names_but_these`.
 
     >>> save_anything_except_these_names("logits")
     save_anything_except_these_names('logits')

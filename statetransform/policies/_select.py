@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._analysis.policy import Policy, Unknown, Verdict
-from .._analysis.sizes import format_bytes, nbytes, parse_bytes
-from .._analysis.sources import Source
+from .._core.jaxcompat import bind
+from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
+from .._jaxpr.sources import Source, cell_of
+from ._policy import Policy, Unknown, Verdict
 
 
 @functools.lru_cache(maxsize=4096)
@@ -27,7 +28,7 @@ def _bytes_of_outputs(primitive: Any, avals: tuple[Any, ...], params: dict[str, 
     # JAX tells a policy what goes into an equation. What comes out follows from the primitive's shape rule.
     if primitive.name == "name":
         return nbytes(avals[0])
-    out = jax.eval_shape(lambda *args: primitive.bind(*args, **primitive.get_bind_params(params)), *avals)
+    out = jax.eval_shape(lambda *args: bind(primitive, args, params), *avals)
     # One verdict holds for all outputs of an equation, so the largest one decides.
     return max((nbytes(aval) for aval in jax.tree.leaves(out)), default=0)
 
@@ -57,7 +58,7 @@ class _BySize(Policy):
 def save_larger_than(size: int | str) -> Policy:
     """Saves the values of more than this many bytes each, a number or text such as ``"1 MiB"``.
 
-    Large values are few, and the dearest to keep: mostly useful inside ``all_of`` and ``none_of``.
+    Large values are few, and cost the most memory to keep: mostly useful inside ``all_of`` and ``none_of``.
 
     >>> save_larger_than("64 KiB")
     save_larger_than('64 KiB')
@@ -93,7 +94,7 @@ class _FromSource(Policy):
         if source is None:
             return False
         file = source.file.replace(os.sep, "/")
-        same_file = file == self.file or file.endswith("/" + self.file)
+        same_file = file == self.file or file.endswith("/" + self.file) or cell_of(source.file) == self.file
         return same_file and self.first <= source.line and (self.last is None or source.line <= self.last)
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
 from .._core.functional import Functionalized, functionalize, lift
+from ..policies import checkpoint_name
 from ._autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp
 from ._jit import jit
 from ._loops import associative_scan, for_loop, fori_loop, map, scan, while_loop
-from ._names import checkpoint_name
 from ._thin import checkify, eval_shape, make_jaxpr, named_call, shard_map
 from ._vmap import vmap
 
@@ -45,5 +45,6 @@ __all__ = [
     "while_loop",
 ]
 
-for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
-    _object.__module__ = __name__
+for _name in __all__:  # public objects say where they are imported from
+    if _name != "checkpoint_name":  # which lives in `policies`
+        globals()[_name].__module__ = __name__

@@ -7,12 +7,13 @@ with respect to is differentiated at its value on entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, overload
 
 import jax
 
-from .._core.arguments import hide
+from .._core.arguments import hide, revealing
 from .._core.lift import Differentiated, Direct, Lift
 from .._core.outcome import Results
 from .._core.wrapper import decorate
@@ -66,7 +67,8 @@ class Derivative(Direct):
             values, args = wrt.split(primal)
             return _with_aux(lift.call(values, args, kwargs), self._has_aux, self._where)
 
-        derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
+        with _explained():
+            derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
         result, (aux, written, born) = self._take_aux(derived)
         return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
 
@@ -89,6 +91,20 @@ class ValueAndGrad(Derivative):
     def _put_aux(self, result: Any, aux: Any) -> Any:
         value, gradient = result
         return (value, aux), gradient
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Says of a loop that JAX cannot differentiate what this package has for that."""
+    try:
+        yield
+    except ValueError as error:
+        if "Reverse-mode differentiation does not work for lax.while_loop" in str(error):
+            error.add_note(
+                "With a number of stored carries a loop of unknown length can be differentiated: "
+                "`transform.while_loop(..., checkpoint=20)`, or `transform.fori_loop(..., checkpoint=20)`."
+            )
+        raise
 
 
 def _with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
@@ -560,8 +576,8 @@ def _first_primal(
     where: str, fun: Callable[..., Any], primals: tuple[Any, ...], states: Any, has_aux: bool
 ) -> tuple[Lift, Callable[..., Any], tuple[Any, ...]]:
     """A pure function, and its primals: if there are `states`, their values come first, in their structure."""
-    primals = hide(primals)
-    lift = Lift(fun)
+    primals, objects = hide(primals)
+    lift = Lift(revealing(fun, objects))
     if states is None:
         return lift, lambda *primals: _with_aux(lift.call({}, primals, {}), has_aux, where), primals
     wrt = Differentiated(where, states, (), ())

@@ -1,19 +1,26 @@
-"""What loops and branches share: functions traced once, whose states become part of what the loop carries."""
+"""What loops and branches share: functions traced once, whose states become part of what the loop carries.
+
+Outside of a trace that stages, JAX would compile a loop or branch at every call, since it knows its functions by
+identity. So the whole of it is one compiled function there, kept with the record of its first function.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from .._core.arguments import hide
+from .._core.arguments import NO_SELF, hide_self
 from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import typeof
-from .._core.lift import cache_of
-from .._core.stage import Record
+from .._core.kept import cache_of
+from .._core.stage import Call, Record, is_staging
 from .._core.state import State, show_types
+from .._core.wrapper import unbound
+
+_BOUND = 64  # compiled functions kept with a record
 
 
 class Staged:
@@ -22,8 +29,13 @@ class Staged:
     Args:
       where: the transform's name, for messages and as part of the cache key.
       fun: the function.
-      args: arguments or abstract values.
+      args: arguments or abstract values, with objects hidden.
+      objects: the hidden objects.
       values: values on entry that differ from the states' own (with the weak type removed).
+
+    Attributes:
+      found: the call through the record.
+      leading: the instance of a method, as an argument; to be passed in front of the others.
     """
 
     def __init__(
@@ -31,34 +43,80 @@ class Staged:
         where: str,
         fun: Callable[..., Any],
         args: tuple[Any, ...],
+        objects: Sequence[Any],
         values: Mapping[State, Any],
     ) -> None:
-        cache, fun, self._leading = cache_of(fun, where)
+        fun, obj = unbound(fun)
+        instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
+        self.leading: tuple[Any, ...] = () if obj is NO_SELF else (instance,)
         with Frame() as frame:
             for state, value in values.items():
                 frame.seed(state, value)
-            abstract_args = jax.tree.map(typeof, hide(args))
-            _, self.record, _ = cache.find(fun, (*self._leading, *abstract_args), {})
-        layout = self.record.layout
-        for state in layout.created:
+            abstract = jax.tree.map(typeof, (*self.leading, *args))
+            self.found: Call = cache_of(fun, where).find(fun, abstract, {}, [*owners, *objects])
+        for state in self.found.created:
             raise StateTraceError.born_inside(where, state)
-        for token, _ in layout.static_written:
-            raise StateStructureError.static_write(where, token.get())
+        for i, _ in self.found.record.static_written:
+            raise StateStructureError.static_write(where, self.found.states[i])
 
-    def call(self, args: tuple[Any, ...], values: Mapping[State, Any]) -> tuple[Any, dict[State, Any]]:
-        """The output, and the new values of the written states."""
-        out, written, _ = self.record.call((*self._leading, *args), {}, values)
-        return out, dict(zip(self.record.written, written, strict=True))
+    @property
+    def reads(self) -> list[State]:
+        """The states read, in the order of their inputs."""
+        return self.found.reads
+
+    @property
+    def written(self) -> list[State]:
+        """The states written, in the order of their values."""
+        return self.found.written
 
     @property
     def out_avals(self) -> Any:
         """The abstract values of the output."""
-        return self.record.out_avals[0]
+        return self.found.out_avals[0]
 
     @property
     def written_avals(self) -> dict[State, Any]:
         """The abstract values of the written states afterwards."""
-        return dict(zip(self.record.written, self.record.out_avals[1], strict=True))
+        return dict(zip(self.written, self.found.out_avals[1], strict=True))
+
+
+def bind(record: Record, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
+    """Re-binds a record: the output and the written values.
+
+    Args:
+      record: the trace.
+      order: for each state read, the place of its value in `values`.
+      leading: the instance in front of the arguments.
+      args: the arguments.
+      values: of states.
+    """
+    leaves = jax.tree.leaves(((*leading, *args), {}))
+    out, written, _ = record.bind(leaves, jax.tree.leaves([values[i] for i in order]))
+    return out, written
+
+
+def run(found: Sequence[Call], way: Hashable, whole: Callable[..., Any], *operands: Any) -> Any:
+    """Runs a loop or branch; as one compiled function that is kept, where JAX would compile it at every call.
+
+    Args:
+      found: the calls of its functions.
+      way: all that `whole` depends on besides the records: the transform and its options.
+      whole: the loop or branch. It must not close over values: these are operands.
+      *operands: the values.
+    """
+    records = [call.record for call in found]
+    if is_staging() or any(record.structure is None for record in records):
+        return whole(*operands)
+    kept = records[0].kept
+    try:
+        compiled = kept.get((way, *records[1:]))
+    except TypeError:  # an option that cannot be hashed
+        return whole(*operands)
+    if compiled is None:
+        compiled = kept[(way, *records[1:])] = jax.jit(whole, inline=True)
+        while len(kept) > _BOUND:
+            kept.pop(next(iter(kept)))
+    return compiled(*operands)
 
 
 class Body:
@@ -70,10 +128,11 @@ class Body:
       carry: the user's initial carry.
       make_args: the body's arguments for a carry, the others being abstract.
       carry_of: the user's new carry out of the body's output.
+      objects: those hidden in the arguments.
 
     Attributes:
       init: the initial carry with the states: `(user's carry, values of the written states)`.
-      constants: the values of the states that are only read.
+      written: the states that ride in the carry.
     """
 
     def __init__(
@@ -83,11 +142,11 @@ class Body:
         carry: Any,
         make_args: Callable[[Any], tuple[Any, ...]],
         carry_of: Callable[[Any], Any],
+        objects: Sequence[Any] = (),
     ) -> None:
-        self._carry_of = carry_of
         entry: dict[State, Any] = {}
         while True:
-            self.staged = Staged(where, fun, make_args(carry), entry)
+            self.staged = Staged(where, fun, make_args(carry), objects, entry)
             after = self.staged.written_avals
             before = {state: entry.get(state, read(state)) for state in after}
             carry_after = carry_of(self.staged.out_avals)
@@ -98,28 +157,76 @@ class Body:
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
         _check_carry(where, carry, carry_after)
-        self.written = list(after)
+        self.written: list[State] = list(after)
+        sites = self.staged.found.sites
         for state in self.written:
-            _check_type(where, state, before[state], after[state], self.staged.record)
+            _check_type(where, state, before[state], after[state], sites[state])
         self.entry = before
         self.init = (carry, [before[state] for state in self.written])
-        self.constants = self.read_outside(self.staged.record.reads)
+        self._sites = sites
 
-    def step(self, carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
-        """From carry to carry; also gives the body's whole output."""
-        user_carry, values = carry
-        states = {**self.constants, **dict(zip(self.written, values, strict=True))}
-        out, written = self.staged.call(make_args(user_carry), states)
-        return (self._carry_of(out), [written[state] for state in self.written]), out
+    @property
+    def found(self) -> Call:
+        """The call through the record."""
+        return self.staged.found
 
-    def read_outside(self, states: Sequence[State]) -> dict[State, Any]:
-        """The values of those states that do not ride in the carry."""
-        return {state: read(state) for state in states if state not in self.entry}
+    def order(self, staged: Staged) -> tuple[tuple[int, ...], list[Any]]:
+        """For each state that a function reads, the place of its value: among those of the carry, or behind them.
+
+        Returns:
+          The places, and the constants of the loop: the values behind those of the carry.
+        """
+        place = {state: i for i, state in enumerate(self.written)}
+        constants = [state for state in staged.reads if state not in place]
+        place.update({state: len(self.written) + i for i, state in enumerate(constants)})
+        return tuple(place[state] for state in staged.reads), [read(state) for state in constants]
 
     def leave(self, values: Sequence[Any]) -> None:
         """Hands the states' values after the loop to whoever is outside."""
-        sites = self.staged.record.layout.sites
-        leave(zip(self.written, values, strict=True), (), {s: sites[s._token] for s in self.written})
+        leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
+
+    def run(
+        self,
+        way: Hashable,
+        loop: Callable[..., Any],
+        carry_of: Callable[[Any], Any],
+        *operands: Any,
+        test: Staged | None = None,
+    ) -> Any:
+        """Runs the loop, and gives what it returns.
+
+        Args:
+          way: the transform and its options.
+          loop: `loop(step, init, *operands)`, with `test` behind `step` if there is one. `step(carry, args)` takes the
+            carry with the states and a function from the user's carry to the body's arguments; it gives the new carry
+            and the body's output.
+          carry_of: the user's new carry out of the body's output.
+          *operands: further operands.
+          test: the condition of a `while_loop`.
+        """
+        order, constants = self.order(self.staged)
+        record, leading = self.found.record, self.staged.leading
+        found, tested, test_order = [self.found], (), None
+        if test is not None:
+            test_order, test_constants = self.order(test)
+            tested = (test_constants, test.leading)
+            found.append(test.found)
+            test_record = test.found.record
+
+        def whole(constants: Any, leading: Any, tested: Any, init: Any, *operands: Any) -> Any:
+            def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
+                user_carry, values = carry
+                out, written = bind(record, order, leading, make_args(user_carry), (*values, *constants))
+                return (carry_of(out), written), out
+
+            def condition(carry: Any) -> Any:
+                user_carry, values = carry
+                return bind(test_record, test_order, tested[1], (user_carry,), (*values, *tested[0]))[0]
+
+            functions = (step,) if test_order is None else (step, condition)
+            return loop(*functions, init, *operands)
+
+        return run(found, (way, order, test_order), whole, constants, leading, tested, self.init, *operands)
 
 
 def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
@@ -159,14 +266,13 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
         )
 
 
-def _check_type(where: str, state: State, before: Any, after: Any, record: Record) -> None:
+def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:
     """A loop's carry keeps its type; JAX's own message would not know the state."""
     treedef, treedef_after = jax.tree.structure(before), jax.tree.structure(after)
     pairs = list(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False))
     same = all((typeof(x).shape, typeof(x).dtype) == (y.shape, y.dtype) for x, y in pairs)
     if treedef == treedef_after and same:
         return
-    site = show_site(record.layout.sites[state._token])
     name = state.name or "state"
     if treedef != treedef_after:
         cure = f"Give `{name}` its full structure before the loop."
@@ -175,4 +281,4 @@ def _check_type(where: str, state: State, before: Any, after: Any, record: Recor
     else:
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
-    raise StateStructureError.carry(where, state, show_types(before), show_types(after), site, cure)
+    raise StateStructureError.carry(where, state, show_types(before), show_types(after), show_site(site), cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from .._core.frame import leave, read
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.state import State, show_types
-from ._bodies import Staged
+from ._bodies import Staged, bind, run
 
 _NO_OPERAND: Any = object()
 
@@ -52,8 +53,8 @@ def cond(
     operands = operands if operand is _NO_OPERAND else (operand,)
     if is_jit_disabled() and not has_tracer(pred):
         return at_once(true_fun if pred else false_fun, *operands)
-    select = lambda branches, operands: jax.lax.cond(pred, *branches, *operands)
-    return _branch("cond", [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
+    select = lambda pred, branches, operands: jax.lax.cond(pred, *branches, *operands)
+    return _branch("cond", pred, [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND) -> Any:
@@ -81,35 +82,57 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     operands = operands if operand is _NO_OPERAND else (operand,)
     if is_jit_disabled() and not has_tracer(index):
         return at_once(branches[min(max(int(index), 0), len(branches) - 1)], *operands)
-    select = lambda branches, operands: jax.lax.switch(index, branches, *operands)
-    return _branch("switch", [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
+    select = lambda index, branches, operands: jax.lax.switch(index, branches, *operands)
+    return _branch("switch", index, [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
 
 
 def _branch(
     where: str,
+    index: Any,
     named: list[tuple[str, Callable[..., Any]]],
     operands: tuple[Any, ...],
     select: Callable[..., Any],
 ) -> Any:
-    operands = hide(operands)
-    staged = [Staged(where, fun, operands, {}) for _, fun in named]
-    written = list(dict.fromkeys(state for branch in staged for state in branch.record.written))
-    used = dict.fromkeys([*written, *[state for branch in staged for state in branch.record.reads]])
-    values = {state: read(state) for state in used}
+    for name, fun in named:
+        if not callable(fun):
+            raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
+    operands, objects = hide(operands)
+    staged = [Staged(where, fun, operands, objects, {}) for _, fun in named]
+    written = list(dict.fromkeys(state for branch in staged for state in branch.written))
+    used = list(dict.fromkeys([*written, *[state for branch in staged for state in branch.reads]]))
+    place = {state: i for i, state in enumerate(used)}
+    values = [read(state) for state in used]
     for state in written:
-        _check_types(where, state, values[state], list(zip([name for name, _ in named], staged, strict=True)))
+        pairs = zip([name for name, _ in named], staged, strict=True)
+        _check_types(where, state, values[place[state]], list(pairs))
+    records = [branch.found.record for branch in staged]
+    orders = tuple(tuple(place[state] for state in branch.reads) for branch in staged)
+    targets = tuple(tuple(place[state] for state in branch.written) for branch in staged)
+    n_written = len(written)
 
-    def pure(branch: Staged) -> Callable[..., Any]:
-        def call(*operands: Any) -> tuple[Any, list[Any]]:
-            out, changed = branch.call(operands, values)
-            return out, [changed.get(state, values[state]) for state in written]
+    def whole(index: Any, values: list[Any], leading: list[Any], operands: tuple[Any, ...]) -> Any:
+        def pure(i: int) -> Callable[..., Any]:
+            def call(*operands: Any) -> tuple[Any, list[Any]]:
+                out, changed = bind(records[i], orders[i], leading[i], operands, values)
+                changed = dict(zip(targets[i], changed, strict=True))
+                return out, [changed.get(k, values[k]) for k in range(n_written)]
 
-        return call
+            return call
 
-    out, results = select([pure(branch) for branch in staged], operands)
-    sites = {state: branch.record.layout.sites[state._token] for branch in staged for state in branch.record.written}
+        return select(index, [pure(i) for i in range(len(records))], operands)
+
+    found = [branch.found for branch in staged]
+    leading = [branch.leading for branch in staged]
+    try:
+        out, results = run(found, (where, orders, targets), whole, index, values, leading, operands)
+    except TypeError as error:
+        text = _differences(where, named, staged)
+        if text is None:
+            raise
+        raise TypeError(text) from error
+    sites = {state: site for call in found for state, site in call.sites.items()}
     leave(zip(written, results, strict=True), (), sites)
-    return reveal(out)
+    return reveal(out, found[0].objects)
 
 
 def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, Staged]]) -> None:
@@ -120,7 +143,7 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
         value = branch.written_avals.get(state, entry)
         leaves, treedef = jax.tree.flatten(value)
         kinds.add((treedef, tuple((typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves)))
-        site = branch.record.layout.sites.get(state._token)
+        site = branch.found.sites.get(state)
         rows.append(
             (
                 name,
@@ -130,3 +153,21 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
     if len(kinds) > 1:
         cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
         raise StateStructureError.branch(where, state, rows, cure)
+
+
+def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[Staged]) -> str | None:
+    """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
+    types = [
+        (jax.tree.structure(b.out_avals), [(x.shape, x.dtype) for x in jax.tree.leaves(b.out_avals)]) for b in staged
+    ]
+    if all(each == types[0] for each in types):
+        return None
+    rows = []
+    for (name, fun), branch in zip(named, staged, strict=True):
+        code = getattr(inspect.unwrap(fun), "__code__", None)
+        site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
+        rows.append(f"  {name}: {show_types(reveal(branch.out_avals))}{site}")
+    return (
+        f"{where}: the branches must return values of the same types, but they return\n" + "\n".join(rows) + "\n"
+        "Return the same structure, shapes and dtypes from every branch, `x.astype(...)` for example."
+    )

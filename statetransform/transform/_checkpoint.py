@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from .._analysis.check import check_policy
-from .._analysis.policy import Policy, names_of
-from .._analysis.remat import checkpointed
 from .._core.lift import Staged
 from .._core.wrapper import decorate
+from ..policies._apply import checkpointed
+from ..policies._policy import Policy, names_of
+from ..policies._refuse import check_policy
 from ._classes import with_methods
 
 P = ParamSpec("P")

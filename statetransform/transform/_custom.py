@@ -1,12 +1,9 @@
-"""`custom_vjp` and `custom_jvp`: derivative rules for functions that use states.
-
-JAX wants everything that such a function depends on as an argument, so the states that it reads are
-arguments, with cotangents that are zero: a rule says how gradients flow through the arguments only. What
-the function writes is a second output, which the rules do not see.
-"""
+"""`custom_vjp` and `custom_jvp`: derivative rules for functions that use states."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,16 +11,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.arguments import NO_SELF, hide, integers, positional_parameters, reveal
-from .._core.errors import StateStructureError
-from .._core.jaxcompat import typeof
-from .._core.lift import Lift
-from .._core.stage import Record, TraceCache
+from .._core.arguments import integers
+from .._core.jaxcompat import has_tracer, runs_directly
+from .._core.lift import bind
 from .._core.wrapper import Transformed
+from ._rules import Call, StagedCall, as_function, hold, zero
 
 
 class CustomRule(Transformed):
     """A function with a derivative rule of its own."""
+
+    _kind: Any  # JAX's class
+    _rules: tuple[Callable[..., Any], ...] = ()
+    _definition: tuple[str, dict[str, Any]] = ("", {})  # JAX's method to set them with, and its options
 
     def __init__(
         self,
@@ -39,157 +39,133 @@ class CustomRule(Transformed):
             nondiff_argnums=nondiff_argnums,
             nondiff_argnames=nondiff_argnames,
         )
-        parameters = positional_parameters(fun) or ()
-        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
-        self._nondiff = {*integers(nondiff_argnums), *[parameters.index(name) for name in names]}
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
+        self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
+        self._kind(fun, **self._nondiff)  # JAX says what is wrong
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.__wrapped__, name)  # `def_vmap` of a function under `jax.custom_batching.custom_vmap`
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = super().__deepcopy__(memo)
+        new._rules, new._definition = copy.deepcopy(self._rules, memo), self._definition
+        return new
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args = self._positional(args, kwargs, has_self=obj is not NO_SELF)
-        fixed = {i % len(args): args[i] for i in sorted(self._nondiff)}
-        free = [i for i in range(len(args)) if i not in fixed]
+        if not self._rules:
+            raise AttributeError(f"{self.__qualname__}: no rule was set; {self._how_to_set()}")
+        fun = bind(self.__wrapped__, obj)
+        args = self._positional(fun, args, kwargs)
+        nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
+        if runs_directly() and not self._definition[1].get("optimize_remat"):
+            args = hold(args)
+            call = Call(fun, len(nondiff))
+            pure = self._kind(as_function(fun, call.run), nondiff_argnums=nondiff)
+        else:
+            call = StagedCall(fun, self._with_fixed(args, nondiff), nondiff)
+            args, pure = call.take_arguments(), self._kind(as_function(lambda *args: None, call.run))
+        self._define(call, pure, obj)
+        return call.finish(*pure(*args))
 
-        def whole(primals: Any) -> tuple[Any, ...]:
-            given = iter(reveal(tuple(primals)))
-            rest = [fixed[i] if i in fixed else next(given) for i in range(len(args))]
-            return tuple(rest) if obj is NO_SELF else (obj, *rest)
+    def _how_to_set(self) -> str:
+        raise NotImplementedError
 
-        fun = lambda *primals: self.__wrapped__(*whole(primals))
-        primals = hide(tuple(args[i] for i in free))
-        _, record, values = TraceCache().find(fun, primals, {})
-        results = self._apply(record, values, primals, whole, tuple(fixed.values()))
-        return record.layout.finish(*results)
+    def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
+        """All arguments, those that are not differentiated as JAX gives them to the function."""
+        raise NotImplementedError
 
-    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> tuple[Any, ...]:
+    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+        """Gives JAX's function its rule."""
+        raise NotImplementedError
+
+    def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
-        try:
-            signature = inspect.signature(self.__wrapped__)
-        except (TypeError, ValueError):  # a builtin
-            signature = None
-        if signature is None and not kwargs:
-            return args
-        names = ", ".join(kwargs)
-        if signature is not None:
-            bound = signature.bind(*((None, *args) if has_self else args), **kwargs)
-            bound.apply_defaults()
-            if not bound.kwargs:
-                return bound.args[1:] if has_self else bound.args
-            names = ", ".join(bound.kwargs)
-        raise TypeError(
-            f"{self.__qualname__}: a custom rule is given all arguments by position, which {names} cannot be. "
-            "Make these positional parameters, or close over the values."
-        )
-
-    def _apply(
-        self,
-        record: Record,
-        values: list[Any],
-        primals: tuple[Any, ...],
-        whole: Callable[..., Any],
-        fixed: Any,
-    ) -> Any:
-        raise TypeError(f"{type(self).__name__} does not say how it is applied")
-
-    def _run_rule(self, record: Record, rule: Callable[..., Any], values: list[Any]) -> tuple[Any, Any]:
-        """Runs a rule with the states' values: its output, and what it wrote, as the function does."""
-        states = dict(zip(record.reads, jax.tree.unflatten(record.read_tree, values), strict=True))
-        lift = Lift(rule)
-        out, written, born = lift.call(states, (), {})
-        assert lift.layout is not None
-        if lift.layout.written != record.layout.written:
-            raise StateStructureError.rule(self.__qualname__, record.written, lift.layout.written)
-        return out, (written, born)
+        bound = inspect.signature(as_function(fun, lambda *args: None)).bind(*args, **kwargs)
+        bound.apply_defaults()
+        names = ", ".join(name for name in bound.kwargs if name in kwargs)
+        if names:
+            raise TypeError(
+                f"{self.__qualname__}: a custom rule is given all arguments by position, which {names} cannot be. "
+                "Make these positional parameters, or close over the values."
+            )
+        return bound.args
 
 
 class CustomVjp(CustomRule):
     """A function with `defvjp`."""
 
-    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    _kind = jax.custom_vjp
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], **options: Any) -> None:
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
-        self._rules, self._rule_options = (fwd, bwd), options
+        self._set("defvjp", fwd, bwd, *args, **options)
 
-    def _apply(
-        self,
-        record: Record,
-        values: list[Any],
-        primals: tuple[Any, ...],
-        whole: Callable[..., Any],
-        fixed: Any,
-    ) -> Any:
-        if self._rules is None:
-            raise AttributeError(f"{self.__qualname__}: no rule was set; call `{self.__name__}.defvjp(fwd, bwd)` first")
-        fwd, bwd = self._rules
-        pure = jax.custom_vjp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+    def __getattr__(self, name: str) -> Any:
+        if name == "defvjp_with_accums" and hasattr(jax.custom_vjp, name):
+            return functools.partial(self._set, name)  # of the newer releases
+        return super().__getattr__(name)
 
-        def forward(values: list[Any], *primals: Any) -> Any:
-            (out, residuals), effects = self._run_rule(record, lambda: fwd(*whole(primals)), values)
-            return (out, *effects), (residuals, values)
+    def _set(self, define: str, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
+        bound = inspect.signature(getattr(jax.custom_vjp, define)).bind(None, fwd, bwd, *args, **options)
+        options = {name: value for name, value in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
+        self._rules, self._definition = (fwd, bwd), (define, options)
 
-        def backward(residuals: Any, cotangents: Any) -> Any:
-            residuals, values = residuals
-            return [_zero(value) for value in values], *bwd(*fixed, residuals, cotangents[0])
+    def _how_to_set(self) -> str:
+        return f"call `{self.__name__}.defvjp(fwd, bwd)` first"
 
-        pure.defvjp(forward, backward, **self._rule_options)
-        return pure(values, *primals)
+    def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
+        if has_tracer([args[i] for i in nondiff]):
+            raise jax.errors.UnexpectedTracerError(
+                f"{self.__qualname__}: an argument that `nondiff_argnums` names is traced. Leave it out of "
+                "`nondiff_argnums`, and let the backward rule return None for it."
+            )
+        return args
+
+    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+        (fwd, bwd), (define, options) = self._rules, self._definition
+        forward = as_function(bind(fwd, obj), call.forward(bind(fwd, obj)))
+        getattr(pure, define)(forward, as_function(bwd, call.backward(bwd)), **options)
 
 
 class CustomJvp(CustomRule):
     """A function with `defjvp`."""
 
-    _rule: Callable[..., Any] | None = None
+    _kind = jax.custom_jvp
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Sets the rule, as :meth:`jax.custom_jvp.defjvp` does."""
-        self._rule, self._symbolic_zeros = jvp, symbolic_zeros
+        self._rules, self._definition = (jvp,), ("defjvp", {"symbolic_zeros": symbolic_zeros})
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
         """Sets a rule for each argument, as :meth:`jax.custom_jvp.defjvps` does."""
-        if self._nondiff:
+        if any(self._nondiff.values()):
             raise TypeError(f"{self.__qualname__}: `defjvps` cannot be used together with `nondiff_argnums`")
 
         def rule(primals: Any, tangents: Any) -> Any:
             out = self(*primals)
             dots = [jvp(dot, out, *primals) for dot, jvp in zip(tangents, jvps, strict=False) if jvp is not None]
-            return out, jax.tree.map(_total, jax.tree.map(_zero, out), *dots)
+            return out, jax.tree.map(_total, jax.tree.map(zero, out), *dots)
 
         self.defjvp(rule)
 
-    def _apply(
-        self,
-        record: Record,
-        values: list[Any],
-        primals: tuple[Any, ...],
-        whole: Callable[..., Any],
-        fixed: Any,
-    ) -> Any:
-        if self._rule is None:
-            raise AttributeError(f"{self.__qualname__}: no rule was set; decorate one with `@{self.__name__}.defjvp`")
-        rule = self._rule
-        pure = jax.custom_jvp(lambda values, *primals: record.bind(jax.tree.leaves((primals, {})), values))
+    def _how_to_set(self) -> str:
+        return f"decorate one with `@{self.__name__}.defjvp`"
 
-        def jvp(primals: Any, tangents: Any) -> Any:
-            values, *primals = primals
-            call = lambda: rule(*fixed, reveal(tuple(primals)), reveal(tuple(tangents[1:])))
-            (out, out_tangent), (written, born) = self._run_rule(record, call, values)
-            zeros = jax.tree.map(_zero, (written, born))
-            return (out, written, born), (out_tangent, *zeros)
+    def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
+        is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray)
+        stop = lambda arg: jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_array(leaf) else leaf, arg)
+        return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
-        pure.defjvp(jvp, symbolic_zeros=self._symbolic_zeros)
-        return pure(values, *primals)
+    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+        (rule,), (_, options) = self._rules, self._definition
+        pure.defjvp(as_function(rule, call.jvp(rule)), **options)
 
 
 def _total(zero: Any, *tangents: Any) -> Any:
     return zero if zero.dtype == jax.dtypes.float0 else sum(tangents, zero)
-
-
-def _zero(value: Any) -> Any:
-    """A zero tangent, of type float0 for what has no tangent."""
-    aval = typeof(value)
-    if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact):
-        return jax.numpy.zeros(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, jax.dtypes.float0)
 
 
 def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp:

@@ -1,40 +1,56 @@
 """`jit`: compiled calls over states, with a dispatch path that adds little to JAX's own.
 
-On the hot path no signature is computed and no pytree walked in Python. A call follows the guard to the
-states, hands their values to a function made by `jax.jit`, and stores what comes back. JAX's own dispatch
-finds the compiled program; only for a new signature does it call back to trace, and then we learn which
-states the function uses. The output structure says which of them were written.
+There is one way in. A call goes through the programs of the function, the one used last first. A program that was
+used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and the
+arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
+pytree walked in Python. JAX's own dispatch finds the compiled program, and what comes back is stored. Whatever does not
+fit goes the slow way: find a record or trace, keep it, call.
 """
 
 from __future__ import annotations
 
-import types
+import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._core.arguments import (
-    NO_SELF,
-    Static,
-    StaticArguments,
-    hide,
-    hide_self,
-    identity,
-    integers,
-    positional_parameters,
-    refs_in,
-    token_of,
-)
+from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.frame import refuse_tracers, stack
-from .._core.jaxcompat import is_jit_disabled, is_top_level
+from .._core.jaxcompat import concrete_array, is_jit_disabled, is_top_level
+from .._core.kept import kept
 from .._core.lift import at_once, bind
 from .._core.room import with_room
-from .._core.stage import Record, trace
-from .._core.wrapper import Transformed, decorate
-from ._compiled import Disabled, Entry, Family, FastPath, Restage, fast_path, store_of, when_gone
+from .._core.stage import Record, TraceCache
+from .._core.wrapper import Transformed, decorate, unbound
+from ._programs import Disabled, Program, Untraced
 
 _NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
+
+
+class Store:
+    """The programs of a function with the same options, the one used last first, and its traces."""
+
+    _BOUND = 64
+
+    def __init__(self) -> None:
+        self.holder: Any = None
+        self.traces = TraceCache()
+        self.programs: tuple[Program, ...] = ()
+
+    def use(self, program: Program) -> None:
+        """Puts a program in front; the one not used for longest goes when there are too many."""
+        others = [other for other in self.programs if other is not program]
+        self.programs = (program, *others)[: self._BOUND]
+
+    def drop(self, program: Program) -> None:
+        """Forgets a program."""
+        self.programs = tuple(other for other in self.programs if other is not program)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.programs = ()
+        self.traces.clear()
 
 
 class Jitted(Transformed):
@@ -64,12 +80,15 @@ class Jitted(Transformed):
         )
         self.donates = donate_states
         self._jax_options = options
-        self._fun, self._instance = fun, NO_SELF
-        if isinstance(fun, types.MethodType):  # made anew at each look-up: the function behind it stays
-            self._fun, self._instance = fun.__func__, fun.__self__
+        self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        key = (donate_states, bool(self._static), *sorted(options.items()))
-        self._store = store_of(self._fun, key)
+        self._store, holder = kept(self._fun, ("jit", donate_states, *sorted(options.items())), Store)
+        self._store.holder = holder
+
+    @property
+    def history(self) -> Any:
+        """The traces made so far."""
+        return self._store.traces.log
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
@@ -103,45 +122,49 @@ class Jitted(Transformed):
         return options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        fast = self._store.plain
-        if fast is not None and stack.frame is None and self._instance is NO_SELF:
-            return self._call_fast(fast, NO_SELF, args, kwargs)
-        return super().__call__(*args, **kwargs)
+        if self._owners or self._is_method or self._takes_cls:
+            return super().__call__(*args, **kwargs)
+        return self._call_bound(NO_SELF, *args, **kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._call_bound(self._instance if obj is NO_SELF else obj, *args, **kwargs)
+        return self._call_bound(obj, *args, **kwargs)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        fast = self._store.fast.get(identity(obj))
-        if fast is not None and stack.frame is None:
-            return self._call_fast(fast, obj, args, kwargs)
-        return self.call_slowly(obj, args, kwargs)
-
-    def _call_fast(self, fast: FastPath, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry, find, expected, jitted, targets, array_type = fast
+        if stack.frame is not None:
+            return self._call_slowly(obj, args, kwargs)
+        if obj is NO_SELF:
+            obj = self._instance
+        for program in self._store.programs:
+            if program.enter:
+                try:
+                    found = program.enter(self._fun, obj, args, kwargs)
+                except Exception:  # whatever fails on the way, in user code too, says that the structure is another
+                    continue
+                if found is not None:
+                    break
+        else:
+            return self._call_slowly(obj, args, kwargs)
+        if program is not self._store.programs[0]:
+            self._store.use(program)
         try:
-            values = find(self._fun, obj)
-            if values is None:
-                return self.call_slowly(obj, args, kwargs)
             # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
-            if len(args) == 1 and not kwargs:
-                out, written = results = jitted(values, args[0])
+            if program.shape == _ONE:
+                values, targets, arg = found
+                out, written = program.jitted(values, arg)
             else:
-                out, written = results = jitted(values, *args, **kwargs)
+                targets, out, written = _call_with(program, found)
         except Exception as error:
-            # Not the user's error: the walk to the states failed, or a state came as an argument.
-            arguments = (args, kwargs)
-            if isinstance(error, Restage):
-                return self.call_slowly(obj, args, kwargs, error.record)
-            is_rebound = entry.guard.resolve((self._fun, obj)) is None
-            if is_rebound or isinstance(error, Disabled) or hide(arguments) is not arguments:
-                return self.call_slowly(obj, args, kwargs)
+            # Not the user's error: new types, or an object where there was an array.
+            if isinstance(error, Untraced | Disabled) or hide((args, kwargs))[1] or self._has_lost(obj, args, kwargs):
+                return self._call_slowly(obj, args, kwargs)
+            if program.donates:
+                _, roots, _ = self._roots(obj, args, kwargs)
+                program.explain(error, program.match(roots) or ())
             raise
-        if type(written) is list and not written:
-            return out
-        if type(written) is not list or not targets:
-            return entry.finish(expected, results)
-        if len(targets) == 1 and type(written[0]) is array_type:
+        if type(written) is not list or len(written) != len(targets):
+            return self._finish(program, obj, args, kwargs, (out, written))
+        array_type = concrete_array()
+        if len(written) == 1 and type(written[0]) is array_type:
             targets[0]._value = written[0]
             return out
         # One look at the trace context costs as much as looking at eight values.
@@ -156,14 +179,92 @@ class Jitted(Transformed):
             state._value = value
         return out
 
-    def call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record | None = None) -> Any:
-        """A call that looks at its arguments first; `record` is a trace for them, if there is one already."""
+    def _has_lost(self, obj: Any, args: Any, kwargs: Any) -> bool:
+        """Whether a state on the way has no value: the slow way says so by name."""
+        return False
+
+    def _roots(self, obj: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], Any]:
+        args, kwargs, objects = self.hidden(obj, args, kwargs)
+        return args, (self._fun, *objects), kwargs
+
+    def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        _, roots, _ = self._roots(obj, args, kwargs)
+        states = program.match(roots)
+        assert states is not None
+        return program.finish(states, results, lambda record: record.objects_at(roots))
+
+    def _call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that looks at its arguments first."""
         if is_jit_disabled():
-            return at_once(bind(self._fun, obj), *args, **kwargs)
-        if self._static:
-            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        entry, states, results = self.run("__call__", obj, args, kwargs, record)
-        return entry.finish(states, results)
+            return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
+        program, states, results, objects_at = self.run("__call__", obj, args, kwargs)
+        return program.finish(states, results, objects_at)
+
+    def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
+        """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
+
+        Returns:
+          The program, its states, what the method returned, and what finds the objects in the output.
+        """
+        has_self = obj is not NO_SELF or self._instance is not NO_SELF
+        args, roots, kwargs = self._roots(obj, args, kwargs)
+        treedef = jax.tree.structure((args, kwargs))
+        fitting = [
+            (program, states)
+            for program in self._store.programs
+            if program.treedef == treedef and (states := program.match(roots)) is not None
+        ]
+        for program, states in fitting[:1]:
+            try:
+                results = self._run(program, method, states, args, kwargs, None)
+            except Untraced:
+                break
+            self._settle(program, has_self, args, kwargs)
+            return program, states, results, lambda record: record.objects_at(roots)
+        call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
+        for program, states in fitting:
+            if (taken := program.accept(call, states, roots)) is not None:
+                states = taken
+                break
+        else:
+            program, states = self._new_program(call, treedef, has_self, args), list(call.states)
+        results = self._run(program, method, states, args, kwargs, call)
+        if call.record.structure is not None:
+            self._store.use(program)
+            call.record.expires_with(roots, functools.partial(_forget, self._store, program))
+        objects = call.objects
+        return program, states, results, lambda record: objects
+
+    def _run(self, program: Program, method: str, states: Any, args: Any, kwargs: Any, call: Any) -> Any:
+        try:
+            return with_room(program.run, method, states, args, kwargs, call)
+        except Exception as error:
+            if self.donates and not isinstance(error, Untraced):
+                program.explain(error, states)
+            raise
+
+    def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
+        positional = args[1:] if has_self else args
+        return Program(
+            self._fun,
+            call,
+            treedef,
+            has_self=has_self,
+            has_instance=has_self and not is_reference(args[0]),
+            donates=self.donates,
+            keeps_places=bool(self._jax_options),
+            options=self.jax_options(positional),
+        )
+
+    def _settle(self, program: Program, has_self: bool, args: Any, kwargs: Any) -> None:
+        """After a call that went the slow way once more: the way in is written down when that pays."""
+        self._store.use(program)
+        if stack.frame is not None:  # which has no use for it
+            return
+        program.uses += 1
+        structure = program.structure
+        if program.enter is None and structure is not None and program.uses >= max(2, len(structure.edges) // 10):
+            program.generate(has_self, args, kwargs)
 
     def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces for these arguments and the states' present types; as the method of :func:`jax.jit`."""
@@ -173,88 +274,33 @@ class Jitted(Transformed):
         """Traces and lowers; as the method of :func:`jax.jit`."""
         return self._ahead_of_time("lower", instance, args, kwargs)
 
+    def eval_shape(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the output; as the method of :func:`jax.jit`."""
+        return self._ahead_of_time("trace", instance, args, kwargs).out_info[0]
+
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
-        if obj is NO_SELF and (self._is_method or self._takes_cls) and args and self._binds(args[0]):
+        if obj is NO_SELF and args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
             obj, args = args[0], args[1:]
-        obj = self._instance if obj is NO_SELF else obj
-        if self._static:
-            args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
-        with jax.disable_jit(False):  # as in JAX, who asks for a program gets one
-            entry, states, stage = self.run(method, obj, args, kwargs)
-        fixed = [arg if isinstance(arg, Static) else None for arg in args]
-        instance = None if obj is NO_SELF else hide_self(obj)
-        return AheadOfTime(stage, entry, states, instance, fixed)
+        with jax.disable_jit(False):  # as in JAX, asking for a program gives one
+            program, states, stage, _ = self.run(method, obj, args, kwargs)
+        return AheadOfTime(self, stage, program, states, obj, args, kwargs)
 
-    def run(
-        self, method: str, obj: Any, args: Any, kwargs: Any, record: Record | None = None
-    ) -> tuple[Entry, list[Any], Any]:
-        """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
-        Returns:
-          The entry, its states, and what the method returned.
-        """
-        args, kwargs = hide((args, kwargs))
-        instance = None if obj is NO_SELF else hide_self(obj)
-        leaves, treedef = jax.tree.flatten((instance, args, kwargs))
-        objects = refs_in(treedef)
-        roots = (self._fun, *objects)
-        key = tuple([token_of(obj) for obj in objects])
-        family = self._store.families.get(key)
-        if family is None:
-            family = self._store.families[key] = Family()
-            for member in objects:
-                when_gone(member, self._store, key)
-        hint = (
-            treedef,
-            tuple([(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]),
-        )
-        for _ in range(4):
-            entry, states = family.choose(roots, hint, record, self.donates)
-            if entry is None:
-                # Traced here rather than from within `jax.jit`: JAX notes the whole Python stack with each
-                # equation, and its own frames would be on it twice.
-                if record is None:
-                    record = trace(self._fun, args if instance is None else (instance, *args), kwargs)
-                    self._store.log.add(record)
-                options = self.jax_options(args)
-                entry = Entry(self._store.fun, self.donates, options, roots, record, self._store.log)
-                entry, states = family.add(entry, roots, hint)
-            try:
-                call, leading = getattr(entry.jitted, method), entry.inputs(states, instance)
-                result = with_room(lambda: call(*leading, *args, **kwargs))  # noqa: B023 - called at once
-            except Restage as error:
-                record = error.record
-                continue
-            except Exception as error:
-                if self.donates:
-                    entry.explain(error, states)
-                raise
-            self._settle(family, key, entry, states, obj, objects)
-            return entry, states, result
-        raise AssertionError("the states that the function uses change from trace to trace")
+_ONE = (False, True, False)
 
-    def _settle(
-        self,
-        family: Family,
-        key: Any,
-        entry: Entry,
-        states: list[Any],
-        obj: Any,
-        objects: list[Any],
-    ) -> None:
-        """After a call: what the next one can use without thinking."""
-        fast = None
-        is_alone = objects == [] if obj is NO_SELF else len(objects) == 1 and objects[0] is obj
-        if any(not layout.is_reusable for layout, _ in entry.layouts.values()):
-            self._store.families.pop(key, None)
-        elif is_alone and len(family.entries) == 1 and entry.is_simple and not self._static:
-            fast = fast_path(entry, states)
-        if obj is NO_SELF:
-            self._store.plain = fast
-        elif fast is not None:
-            self._store.fast[identity(obj)] = fast
-        else:
-            self._store.fast.pop(identity(obj), None)
+
+def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
+    """A call with donated states, several arguments or keywords: the written states, the output and their values."""
+    donates, is_single, has_keywords = program.shape
+    donated, found = (found[:1], found[1:]) if donates else ((), found)
+    values, targets, rest, *keywords = found
+    rest = (rest,) if is_single else rest
+    out, written = program.jitted(*donated, values, *rest, **(keywords[0] if has_keywords else {}))
+    return targets, out, written
+
+
+def _forget(store: Store, program: Program, record: Record) -> None:
+    store.drop(program)
 
 
 class AheadOfTime:
@@ -265,14 +311,12 @@ class AheadOfTime:
     the states' present values and writes the new ones.
     """
 
-    def __init__(self, stage: Any, entry: Entry, states: list[Any], instance: Any, fixed: list[Any]) -> None:
-        self._stage, self._entry, self._states, self._instance, self._fixed = (
-            stage,
-            entry,
-            states,
-            instance,
-            fixed,
-        )
+    def __init__(
+        self, owner: Jitted, stage: Any, program: Program, states: list[Any], obj: Any, args: Any, kwargs: Any
+    ) -> None:
+        self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
+        has_self = obj is not NO_SELF or owner._instance is not NO_SELF
+        self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -291,17 +335,38 @@ class AheadOfTime:
         return self._next(self._stage.compile(*args, **kwargs))
 
     def _next(self, stage: Any) -> AheadOfTime:
-        return AheadOfTime(stage, self._entry, self._states, self._instance, self._fixed)
+        new = object.__new__(AheadOfTime)
+        new.__dict__.update(self.__dict__, _stage=stage)
+        return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         rest = iter(args)
-        whole = [arg if arg is not None else next(rest) for arg in self._fixed]
-        arguments, kwargs = hide(((*whole, *rest), kwargs))
-        inputs = self._entry.inputs(self._states, self._instance)
-        return self._entry.finish(self._states, self._stage(*inputs, *arguments, **kwargs))
+        whole = [value for i, value in self._fill(rest, len(args))]
+        args, roots, kwargs = self._owner._roots(self._obj, (*whole, *rest), {**kwargs, **self._static_kwargs})
+        states = self._program.match(roots) if self._program.structure is not None else self._states
+        if states is None:
+            raise TypeError(
+                f"{self._owner.__qualname__} was compiled for objects of another structure than those that it "
+                "reaches now. Lower and compile it for these."
+            )
+        called = object.__new__(Program)
+        called.__dict__.update(self._program.__dict__, jitted=self._stage)
+        results = called.run("__call__", states, args, kwargs)
+        return self._program.finish(states, results, lambda record: record.objects_at(roots))
+
+    def _fill(self, rest: Any, n_given: int) -> Any:
+        """The positional arguments, with the static ones in their places again."""
+        for i in range(n_given + len(self._static_args)):
+            if i in self._static_args:
+                yield i, self._static_args[i]
+            else:
+                try:
+                    yield i, next(rest)
+                except StopIteration:
+                    return
 
 
-Jitted.trace.takes_instance = Jitted.lower.takes_instance = True  # type: ignore[attr-defined]
+Jitted.trace.takes_instance = Jitted.lower.takes_instance = Jitted.eval_shape.takes_instance = True  # type: ignore[attr-defined]
 
 
 P = ParamSpec("P")

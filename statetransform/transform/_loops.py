@@ -13,10 +13,10 @@ import jax
 import jax.core
 import jax.extend.core as jex
 
-from .._binomial import execute as binomial
-from .._binomial.budget import MemoryBudget
-from .._binomial.execute import steps_of
-from .._binomial.watch import Watch
+from .._checkpointed_loops import loops as checkpointed
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.chunks import Watch
+from .._checkpointed_loops.loops import steps_of
 from .._core.arguments import hide, reveal
 from .._core.errors import StateTraceError
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
@@ -166,22 +166,48 @@ def _scan(
     **options: Any,
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
-    init, xs = hide((init, xs))
+    _refuse_no_function(where, f)
+    _refuse_no_choice(where, checkpoint)
     if is_jit_disabled():
-        in_python = lambda carry, x: split(hide(f(*reveal(make_args(carry, x)))))
-        return reveal(at_once(jax.lax.scan, in_python, init, xs, **options))
-    slices = jax.tree.map(_first_slice, xs)
-    body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0])
-
-    def step(carry: Any, x: Any) -> tuple[Any, Any]:
-        carry, out = body.step(carry, lambda user_carry: make_args(user_carry, x))
-        return carry, split(out)[1]
-
+        return _scan_in_python(f, init, xs, make_args, split, options)
+    (init, xs), objects = hide((init, xs))
+    slices = jax.tree.map(functools.partial(_first_slice, where), xs)
+    carry_of = lambda out: split(out)[0]
+    body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
     n = steps_of(xs, options["length"])
     watch = Meter(where, n, progress) if progress and n else None
-    (carry, values), ys = scan_with(where, checkpoint, watch)(step, body.init, xs, **options)
+    scan = scan_with(where, checkpoint, watch)
+
+    def loop(step: Callable[..., Any], init: Any, xs: Any) -> Any:
+        def pure(carry: Any, x: Any) -> tuple[Any, Any]:
+            carry, out = step(carry, lambda user_carry: make_args(user_carry, x))
+            return carry, split(out)[1]
+
+        return scan(pure, init, xs, **options)
+
+    way = (where, checkpoint, watch, *sorted(options.items()))
+    (carry, values), ys = body.run(way, loop, carry_of, xs)
     body.leave(values)
-    return reveal((carry, ys))
+    return reveal((carry, ys), body.found.objects)
+
+
+def _scan_in_python(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    make_args: Callable[[Any, Any], tuple[Any, ...]],
+    split: Callable[[Any], tuple[Any, Any]],
+    options: dict[str, Any],
+) -> tuple[Any, Any]:
+    """The loop under :func:`jax.disable_jit`: JAX calls the body with values."""
+    (init, xs), objects = hide((init, xs))
+    seen: list[Any] = list(objects)
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        out, seen[:] = hide(split(f(*reveal(make_args(carry, x), objects))))
+        return out
+
+    return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
 
 
 def fori_loop(
@@ -220,42 +246,84 @@ def fori_loop(
       >>> int(transform.fori_loop(0, 4, body, 0)), int(n.value)
       (6, 4)
     """
-    init_val = hide(init_val)
+    _refuse_no_function("fori_loop", body_fun)
+    _refuse_no_choice("fori_loop", checkpoint)
     if is_jit_disabled() and not has_tracer((lower, upper)):
-        in_python = lambda i, carry: hide(body_fun(i, reveal(carry)))
-        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, init_val))
-    dtype = jax.dtypes.result_type(lower, upper)
-    index = jax.core.ShapedArray((), dtype, weak_type=True)
-    body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out)
-    step = lambda i, carry: body.step(carry, lambda user_carry: (i, user_carry))[0]
-    n = None if has_tracer((lower, upper)) else max(int(upper) - int(lower), 0)
+        hidden, objects = hide(init_val)
+        in_python = lambda i, carry: hide(body_fun(i, reveal(carry, objects)))[0]
+        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
+    init_val, objects = hide(init_val)
+    start, stop, n = _bounds(lower, upper)
+    index = typeof(start)
+    body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
     watch = Meter("fori_loop", n, progress) if progress and n != 0 else None
-    if checkpoint is None and watch is None:
-        carry, values = jax.lax.fori_loop(lower, upper, step, body.init, unroll=unroll)
-    else:
-        count = lambda state: (state[0] + 1, step(*state))
-        start = jax.numpy.asarray(lower, dtype), body.init
+
+    def loop(step: Callable[..., Any], init: Any, lower: Any, upper: Any) -> Any:
+        one = lambda i, carry: step(carry, lambda user_carry: (i, user_carry))[0]
+        if checkpoint is None and watch is None:
+            return jax.lax.fori_loop(lower, upper, one, init, unroll=unroll)
+        count = lambda state: (state[0] + 1, one(*state))
         if n is None:
-            loop = while_with("fori_loop", checkpoint, None, watch)
-            _, (carry, values) = loop(lambda state: state[0] < upper, count, start)
-        else:
-            counted = lambda state, _: (count(state), None)
-            scan = scan_with("fori_loop", checkpoint, watch)
-            (_, (carry, values)), _ = scan(counted, start, None, n, unroll=unroll or 1)
+            run = while_with("fori_loop", checkpoint, None, watch)
+            return run(lambda state: state[0] < upper, count, (lower, init))[1]
+        counted = lambda state, _: (count(state), None)
+        scan = scan_with("fori_loop", checkpoint, watch)
+        return scan(counted, (lower, init), None, n, unroll=unroll or 1)[0][1]
+
+    way = ("fori_loop", checkpoint, watch, unroll, n, str(index))
+    if n is None:
+        carry, values = body.run(way, loop, lambda out: out, start, stop)
+    else:  # known bounds stay known, so that JAX can differentiate
+        fixed = lambda step, init: loop(step, init, lower, upper)
+        carry, values = body.run((*way, start), fixed, lambda out: out)
     body.leave(values)
-    return reveal(carry)
+    return reveal(carry, body.found.objects)
+
+
+def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
+    """The bounds as :func:`jax.lax.fori_loop` takes them, and the number of steps if they are known."""
+    if not has_tracer((lower, upper)):
+        _common_dtype(lower, upper)
+        start, stop = int(lower), int(upper)
+        return start, stop, max(stop - start, 0)
+    dtype = _common_dtype(lower, upper)
+    cast = lambda bound: bound if typeof(bound).dtype == dtype else jax.lax.convert_element_type(bound, dtype)
+    return cast(lower), cast(upper), None
+
+
+def _common_dtype(lower: Any, upper: Any) -> Any:
+    """The type of both bounds; a Python scalar takes that of the other."""
+    try:
+        a, b = typeof(lower), typeof(upper)
+    except (TypeError, ValueError):
+        jax.lax.fori_loop(lower, upper, lambda i, carry: carry, 0)  # says what is wrong
+        raise
+    if a.dtype == b.dtype:
+        return a.dtype
+    is_signed = lambda aval: jax.numpy.issubdtype(aval.dtype, jax.numpy.signedinteger)
+    if is_signed(a) and is_signed(b) and a.weak_type != b.weak_type:
+        return b.dtype if a.weak_type else a.dtype
+    raise TypeError(
+        f"fori_loop: `lower` and `upper` must have equal types, but are {a.str_short()} and {b.str_short()}. "
+        "Convert one of them, `upper.astype(lower.dtype)` for example."
+    )
 
 
 def while_with(
     where: str, checkpoint: Checkpoint, max_steps: int | None, watch: Watch | None = None
 ) -> Callable[..., Any]:
     """The pure loop of unknown length that keeps what `checkpoint` says."""
-    if checkpoint == "step":
+    if checkpoint == "step" and max_steps is not None:
+        checkpoint = max_steps
+    if isinstance(checkpoint, str) and checkpoint == "step":
         raise ValueError(
             f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
-            "how many carries may be stored, checkpoint=20 for example."
+            "how many carries may be stored, checkpoint=20 for example"
+            + (", or the largest number of steps, `max_steps=`." if where == "while_loop" else ".")
         )
-    return functools.partial(binomial.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch)
+    return functools.partial(
+        checkpointed.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch
+    )
 
 
 def while_loop(
@@ -274,7 +342,8 @@ def while_loop(
       max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
       checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
         mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
-        takes a few percent more step evaluations than if it were. "sqrt", "log": as in :func:`scan`, of `max_steps`.
+        takes a few percent more step evaluations than if it were. "sqrt", "log", "step": as in :func:`scan`, of
+        `max_steps`.
         Reverse mode over reverse mode needs `max_steps`.
       progress: as in :func:`scan`.
 
@@ -300,26 +369,28 @@ def while_loop(
     """
     if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
         raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
-    init_val = hide(init_val)
+    _refuse_no_function("while_loop", cond_fun)
+    _refuse_no_function("while_loop", body_fun)
+    _refuse_no_choice("while_loop", checkpoint)
     if is_jit_disabled():
+        init_val = jax.tree.map(jax.numpy.asarray, init_val)  # or the body could change the caller's arrays in place
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
             return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
-    body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out)
-    test = Staged("while_loop", cond_fun, (body.init[0],), body.entry)
-    for state in test.record.written:
+    init_val, objects = hide(init_val)
+    body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
+    test = Staged("while_loop", cond_fun, (body.init[0],), objects, body.entry)
+    for state in test.written:
         raise StateTraceError.written_in_predicate(state)
-    constants = body.read_outside(test.record.reads)
-
-    def condition(carry: Any) -> Any:
-        user_carry, values = carry
-        return test.call((user_carry,), {**constants, **dict(zip(body.written, values, strict=True))})[0]
-
-    step = lambda carry: body.step(carry, lambda user_carry: (user_carry,))[0]
     watch = Meter("while_loop", None, progress) if progress else None
-    carry, values = while_with("while_loop", checkpoint, max_steps, watch)(condition, step, body.init)
+    run = while_with("while_loop", checkpoint, max_steps, watch)
+
+    def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
+        return run(condition, lambda carry: step(carry, lambda user_carry: (user_carry,))[0], init)
+
+    carry, values = body.run(("while_loop", checkpoint, max_steps, watch), loop, lambda out: out, test=test)
     body.leave(values)
-    return reveal(carry)
+    return reveal(carry, body.found.objects)
 
 
 def _while_in_python(
@@ -359,17 +430,20 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
       >>> transform.map(f, jnp.ones(3)).tolist()
       [1.0, 2.0, 3.0]
     """
-    if batch_size is None:
-        return for_loop(f, xs)
-    n = {jax.numpy.shape(x)[0] for x in jax.tree.leaves(xs)}.pop()
-    n_batches, rest = divmod(n, batch_size)
+    leaves = jax.tree.leaves(xs)
+    if batch_size is None or not leaves:
+        return for_loop(f if batch_size is None else vmap(f), xs)
+    n = jax.numpy.shape(leaves[0])[0]
+    n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
+    tail = jax.tree.map(lambda x: x[n - rest :], xs)
+    if n_batches == 0:
+        return vmap(f)(tail)
     head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
     ys = for_loop(vmap(f), head)
-    ys = jax.tree.map(lambda y: y.reshape(n - rest, *y.shape[2:]), ys)
+    ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
     if not rest:
         return ys
-    tail = vmap(f)(jax.tree.map(lambda x: x[n - rest :], xs))
-    return jax.tree.map(lambda *parts: jax.numpy.concatenate(parts), ys, tail)
+    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, vmap(f)(tail))
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
@@ -403,7 +477,7 @@ def scan_with(where: str, checkpoint: Checkpoint, watch: Watch | None = None) ->
         return jax.lax.scan
     if checkpoint == "step" and watch is None:
         return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
-    return functools.partial(binomial.scan, where=where, checkpoint=checkpoint, watch=watch)
+    return functools.partial(checkpointed.scan, where=where, checkpoint=checkpoint, watch=watch)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
@@ -412,9 +486,27 @@ def _pair(out: Any) -> tuple[Any, Any]:
     return out
 
 
-def _first_slice(x: Any) -> Any:
+def _first_slice(where: str, x: Any) -> Any:
     """The abstract value of one step's input."""
     aval = typeof(x)
     if not aval.shape:
-        raise ValueError("scan: each leaf of `xs` needs a leading axis to step along, but one is a scalar")
+        cure = f" For {x} calls without arguments write `length={x}`." if isinstance(x, int) else ""
+        raise ValueError(f"{where}: each leaf of `xs` needs a leading axis to step along, but one is a scalar.{cure}")
     return jex.mapped_aval(aval.shape[0], 0, aval)
+
+
+def _refuse_no_function(where: str, fun: Any) -> None:
+    if not callable(fun):
+        cure = (
+            "The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`." if where == "for_loop" else ""
+        )
+        raise TypeError(f"{where}: expected a function, not {fun!r} of type {type(fun).__name__}. {cure}".rstrip())
+
+
+def _refuse_no_choice(where: str, checkpoint: Any) -> None:
+    """Refuses what other functions take for `checkpoint`, or for a policy."""
+    if isinstance(checkpoint, bool) or (callable(checkpoint) and not isinstance(checkpoint, MemoryBudget)):
+        cure = 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log"'
+        if callable(checkpoint):
+            cure = f"A policy belongs to a function: `{where}(transform.checkpoint(body, policy=...), ...)`. {cure}"
+        raise TypeError(f"{where}: checkpoint={checkpoint!r} does not say which carries are stored. {cure}.")

@@ -7,11 +7,12 @@ sweep.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from .._binomial.plan import LIMIT
-from .._binomial.watch import Watch
+from .._checkpointed_loops.chunks import Watch
+from .._checkpointed_loops.plan import LIMIT
 
 _UPDATES = 20  # of a bar, for a loop of known length
 
@@ -63,10 +64,7 @@ class Bars:
     """The bars of one loop, on the host: one forward, one backward, anew for each run."""
 
     def __init__(self, n: int | None, options: dict[str, Any]) -> None:
-        try:
-            import tqdm  # noqa: F401 - better to hear of it now than in the compiled program
-        except ImportError as error:
-            raise ImportError("progress bars need tqdm: `pip install statetransform[progress]`") from error
+        self._tqdm = _tqdm()  # better to hear now that it is missing than in the compiled program
         self._n, self._options = n, options
         self._lock = threading.Lock()
         self._bar: Any = None
@@ -89,11 +87,9 @@ class Bars:
             self._move(int(done))
 
     def _open(self, suffix: str, total: int | None) -> None:
-        from tqdm import tqdm
-
         self._close()
         options = dict(self._options)
-        self._bar = tqdm(total=total, **{**options, "desc": f"{options['desc']}{suffix}"})
+        self._bar = self._tqdm(total=total, **{**options, "desc": f"{options['desc']}{suffix}"})
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -104,3 +100,15 @@ class Bars:
         self._bar.update(to - self._bar.n)
         if to == self._bar.total:
             self._close()
+
+
+def _tqdm() -> Any:
+    """The kind of bar that fits the place: a widget in a notebook, text elsewhere."""
+    try:
+        with warnings.catch_warnings():
+            # In a notebook without widgets it says so, and falls back to text, which is what is wanted.
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError("progress bars need tqdm: `pip install statetransform[progress]`") from error
+    return tqdm

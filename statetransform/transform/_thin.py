@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,13 +10,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 
-from .._core.arguments import StaticArguments, hide, reveal
+from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, reveal
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import typeof
-from .._core.lift import Staged, cache_of
-from .._core.stage import Record
+from .._core.kept import cache_of
+from .._core.lift import Staged, at_once, bind
+from .._core.stage import Call
 from .._core.values import Values
-from .._core.wrapper import decorate
+from .._core.wrapper import Transformed, decorate, unbound
 
 # JAX has no public name for "take the specs from the arguments".
 _INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
@@ -49,15 +49,19 @@ def named_call(fun: Any = None, *, name: str | None = None) -> Any:
       >>> float(transform.named_call(lambda x: w.value * x, name="scale")(2.0))
       6.0
     """
-    return decorate(Staged, fun, around=_NamedCall(name))
+    return decorate(NamedCall, fun, name=name)
 
 
-@dataclasses.dataclass(frozen=True)
-class _NamedCall:
-    name: str | None
+class NamedCall(Transformed):
+    """A function that runs as it is, under a name; its writes are one."""
 
-    def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.named_call(body, name=self.name)
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None) -> None:
+        super().__init__(fun, is_method=is_method, name=name)
+        self._scope = name_of(fun) if name is None else name
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
+        return at_once(jax.named_call(run, name=self._scope))
 
 
 def shard_map(
@@ -172,7 +176,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     record = _trace("eval_shape", fun, args, kwargs)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
-        out = record.layout.finish(*jax.tree.map(_shape, record.out_avals))
+        out = record.finish(*jax.tree.map(_shape, record.out_avals))
         born = frame.survivors()
     leave((), born.items())
     return out
@@ -211,30 +215,37 @@ def make_jaxpr(
     @functools.wraps(fun)
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)
-        args, kwargs = jax.tree.map(typeof, hide((args, kwargs)))
-        records: list[Record] = []
-        find = lambda *args, **kwargs: records.append(_trace("make_jaxpr", fun, args, kwargs))
+        (args, kwargs), objects = hide((args, kwargs))
+        args, kwargs = jax.tree.map(typeof, (args, kwargs))
+        found: list[Call] = []
+        find = lambda *args, **kwargs: found.append(_find("make_jaxpr", fun, args, kwargs, objects))
         jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)
-        record = records[0]
+        call = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
         def pure(values: Any, *args: Any, **kwargs: Any) -> Any:
-            out, written, _ = record.call(args, kwargs, values)
-            return out, Values(dict(zip(record.written, written, strict=True)))
+            out, written, _ = call.apply(args, kwargs, values)
+            return out, Values(dict(zip(call.written, written, strict=True)))
 
-        values = Values({state: read(state) for state in record.reads})
+        values = Values({state: read(state) for state in call.reads})
         jaxpr = jax.make_jaxpr(pure, axis_env=axis_env)(values, *args, **kwargs)
         if not return_shape:
             return jaxpr
-        return jaxpr, reveal(jax.tree.map(_shape, record.out_avals[0]))
+        return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
 
     return traced
 
 
-def _trace(where: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
-    cache, fun, leading = cache_of(fun, where)
-    args, kwargs = hide((args, kwargs))
-    return cache.find(fun, (*leading, *args), kwargs)[1]
+def _trace(where: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    (args, kwargs), objects = hide((args, kwargs))
+    return _find(where, fun, args, kwargs, objects)
+
+
+def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: list[Any]) -> Call:
+    fun, obj = unbound(fun)
+    instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
+    leading = () if obj is NO_SELF else (instance,)
+    return cache_of(fun, where).find(fun, (*leading, *args), kwargs, [*owners, *objects])
 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:

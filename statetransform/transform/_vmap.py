@@ -1,36 +1,84 @@
-"""`vmap`: states with a batch axis, states that all lanes share, and random lanes."""
+"""`vmap`: states with a batch axis, states that all lanes share, and random lanes.
+
+Which states a function uses is seen when it first reads or writes them. A value with a batch axis enters at that moment
+as a mapped argument would: `lane_p`, applied to something that is mapped and to a whole value, is batched by giving the
+value its axis, so nothing is gathered.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, overload
 
 import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.interpreters import batching
 
-from .._core.arguments import refs_in
 from .._core.errors import StateAxisError, show_site
 from .._core.find import selects, walk
 from .._core.frame import UNSET, Frame, peek, read
-from .._core.jaxcompat import is_tracer_of, take_current_trace
+from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
 from .._core.state import RandomState, State, show_types
 from .._core.wrapper import decorate
 
-_WALK_LIMIT = 100_000  # objects to look through for random states and for the kinds in `state_axes`
+_WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
 
 P = ParamSpec("P")
+
+lane_p = jex.Primitive("lane")
+
+
+@functools.partial(batching.primitive_batchers.__setitem__, lane_p)
+def _lane_batched(args: Any, dims: Any, *, axis: int) -> tuple[Any, int]:
+    del dims
+    return args[1], axis
+
+
+@dataclasses.dataclass
+class Lanes:
+    """What the frame of one call has to know.
+
+    Attributes:
+      size: the number of lanes; None where :func:`jax.vmap` is to say what is wrong.
+      axes: the axes of states, those that `state_axes` names to begin with.
+      kinds: predicates on the others, with the axis of the states that they select.
+      splits: whether random states without an axis are split.
+      mapped: within the function, something that has a part for each lane.
+    """
+
+    size: int | None
+    axes: dict[State, int | None]
+    kinds: list[tuple[Callable[[State], bool], int | None]]
+    splits: bool
+    mapped: Any = None
+
+    def axis_of(self, state: State) -> int | None:
+        """The axis of a state's value that the lanes have; None for a state that they share."""
+        if state not in self.axes and not state.static:  # a setting has no axis
+            for is_kind, axis in self.kinds:
+                if is_kind(state):
+                    self.axes[state] = axis
+                    break
+        return self.axes.get(state)
+
+    def own(self, value: Any, axis: int) -> Any:
+        """The part of a value that belongs to the lane."""
+        take = lambda leaf: lane_p.bind(self.mapped, leaf, axis=axis % jax.numpy.ndim(leaf))
+        return jax.tree.map(take, value)
 
 
 class LaneFrame(Frame):
     """A frame whose function runs in all lanes at once."""
 
-    def __init__(self, axes: dict[State, int | None], advanced: dict[State, Any], splits: bool, size: Any) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         super().__init__()
-        self._splits = splits
-        self._axes = axes
-        self._advanced = advanced
-        self._size = size
-        self._used: set[State] = set()
+        self._lanes = lanes
+        self._advanced: dict[State, Any] = {}
         with take_current_trace() as trace:
             self._trace: Any = trace
 
@@ -38,18 +86,19 @@ class LaneFrame(Frame):
         super().__exit__(*error)
         self._trace = None
 
-    def read(self, state: State) -> Any:
-        if state in self._advanced:
-            self._used.add(state)
-        return super().read(state)
-
     def enter(self, state: State) -> Any:
-        axis = self._axes.get(state)
-        if axis is not None:  # with an axis that fits it would be known
-            raise StateAxisError.misfit(state, show_types(super().enter(state)), axis, self._size)
-        if self._splits and isinstance(state, RandomState) and state not in self._axes:
-            raise StateAxisError.unreachable_rng(state)
-        return super().enter(state)
+        value, lanes = super().enter(state), self._lanes
+        axis = lanes.axis_of(state)
+        if axis is not None:
+            if not _fits(value, axis, lanes.size):
+                raise StateAxisError.misfit(state, show_types(value), axis, lanes.size)
+            with set_current_trace(self._trace):
+                return lanes.own(value, axis)
+        if lanes.splits and isinstance(state, RandomState) and state not in lanes.axes:
+            with set_current_trace(self._trace):
+                self._advanced[state], fresh = jax.random.split(value)
+                return lanes.own(jax.random.split(fresh, lanes.size or ()), 0)
+        return value
 
     def written(self) -> dict[State, Any]:
         """What was written; a shared state must have one value for all lanes.
@@ -58,12 +107,11 @@ class LaneFrame(Frame):
         """
         written = super().written()
         for state, value in self._advanced.items():
-            if state in self._used or state in self.sites:
-                self.sites.setdefault(state, state._created)
-                written[state] = value
+            self.sites.setdefault(state, state._created)
+            written[state] = value
         for state, value in written.items():
-            shared = self._axes.get(state) is None and state not in self._advanced and not state.static
-            if shared and any(is_tracer_of(leaf, self._trace) for leaf in jax.tree.leaves(value)):
+            shared = self._lanes.axis_of(state) is None and state not in self._advanced and not state.static
+            if shared and any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value)):
                 raise StateAxisError.unlisted(state, show_site(self.sites[state]))
         return written
 
@@ -91,59 +139,58 @@ class Vectorized(Direct):
             split_rngs=split_rngs,
             **options,
         )
+        jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        self._state_axes = [(selects(kind), kind, axis) for kind, axis in _checked(state_axes or {}).items()]
+        axes = _checked({} if state_axes is None else state_axes)
+        self._axes = {state: axis for state, axis in axes.items() if isinstance(state, State)}
+        self._kinds = [(selects(kind), axis) for kind, axis in axes.items() if not isinstance(kind, State)]
+        self._groups = sorted({axis for axis in axes.values() if axis is not None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        axes, random = self._find(fun, args)
-        size = self._jax_options.get("axis_size") or _axis_size(args, self._in_axes, kwargs, axes)
-        lanes, advanced = self._split(random, size) if size is not None else ({}, {})
-        # A kind may take in a state that has no such axis; that matters only if the function reads it.
-        mapped = {state: axis for state, axis in axes.items() if axis is not None and _fits(peek(state), axis, size)}
-        states = [*mapped, *lanes]
-        values = [*[read(state) for state in mapped], *lanes.values()]
-        value_axes = [*mapped.values(), *[0] * len(lanes)]
-        groups = sorted({axis for axis in axes.values() if axis is not None})
-        lift = Lift(fun, lambda: LaneFrame(axes, advanced, self._split_rngs, size))
+        lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs)
+        size = lanes.size = self._size(fun, args, kwargs, lanes)
+        mapped = {s: axis for s, axis in self._axes.items() if axis is not None and _fits(peek(s), axis, size)}
+        lift = Lift(fun, lambda: LaneFrame(lanes))
 
-        def pure(values: Any, args: Any, kwargs: Any) -> Any:
-            out, written, born = lift.call(dict(zip(states, values, strict=True)), args, kwargs)
-            assert lift.layout is not None
-            by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*groups, None)}
-            for i, (token, value) in enumerate(zip(lift.layout.written, written, strict=True)):
-                by_axis[axes.get(token.get())][i] = value  # type: ignore[arg-type]
+        def pure(some: Any, values: Any, args: Any, kwargs: Any) -> Any:
+            lanes.mapped = some
+            out, written, born = lift.call(dict(zip(mapped, values, strict=True)), args, kwargs)
+            lanes.mapped = None
+            assert lift.outcome is not None
+            by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*self._groups, None)}
+            for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
+                by_axis[lanes.axis_of(state)][i] = value
             return out, list(by_axis.values()), born
 
-        out_axes = (self._out_axes, [*groups, None], 0)
-        vectorized = jax.vmap(pure, in_axes=(value_axes, self._in_axes, 0), out_axes=out_axes, **self._jax_options)
-        out, by_axis, born = vectorized(values, args, kwargs)
+        in_axes = (0, list(mapped.values()), self._in_axes, 0)
+        out_axes = (self._out_axes, [*self._groups, None], 0)
+        vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
+        some = np.broadcast_to(np.False_, size)
+        out, by_axis, born = vectorized(some, [read(state) for state in mapped], args, kwargs)
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 
-    def _find(self, fun: Callable[..., Any], args: Any) -> tuple[dict[State, int | None], list[RandomState]]:
-        """The states that `state_axes` speaks of, and the random states to be split."""
-        axes: dict[State, int | None] = {kind: axis for _, kind, axis in self._state_axes if isinstance(kind, State)}
-        random: list[RandomState] = []
-        kinds = [(is_kind, axis) for is_kind, kind, axis in self._state_axes if not isinstance(kind, State)]
-        if kinds or self._split_rngs:
-            roots = [fun, *refs_in(jax.tree.structure(args))]
-            for _, _, state in walk(roots, through_globals=True, limit=_WALK_LIMIT):
-                for is_kind, axis in kinds if not state.static else ():  # a setting has no axis
-                    if state not in axes and is_kind(state):
-                        axes[state] = axis
-                if isinstance(state, RandomState) and state not in axes and self._split_rngs:
-                    random.append(state)
-        return axes, random
+    def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
+        """The number of lanes, from the arguments, or else from a mapped state."""
+        sizes = _sizes_of(args, self._in_axes, kwargs)
+        given = self._jax_options.get("axis_size")
+        if sizes is not None and len({*sizes, given} - {None}) == 1:
+            return given or sizes[0]
+        if sizes == [] and (states := self._sizes_of_states(fun, args, lanes)):
+            return states[0]
+        # The arguments do not fit: JAX says how, if asked without the states.
+        ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
+        jax.vmap(ignore, self._in_axes, (), **self._jax_options)(*args, **kwargs)
+        raise AssertionError("arguments that cannot be mapped over were mapped over")
 
-    def _split(self, random: list[RandomState], size: int) -> tuple[dict[State, Any], dict[State, Any]]:
-        """A key for each lane, and the key that each random state goes on with."""
-        lanes: dict[State, Any] = {}
-        advanced: dict[State, Any] = {}
-        for state in random:
-            advanced[state], fresh = jax.random.split(read(state))
-            lanes[state] = jax.random.split(fresh, size)
-        return lanes, advanced
+    def _sizes_of_states(self, fun: Callable[..., Any], args: tuple[Any, ...], lanes: Lanes) -> list[int]:
+        """The number of lanes of the first state that has any: those that are named first, then those of a kind."""
+        found = _lengths(self._axes)
+        if not found and any(axis is not None for _, axis in self._kinds):
+            reachable = [state for _, _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
+            found = _lengths({state: lanes.axis_of(state) for state in reachable})
+        return found
 
 
 @overload
@@ -230,38 +277,43 @@ def vmap(
 
 
 def _checked(state_axes: Any) -> dict[Any, int | None]:
-    """What is said of states, if it says an axis for each."""
+    """`state_axes` as a dict, after a check that each entry is an axis or None."""
     if not isinstance(state_axes, Mapping):
         raise TypeError(
             "vmap: `state_axes` says for each state, kind or predicate which axis the lanes have, "
             f"`state_axes={{u: 0}}`; it cannot be {state_axes!r} of type {type(state_axes).__name__}"
         )
-    axes = dict(state_axes)
-    for kind, axis in axes.items():
-        if axis is not None and not isinstance(axis, int):
+    axes: dict[Any, int | None] = {}
+    for kind, axis in state_axes.items():
+        try:
+            axes[kind] = None if axis is None else operator.index(axis)
+        except TypeError:
+            axes[kind] = -1
+        if axis is not None and (isinstance(axis, bool) or axes[kind] != axis):
             raise TypeError(f"vmap: in `state_axes`, the axis of {kind!r} must be an int or None, not {axis!r}")
     return axes
 
 
-def _axis_size(args: Any, in_axes: Any, kwargs: Any, axes: dict[State, int | None]) -> int | None:
-    """The number of lanes, from whatever is mapped first; None where :func:`jax.vmap` is to say what is wrong."""
+def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:
+    """The sizes of all axes that are mapped; None where the axes do not fit the arguments."""
     is_none = lambda axis: axis is None
     try:
         broadcast = jax.tree.broadcast(in_axes, args, is_leaf=is_none)
         pairs = zip(jax.tree.leaves(broadcast, is_leaf=is_none), jax.tree.leaves(args), strict=True)
         mapped = [*pairs, *[(0, leaf) for leaf in jax.tree.leaves(kwargs)]]
-        for axis, leaf in mapped:
-            if axis is not None:
-                return jax.numpy.shape(leaf)[axis]
-    except (ValueError, IndexError):
+        return [jax.numpy.shape(leaf)[axis] for axis, leaf in mapped if axis is not None]
+    except (ValueError, IndexError, TypeError):
         return None
-    sizes = [
+
+
+def _lengths(axes: Mapping[State, int | None]) -> list[int]:
+    """The sizes of the axes of states that have them."""
+    return [
         jax.numpy.shape(leaf)[axis]
         for state, axis in axes.items()
-        for leaf in jax.tree.leaves(peek(state))
+        for leaf in (jax.tree.leaves(peek(state)) if axis is not None else ())
         if axis is not None and leaf is not UNSET and _has_axis(leaf, axis)
     ]
-    return sizes[0] if sizes else None
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:

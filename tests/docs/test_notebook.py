@@ -49,3 +49,11 @@ def test_a_report_is_html(i: int, outputs: list[Any]) -> None:
     html = "".join(output.data.get("text/html", "") for output in outputs[i] if output.output_type == "execute_result")
     assert "<" in html and SHOWN[i - 1] in html
     assert "Traceback" not in str(outputs[i])
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_line_of_a_cell_is_called_as_the_notebook_calls_it(outputs: list[Any]) -> None:
+    html = outputs[1][0].data["text/html"]
+    assert "Cell In[1]:3" in html  # the state
+    assert "Cell In[1]:5" in html  # what is computed from it
+    assert "ipykernel" not in html

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import State, inspect, policies
-from statetransform._analysis.remat import checkpointed
+from statetransform.policies._apply import checkpointed
 
 W = State(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), name="W")
 

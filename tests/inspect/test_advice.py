@@ -61,7 +61,20 @@ def test_a_policy_that_looks_for_another_name():
             report = inspect.residuals(transform.checkpoint(named, policy=policy), X)
         (note,) = report.notes
         assert re.match("The policy save_?only_?these_?names", note, re.IGNORECASE)
-        assert "keeps nothing: the names of values there are: 'act'" in note
+        assert "keeps nothing: the names there are 'act'; try" in note
+
+
+def test_a_policy_of_names_where_nothing_has_one_says_how_to_give_one():
+    w = State(jnp.ones((4, 4)), name="w")
+
+    def layer(x):
+        return jnp.tanh(w.value @ x)
+
+    again = transform.checkpoint(layer, policy=policies.save_only_these_names("act"))
+    with pytest.warns(policies.PolicyWarning):
+        (note,) = inspect.residuals(lambda x: again(x).sum(), jnp.ones(4)).notes
+    assert "of the checkpoint of layer (test_advice.py:" in note
+    assert "keeps nothing: no value there has a name; give one with `checkpoint_name(value, name)`" in note
 
 
 def test_batched_products_under_vmap_over_weights():

@@ -208,9 +208,32 @@ def test_the_plot_has_units_and_labels_that_do_not_overlap():
     assert "KiB" in ax.get_ylabel()
     assert "FLOPs" in ax.get_xlabel()
     renderer = ax.figure.canvas.get_renderer()
-    boxes = [text.get_window_extent(renderer) for text in ax.texts]
+    boxes = [text.get_window_extent(renderer) for text in ax.texts if text.get_text()]
     assert len(boxes) == len(found)
     assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+    matplotlib.pyplot.close(ax.figure)
+
+
+def test_no_label_in_the_plot_is_struck_through():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    crowd = [(60 - 2 * i, 1.1 + i / 100, i % 2 == 0) for i in range(6)]
+    sizes = [(100, 1.0, True), *crowd, (40, 1.3, True), (95, 1.05, False), (41, 1.31, False)]
+    rows = [
+        inspect.Candidate(f"candidate {i}", size, size, flops, flops, is_best=is_best)
+        for i, (size, flops, is_best) in enumerate(sizes)
+    ]
+    ax = inspect.Comparison(rows, ()).plot()
+    ax.figure.canvas.draw()
+    labels = [text for text in ax.texts if text.get_text()]
+    assert [text.get_text() for text in labels] == [row.name for row in sorted(rows, key=lambda row: -row.memory)]
+    drawn = [line for line in ax.lines if line.get_linestyle() != "None"]
+    drawn += [text.arrow_patch for text in ax.texts if text.arrow_patch]
+    assert len(drawn) > 1
+    for text in labels:
+        box = text.get_window_extent()
+        paths = [line.get_path().transformed(line.get_transform()) for line in drawn]
+        assert not [path for path in paths if path.intersects_bbox(box, filled=False)], text.get_text()
     matplotlib.pyplot.close(ax.figure)
 
 

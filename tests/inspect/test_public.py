@@ -9,7 +9,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from statetransform import inspect
+from statetransform import State, inspect, transform
 
 FUNCTIONS = ("residuals", "print_saved_residuals", "fwd_bwd", "cost", "compare", "timeline", "explain_retrace")
 HOME = pathlib.Path(inspect.__file__).parent
@@ -38,6 +38,24 @@ def test_rich_and_matplotlib_are_imported_in_one_module(path):
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     assert not {name.partition(".")[0] for name in names} & {"rich", "matplotlib"}
+
+
+def test_the_repr_of_every_public_object_tells_what_it_holds():
+    w = State(jnp.ones(4), name="w")
+    f = transform.jit(lambda x: jnp.sin(w.value * x).sum())
+    f(jnp.ones(4))
+    found = inspect.residuals(f, jnp.ones(4))
+    line, both, traces = (
+        inspect.timeline(f, jnp.ones(4)),
+        inspect.compare({"f": f}, jnp.ones(4)),
+        inspect.explain_retrace(f),
+    )
+    objects = [found, found[0], found.by("kind"), inspect.cost(f, jnp.ones(4)), inspect.fwd_bwd(f, jnp.ones(4))]
+    objects += [line, line[0], both, both[0], traces, traces[0], traces[0].changes[0]]
+    assert {type(obj).__name__ for obj in objects} == {name for name in inspect.__all__ if name[0].isupper()}
+    for obj in objects:
+        assert " object at 0x" not in repr(obj)
+        assert repr(obj)
 
 
 def test_every_report_prints_without_rich_and_matplotlib(monkeypatch):

@@ -181,6 +181,45 @@ def test_a_name_inside_a_checkpointed_loop_is_shown():
     assert "(in 5 iterations of scan)" in record.listed
 
 
+def test_what_comes_out_of_a_branch_has_a_line_also_where_it_only_passes_through(capsys):
+    w = State(X, name="w")
+    through = lambda x: transform.cond(x[0] > 0, lambda x: jnp.sin(x) * w.value, lambda x: x, x)
+    for fun in (
+        through,
+        transform.jit(through),
+        lambda x: transform.scan(lambda c, _: (through(c), None), x, length=3)[0],
+    ):
+        inspect.print_saved_residuals(fun, X)
+        for line in capsys.readouterr().out.splitlines():
+            assert "from the " in line or f"from {__file__}:" in line
+
+
+def test_equal_rows_are_one_row_and_say_how_many_they_are():
+    def body(x):
+        for _ in range(6):
+            x = jnp.sin(x)
+        return x
+
+    found = inspect.residuals(body, X)
+    assert len(found) == 6
+    (row,) = found.table().rows
+    assert row[:2] == ["6 x", "computed"]
+    assert "6 x  computed" in str(found)
+    assert found.bytes == 96
+    assert inspect.residuals(jnp.sin, X).table().columns[0] == "kind"
+
+
+def test_no_line_is_wider_than_120_characters_unless_asked():
+    x = {"a name that is so long that no table could have it in one line " * 2: X}
+    found = inspect.residuals(lambda x: jax.tree.map(lambda x: x * jnp.sin(x), x), x)
+    assert max(map(len, str(found).splitlines())) <= 120
+    assert max(map(len, found.text(60).splitlines())) <= 60
+    assert max(map(len, found.text(None).splitlines())) > 120
+    both = inspect.fwd_bwd(lambda x: jax.tree.map(lambda x: x * jnp.sin(x), x), x)
+    assert max(map(len, str(both).splitlines())) <= 120
+    assert max(map(len, both.text(None).splitlines())) > 120
+
+
 def test_totals_sorting_and_groups():
     found = inspect.residuals(Model(), X)
     assert found.bytes == 96

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import copy
+import dataclasses
 import functools
+import gc
 import logging
+import pickle
 from typing import Any
 
 import jax
@@ -13,8 +18,8 @@ import pytest
 
 import statetransform as st
 from statetransform import transform
-from statetransform._binomial import budget as budgets
-from statetransform._binomial import execute
+from statetransform._checkpointed_loops import budget as budgets
+from statetransform._checkpointed_loops import loops
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,7 @@ def test_evaluations_of_blocks_are_as_counted(k: int, block: int) -> None:
         jax.debug.callback(lambda i: count.__setitem__(0, count[0] + 1), carry[0])
         return (carry[0] + 1, jnp.sin(carry[1])), None
 
-    f = lambda x: execute.scan(step, (0, x), None, 30, checkpoint=k, block=block)[0][1]
+    f = lambda x: loops.scan(step, (0, x), None, 30, checkpoint=k, block=block)[0][1]
     jax.block_until_ready(jax.jit(jax.grad(f))(1.0))
     jax.effects_barrier()
     assert count[0] == budgets.evaluations(30, k, block)
@@ -152,3 +157,41 @@ def test_residuals_that_do_not_change_and_inputs_are_not_counted() -> None:
 
     jax.grad(loss, (0, 1))(w, jnp.ones((5, 16)))
     assert budget.choices[-1].residual_bytes == 2 * 64  # the carry, and its product with `w`
+
+
+def test_a_budget_is_a_value() -> None:
+    budget = st.MemoryBudget("1 KiB")
+    assert budget == st.MemoryBudget(1024) and hash(budget) == hash(st.MemoryBudget(1024))
+    assert budget != st.MemoryBudget(1000)
+    assert repr(budget) == "MemoryBudget('1 KiB')" and str(budget) == "1 KiB"
+    before = pickle.dumps(budget)
+    budget.choose("scan", 100, 4, 4)
+    assert pickle.dumps(budget) == before and pickle.loads(before) == budget
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        budget.size = 3  # type: ignore[misc]
+
+
+def test_choices_are_those_of_one_object_and_no_more_than_64_are_kept() -> None:
+    budget, other = st.MemoryBudget("1 KiB"), st.MemoryBudget("1 KiB")
+    for n in range(1, 101):
+        budget.choose("scan", n, 4, 4)
+    assert other.choices == ()
+    assert [choice.n for choice in budget.choices] == list(range(37, 101))
+    assert copy.copy(budget).choices == ()
+
+
+def test_choices_go_with_their_budget() -> None:
+    budget = st.MemoryBudget("1 KiB")
+    before = len(budgets._chosen._found)
+    budget.choose("scan", 100, 4, 4)
+    assert len(budgets._chosen._found) == before + 1
+    del budget
+    gc.collect()
+    assert len(budgets._chosen._found) == before
+
+
+def test_threads_lose_no_choice() -> None:
+    budget = st.MemoryBudget("1 KiB")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: budget.choose("scan", n, 4, 4), range(1, 61)))
+    assert sorted(choice.n or 0 for choice in budget.choices) == list(range(1, 61))

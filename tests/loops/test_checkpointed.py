@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
-from statetransform._binomial import execute
+from statetransform._checkpointed_loops import loops
 
 LENGTHS = (0, 1, 2, 3, 7, 17)
 
@@ -31,7 +31,7 @@ def program(w: Any, x: Any, xs: Any, scan: Any, **options: Any) -> Any:
 
 
 def checkpointed(k: Any, block: int = 1) -> Any:
-    return lambda *args, **options: execute.scan(*args, checkpoint=k, block=block, **options)
+    return lambda *args, **options: loops.scan(*args, checkpoint=k, block=block, **options)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def counted(n: int, k: Any, block: int = 1) -> list[int]:
         jax.debug.callback(lambda i: seen.append(int(i)), i)
         return (i + 1, x * 1.01 + i), None
 
-    scan = lambda x: execute.scan(step, (0, x), None, n, checkpoint=k, block=block)[0][1]
+    scan = lambda x: loops.scan(step, (0, x), None, n, checkpoint=k, block=block)[0][1]
     jax.block_until_ready(jax.jit(jax.grad(scan))(1.0))
     jax.effects_barrier()
     return seen
@@ -284,6 +284,8 @@ def test_a_long_loop() -> None:
     [
         (-1, ValueError, "scan: the number of stored carries must be 0 or more, not -1"),
         (True, TypeError, "not True of type bool"),
+        (True, TypeError, 'Write how many may be stored, checkpoint=20 for example, or "step" for all of them.'),
+        (jax.checkpoint_policies.dots_saveable, TypeError, "`transform.checkpoint(body, policy=...)`"),
         (1.5, TypeError, 'must be an integer, "sqrt" or "log", not 1.5 of type float'),
         ("all", ValueError, "checkpoint='all' is not known. Write a number of carries"),
     ],

@@ -1,4 +1,4 @@
-"""The linear call with its own transpose, and when it is no longer needed."""
+"""The linear call with its own transpose."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.custom_derivatives import linear_call
 
-from statetransform._binomial.linear import Linear
+from statetransform._checkpointed_loops.linear import Linear
 
 
 def scaled(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -43,10 +42,3 @@ def test_batched_forward_and_transposed(axes: tuple) -> None:
     np.testing.assert_array_equal(jax.vmap(scaled, axes)(w, x), jax.vmap(plain, axes)(w, x))
     found = jax.grad(lambda x: jax.vmap(scaled, axes)(w, x).sum())(x)
     np.testing.assert_array_equal(found, 10 * jax.grad(lambda x: jax.vmap(plain, axes)(w, x).sum())(x))
-
-
-def test_jax_own_linear_call_still_has_no_batching() -> None:
-    """When this fails, `jax.custom_derivatives.linear_call` may take the place of the primitive."""
-    own = lambda x: linear_call(lambda _, x: 2 * x, lambda _, ct: 2 * ct, (), x)
-    with pytest.raises(NotImplementedError, match="Batching rule"):
-        jax.vmap(own)(jnp.ones(3))

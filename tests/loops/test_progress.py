@@ -104,6 +104,31 @@ def loop_plain(x: Any) -> Any:
     return jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 6)[0]
 
 
+def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monkeypatch: Any) -> None:
+    import sys
+    import types
+    import warnings
+
+    import tqdm
+
+    auto = types.ModuleType("tqdm.auto")
+
+    def chosen(name: str) -> Any:
+        if name != "tqdm":
+            raise AttributeError(name)
+        warnings.warn("IProgress not found. Please update jupyter and ipywidgets.", tqdm.TqdmWarning, stacklevel=2)
+        return Widget
+
+    class Widget(tqdm.tqdm):
+        """What a notebook shows."""
+
+    auto.__getattr__ = chosen  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
+    bars = Bars(10, {"desc": "x", "file": io.StringIO()})
+    bars.forward(5)
+    assert type(bars._bar) is Widget
+
+
 @pytest.mark.parametrize("progress", [1.5, object(), {"every": 0}, {"every": 1.5}])
 def test_what_is_no_configuration_is_refused(progress: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"scan: .*(`progress` must be True|`every` is)"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as hs
 
 import statetransform as st
-from statetransform._binomial import plan
+from statetransform._checkpointed_loops import plan
 
 
 @functools.cache
@@ -103,6 +103,8 @@ def test_names_choose_the_number_of_carries() -> None:
         ((5, -2), ValueError, "must be 0 or more, not -2"),
         ((5, 2.0), TypeError, 'must be an integer, "sqrt" or "log", not 2.0'),
         ((5, "cube"), ValueError, "checkpoint='cube' is not known"),
+        ((100, "step"), ValueError, 'schedule: k="step" stores the carry of every step, which is k=n'),
+        ((100, True), TypeError, "not True of type bool. Write how many may be stored, `schedule(100, 20)`"),
     ],
 )
 def test_what_is_no_number_is_refused(arguments: tuple, error: type, text: str) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._binomial import online, plan
-from statetransform._binomial.sweep import Stack
+from statetransform._checkpointed_loops import plan, unknown_length
+from statetransform._checkpointed_loops.sweep import Stack
+from statetransform._core.jaxcompat import is_jaxpr, opened
 
 
 def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:
@@ -51,6 +52,72 @@ def test_lanes_that_are_done_stay_as_they_are(k: int) -> None:
     lanes = lambda x, n: loop(x, n, k)
     np.testing.assert_allclose(jax.vmap(jax.grad(lanes))(x, n), expected, rtol=1e-5)
     np.testing.assert_allclose(jax.grad(lambda x: jax.vmap(lanes)(x, n).sum())(x), expected, rtol=1e-5)
+
+
+def selected_elements(k: int) -> int:
+    """Elements of carries and stored carries that the vmapped gradient of a loop selects, wherever it does."""
+    x, n = jnp.ones((3, 7)), jnp.arange(3)
+    jaxpr = jax.make_jaxpr(jax.vmap(jax.grad(lambda x, n: loop(x, n, k).sum())))(x, n)
+
+    def count(jaxpr: Any) -> int:
+        total = 0
+        for eqn in opened(jaxpr).eqns:
+            inner = [v for v in jax.tree.leaves(eqn.params, is_leaf=is_jaxpr) if is_jaxpr(v)]
+            aval = eqn.outvars[0].aval if eqn.outvars else None
+            if eqn.primitive.name == "select_n" and aval.shape[:1] == (3,):
+                total += aval.size
+            total += sum(count(jaxpr) for jaxpr in inner)
+        return total
+
+    return count(jaxpr)
+
+
+def test_what_lanes_select_does_not_grow_with_the_stored_carries() -> None:
+    few, many = selected_elements(4), selected_elements(64)
+    assert 0 < few == many
+
+
+@pytest.mark.parametrize("k", [0, 2, 30])
+def test_lanes_within_lanes_and_higher_derivatives_of_them(k: int) -> None:
+    x, n = jnp.linspace(0.1, 0.6, 6).reshape(2, 3), jnp.array([[0, 3, 7], [1, 12, 2]])
+    lanes = lambda f: jax.vmap(jax.vmap(f))(x, n)
+    by_hand = lambda f: np.array([[f(x[i, j], int(n[i, j])) for j in range(3)] for i in range(2)])
+    np.testing.assert_allclose(lanes(lambda x, n: loop(x, n, k)), by_hand(reference), rtol=1e-5)
+    np.testing.assert_allclose(lanes(jax.grad(lambda x, n: loop(x, n, k))), by_hand(jax.grad(reference)), rtol=1e-5)
+    if k == 2:
+        found = lanes(jax.hessian(lambda x, n: loop(x, n, k)))
+        np.testing.assert_allclose(found, by_hand(jax.hessian(reference)), rtol=1e-3, atol=1e-5)
+
+
+def test_a_lane_that_is_done_does_not_see_what_the_others_run_into() -> None:
+    """A step that gives infinities on a carry that has left the loop does not reach that lane's gradient."""
+    body = lambda c: (c[0] + 1, jnp.sqrt(c[1] - 1.0))
+    f = lambda x, n: transform.while_loop(lambda c: c[0] < n, body, (0, x), checkpoint=2)[1]
+    x, n = jnp.array([1.0, 900.0]), jnp.array([0, 3])
+    found = jax.vmap(jax.grad(f))(x, n)
+    np.testing.assert_allclose(found, [1.0, jax.grad(f)(900.0, 3)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda f: jax.grad(jax.grad(f)),
+        lambda f: jax.jit(jax.jacrev(jax.grad(f))),
+        lambda f: jax.grad(lambda x: jax.jvp(f, (x,), (1.0,))[1]),
+        lambda f: lambda x: jax.vmap(jax.grad(lambda x: jax.grad(f)(x) ** 2))(jnp.array([x])),
+    ],
+    ids=["grad_grad", "jit_jacrev_grad", "grad_jvp", "vmap"],
+)
+def test_reverse_over_a_derivative_without_a_bound_says_what_to_write(twice: Any) -> None:
+    with pytest.raises(ValueError) as info:
+        twice(lambda x: transform.while_loop(lambda x: x.sum() < 2, lambda x: x * 1.5, x, checkpoint=2).sum())(0.3)
+    assert "while_loop: reverse mode over another derivative" in str(info.value)
+    assert "`max_steps=1000`" in str(info.value)
+
+
+def test_the_carry_of_every_step_with_a_bound() -> None:
+    f = lambda x: loop(x, 7, "step", 9)
+    np.testing.assert_allclose(jax.grad(f)(0.3), jax.grad(reference)(0.3, 7), rtol=1e-5)
 
 
 def test_a_state_in_the_condition_and_in_the_body() -> None:
@@ -100,13 +167,16 @@ def test_what_needs_the_length_is_refused() -> None:
 
 def placements(k: int, n: int) -> list[list[int]]:
     """The stored positions before each step, from the program's own rule."""
-    place = jax.jit(online.placer(k))
-    stack, until, found = Stack.of([], k), 1, []
-    for i in range(1, n + 1):
-        found.append([int(p) for p in stack.at[: int(stack.top) + 1]])
+    place = jax.jit(unknown_length.placer(k))
+    found = [list(range(i)) for i in range(1, min(n, k + 1) + 1)]  # as long as there is room, every carry is stored
+    at = jnp.arange(k + 2, dtype=jnp.int32)
+    stack, until = Stack([], at, at, jnp.int32(k)), k + 1
+    for i in range(k + 1, n + 1):
+        if i > k + 1:
+            found.append([int(p) for p in stack.at[: k + 1]])
         if i >= until:
             stack, _ = place(stack, jnp.int32(i))
-            until = i + (1 if int(stack.top) < k else max(i // (online.SHARE * (k + 1)), 1))
+            until = i + max(i // (unknown_length.SHARE * (k + 1)), 1)
     return found
 
 
@@ -143,7 +213,7 @@ def test_the_device_counts_as_the_host() -> None:
     n = np.arange(1, 300)
     for c in range(1, 9):
         beta = jnp.asarray(plan.table(c + 1, plan.LIMIT), jnp.float32)
-        found = online.advances(jnp.asarray(n), np.full(n.shape, c), beta)
+        found = unknown_length.advances(jnp.asarray(n), np.full(n.shape, c), beta)
         np.testing.assert_array_equal(found, [plan.advances(int(i), c) for i in n])
 
 

@@ -11,8 +11,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import policies, transform
-from statetransform._analysis.check import check_policy, warn_unused_names
-from statetransform._analysis.remat import checkpointed
+from statetransform.policies._apply import checkpointed
+from statetransform.policies._refuse import check_policy, warn_unused_names
 
 from .saved import W, X, layers
 
@@ -50,8 +50,27 @@ def test_a_policy_passes_the_check_as_it_is(policy):
 
 
 def test_none_inside_a_combination_is_an_error():
-    with pytest.raises(TypeError, match="any_of takes policies, and None is none"):
+    with pytest.raises(TypeError, match="any_of takes policies, and None is not one"):
         policies.any_of(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [policies.save_only_these_names, policies.save_any_names_but_these, policies.save_anything_except_these_names],
+)
+def test_names_are_given_one_by_one(make):
+    with pytest.raises(TypeError, match=re.escape(f"Write {make.__name__}('a', 'b').")):
+        make(["a", "b"])
+    with pytest.raises(TypeError, match="a name is text, not 3 of type int"):
+        make(3)
+
+
+def test_a_policy_of_ones_own_says_its_class():
+    class Everything(policies.Policy):
+        def decide(self, primitive, avals, params, source):
+            return True
+
+    assert repr(policies.any_of(Everything(), policies.dots_saveable)) == "any_of(Everything(), dots_saveable)"
 
 
 def test_a_name_that_no_value_bears_is_a_warning_that_lists_the_names_seen():

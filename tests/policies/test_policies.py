@@ -13,8 +13,8 @@ from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
 from statetransform import policies
-from statetransform._analysis.policy import honour, names_of
-from statetransform._analysis.remat import checkpointed
+from statetransform.policies._apply import checkpointed
+from statetransform.policies._policy import honour, names_of
 
 from .saved import TABLE, W, X, kept, layers
 

@@ -1,0 +1,236 @@
+"""A memory budget for a loop, and the plan that it buys.
+
+A loop may keep carries, or residuals of whole blocks of steps, or both: with all residuals it is the plain scan, with
+carries alone the binomial schedule. Among all numbers of carries and block sizes whose bytes fit, the plan with the
+fewest step evaluations is taken.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+
+from .._jaxpr.sizes import format_bytes, parse_bytes
+from . import plan
+
+logger = logging.getLogger("statetransform")
+
+_WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What a budget chose for one loop.
+
+    Attributes:
+      n: number of steps; None if it is not known in advance.
+      carries: stored carries besides the initial one.
+      block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work.
+      carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
+      budget: bytes.
+    """
+
+    n: int | None
+    carries: int
+    block: int
+    carry_bytes: int
+    residual_bytes: int
+    budget: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is stored, as in the plain scan."""
+        return self.n is not None and self.block >= self.n
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the stored carries and residuals and of those at work."""
+        if self.is_plain:
+            return _plain_bytes(self.block, self.carry_bytes, self.residual_bytes)
+        return _bytes(self.carries, self.block, self.carry_bytes, self.residual_bytes)
+
+    @property
+    def evaluations(self) -> int | None:
+        """Step evaluations of one gradient; None if the number of steps is not known."""
+        return None if self.n is None else evaluations(self.n, self.carries, self.block)
+
+    def __str__(self) -> str:
+        steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
+        if self.is_plain:
+            what = "all residuals"
+        else:
+            what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
+            if self.block > 1:
+                what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
+        cost = ""
+        if self.n:
+            evaluated = evaluations(self.n, self.carries, self.block)
+            cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
+        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} in all{cost}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MemoryBudget:
+    """The memory that a loop may use to remember its steps: `scan(..., checkpoint=st.MemoryBudget("2GiB"))`.
+
+    The loop stores as many carries, and residuals of as many steps, as fit, such that the fewest steps are computed
+    again. With enough memory it is the plain scan.
+
+    Counted are the stored carries, the recorded residuals, and the five carries at work in a sweep (present, next and
+    initial carry, and two cotangents). Not counted are the loop's arguments and results, their cotangents, and what a
+    step needs for itself beyond its residuals.
+
+    Args:
+      size: bytes, or a text such as "512 MiB" or "2GB".
+
+    Attributes:
+      bytes: the size in bytes, by which budgets are compared.
+
+    Raises:
+      TypeError, ValueError: `size` is not a size.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, statetransform as st
+      >>> budget = st.MemoryBudget("1 MiB")
+      >>> def loss(x):
+      ...     step = lambda x, _: (jnp.sin(x), None)
+      ...     y, _ = st.transform.scan(step, x, length=1000, checkpoint=budget)
+      ...     return y.sum()
+      >>> _ = jax.grad(loss)(jnp.ones(1024))
+      >>> print(budget.choices[-1])
+      a loop of 1000 steps within 1 MiB: stores 3 carries of 4 KiB and the residuals of 247 steps ...
+    """
+
+    size: int | str = dataclasses.field(compare=False)
+    bytes: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", parse_bytes(self.size))
+        if self.bytes == 0:
+            raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What was chosen for the loops that were traced with this very object, the last one last; at most 64."""
+        return _chosen.of(self)
+
+    def __str__(self) -> str:
+        return format_bytes(self.bytes)
+
+    def __repr__(self) -> str:
+        return f"MemoryBudget({self.size!r})"
+
+    def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
+        """The plan with the fewest step evaluations that fits.
+
+        Args:
+          where: the loop, for the message.
+          n: number of steps; None if it is not known in advance.
+          carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
+
+        Raises:
+          ValueError: nothing fits; the message says what the least possible is.
+        """
+        make = lambda k, block: Choice(n, k, block, carry_bytes, residual_bytes, self.bytes)
+        fitting = [make(k, block) for k, block in _candidates(n, self.bytes, carry_bytes, residual_bytes)]
+        if not fitting:
+            least = make(0, 1).bytes
+            if n is not None:
+                least = min(least, make(0, n).bytes)
+            raise ValueError(
+                f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
+                f"({format_bytes(least)}): a sweep works on {_WORKING} carries of {format_bytes(carry_bytes)}, and the "
+                f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
+                "carry smaller."
+            )
+        best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
+        _chosen.add(self, best)
+        logger.info("%s: %s", where, best)
+        return best
+
+
+class _Chosen:
+    """The last choices for each budget that is alive. A budget itself is a value, which nothing is added to."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._found: dict[int, collections.deque[Choice]] = {}
+
+    def add(self, budget: MemoryBudget, choice: Choice) -> None:
+        with self._lock:
+            if id(budget) not in self._found:
+                self._found[id(budget)] = collections.deque(maxlen=self._most)
+                # Without the lock: a finalizer may run in the thread that holds it.
+                weakref.finalize(budget, self._found.pop, id(budget), None).atexit = False
+            self._found[id(budget)].append(choice)
+
+    def of(self, budget: MemoryBudget) -> tuple[Choice, ...]:
+        with self._lock:
+            return tuple(self._found.get(id(budget), ()))
+
+
+_chosen = _Chosen(64)
+
+
+def _bytes(k: int, block: int, carry: int, residual: int) -> int:
+    recorded = residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
+    return (k + _WORKING) * carry + recorded
+
+
+def _plain_bytes(n: int, carry: int, residual: int) -> int:
+    return 3 * carry + n * residual
+
+
+def _candidates(n: int | None, budget: int, carry: int, residual: int) -> Iterator[tuple[int, int]]:
+    """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
+    if n is not None and _plain_bytes(n, carry, residual) <= budget:
+        yield 0, n
+        return
+    most = (budget - _bytes(0, 1, carry, residual)) // max(carry, 1)
+    if most < 0:
+        return
+    most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
+    if n is None:
+        yield min(most, 4096), 1
+        return
+    for k in _spread(most):
+        rest = budget - (k + _WORKING + bool(residual == 0)) * carry
+        size = min(rest // residual - 1, n - 1) if residual else 1
+        yield k, max(size, 1)
+        yield k, 1
+
+
+def _spread(most: int) -> Iterator[int]:
+    """All numbers up to 512 and `most`, and some between."""
+    k = 0
+    while k < most:
+        yield k
+        k += max(1, k // 512)
+    yield most
+
+
+def evaluations(n: int, k: int, block: int) -> int:
+    """Step evaluations of one gradient over `n` steps with `k` stored carries and blocks of residuals.
+
+    With one step per block they are those of :func:`statetransform.schedule`. With larger blocks the last block is
+    recorded in the forward pass, so every step is evaluated once, and once more each time that it is advanced.
+    """
+    if block <= 1:
+        return plan.Schedule(n, k).evaluations
+    count = -(-n // block)
+    first = n - (count - 1) * block
+    return n + plan.advances(count, k + 1) * block - _first_advances(count, k + 1) * (block - first)
+
+
+def _first_advances(n: int, c: int) -> int:
+    """How often the first of `n` steps is advanced."""
+    times = 0
+    while n > 1:
+        if c == 1:
+            return times + n - 1
+        n, times = plan.split(n, c), times + 1
+    return times

@@ -1,0 +1,52 @@
+"""Loops of unknown length under `vmap`: all lanes take the steps of the longest one, and those that are done stay.
+
+`vmap` of a loop whose condition depends on the lane selects between the old and the new value of everything that
+the loop carries: in a sweep, all stored carries in every step. So no condition of a sweep depends on the lane. It goes
+on while any lane does, and only the carry is selected. Where carries are stored and which step runs next is then the
+same for all lanes, and what a step costs does not depend on how many carries are stored.
+
+All this is for lanes alone: without them, these functions are identities, or constants that the compiler removes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+
+@custom_vmap
+def any_lane(is_on: Any) -> Any:
+    """Whether a condition holds in any lane; the same in all."""
+    return is_on
+
+
+@any_lane.def_vmap
+def _any_lane(axis_size: int, is_batched: list[bool], is_on: Any) -> tuple[Any, bool]:
+    del axis_size
+    return any_lane(jnp.any(is_on, 0) if is_batched[0] else is_on), False
+
+
+@custom_vmap
+def longest(n: Any) -> Any:
+    """The largest number of steps of any lane; the same in all."""
+    return n
+
+
+@longest.def_vmap
+def _longest(axis_size: int, is_batched: list[bool], n: Any) -> tuple[Any, bool]:
+    del axis_size
+    return longest(jnp.max(n, 0) if is_batched[0] else n), False
+
+
+@custom_vmap
+def is_left_out(is_done: Any) -> Any:
+    """Whether this lane is done while others go on. Without lanes, none is: the loop would have ended."""
+    return jnp.zeros_like(is_done)
+
+
+@is_left_out.def_vmap
+def _is_left_out(axis_size: int, is_batched: list[bool], is_done: Any) -> tuple[Any, bool]:
+    del axis_size
+    return (is_done, True) if is_batched[0] else (is_left_out(is_done), False)

@@ -1,0 +1,244 @@
+"""`scan` and `while_loop` with few stored carries, for functions of pytrees.
+
+The step is traced once and becomes a function of lists of arrays that holds no array: `Flat`. What `checkpoint=` says
+becomes a number of carries and of steps to a block; the sweeps over these are the parts of one differentiable `Loop`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
+from . import plan, sweep, unknown_length
+from .budget import MemoryBudget
+from .chunks import Watch
+from .chunks import while_loop as watched_while
+from .leaves import Leaves, is_differentiable
+from .options import stored_carries
+from .sweep import ByVjp, Saved, Selected, Step
+from .tangent import Loop
+from .tape import ByTape, Tape
+
+
+def scan(
+    fun: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+    *,
+    where: str = "scan",
+    checkpoint: int | str | MemoryBudget | None,
+    block: int = 1,
+    watch: Watch | None = None,
+) -> tuple[Any, Any]:
+    """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
+
+    Args:
+      fun, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`; `unroll` is for the undifferentiated loop.
+      where: the loop, for messages.
+      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+        "step" for all carries, None for all residuals.
+      block: of how many steps to store the residuals.
+      watch: what is told how far it is.
+
+    Returns:
+      `(carry, ys)` as in :func:`jax.lax.scan`.
+    """
+    n = steps_of(xs, length)
+    whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
+    if checkpoint is None or checkpoint == "step":  # as other loops, to be watched like them
+        k, block = (0, n or 1) if checkpoint is None else (n or 0, 1)
+    else:
+        k = 0 if isinstance(checkpoint, MemoryBudget) else stored_carries(where, checkpoint, n)
+    if not n:
+        return whole()  # nothing to store, or JAX's own error
+    if any(typeof(x).sharding.spec[0] is not None for x in jax.tree.leaves(xs)):
+        return whole()  # JAX's own error: the axis that a loop steps along is not sharded
+    flat = Flat(fun, init, jax.tree.map(slice_type, xs))
+    if not flat.keeps_carry:
+        return whole()  # JAX's own error
+    if isinstance(checkpoint, MemoryBudget):
+        choice = checkpoint.choose(where, n, *flat.nbytes(xs))
+        k, block = choice.carries, choice.block
+        if choice.is_plain and watch is None:
+            return whole()
+    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n)
+    if watch is None:
+        body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
+        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
+    else:
+        plain = functools.partial(sweep.plain, step)
+    again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
+    reversing = ByTape(block) if block > 1 else ByVjp
+    loop = Loop(
+        plain,
+        functools.partial(sweep.forward, step, reversing),
+        functools.partial(sweep.backward, step, reversing),
+        again,
+    )
+    return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
+
+
+def while_loop(
+    test: Callable[[Any], Any],
+    fun: Callable[[Any], Any],
+    init: Any,
+    *,
+    where: str = "while_loop",
+    max_steps: int | None,
+    checkpoint: int | str | MemoryBudget | None,
+    watch: Watch | None = None,
+) -> Any:
+    """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
+
+    Args:
+      test, fun, init: as in :func:`jax.lax.while_loop`.
+      where: the loop, for messages.
+      max_steps: after how many steps to stop at the latest.
+      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+        None for no reverse mode.
+      watch: what is told how far it is.
+
+    Returns:
+      The last carry.
+    """
+    if checkpoint is None and max_steps is None and watch is None:
+        return lax.while_loop(test, fun, init)
+    if checkpoint is None or isinstance(checkpoint, MemoryBudget):
+        k = 0
+    elif isinstance(checkpoint, str) and checkpoint == "step" and max_steps is not None:
+        k = max_steps
+    else:
+        k = stored_carries(where, checkpoint, max_steps)
+    flat = Flat(lambda carry, _: (fun(carry), None), init, None)
+    if not flat.keeps_carry:
+        return lax.while_loop(test, fun, init)  # JAX's own error
+    if isinstance(checkpoint, MemoryBudget):
+        k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
+    n_consts, call = len(flat.consts), flat.call
+    goes, test_consts = flat.test(test)
+    step = Step(lambda consts, carry, x: call(consts[:n_consts], carry, x), (), False, k, watch)
+    bound = plan.LIMIT if max_steps is None else max_steps
+
+    def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
+        return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)
+
+    def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
+        start, done = (jnp.int32(0), init), lambda state: state[0]
+        return watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)[1], []
+
+    if checkpoint is None:
+        return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+
+    def forward(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+        carry, saved = unknown_length.forward(step, goes_on(consts), consts, init)
+        return carry, xs, saved
+
+    def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
+        run = lambda consts, carry, x: (
+            lax.cond(x[0] < saved.n, lambda carry: step.fun(consts, carry, xs)[0], lambda carry: carry, carry),
+            [],
+        )
+        bounded = dataclasses.replace(step, fun=run)
+        return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
+
+    cure = (
+        f"{where}: reverse mode over another derivative needs to know how many steps there are at most. Write "
+        "`max_steps=1000`, for example, or take the outer derivative in forward mode, as `hessian` does."
+    )
+    # Without a bound, no loop that can be transposed does the same.
+    backward = functools.partial(sweep.backward, step, ByVjp)
+    loop = Loop(plain, forward, backward, None if max_steps is None else again, cure)
+    return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+
+
+def steps_of(xs: Any, length: Any) -> int | None:
+    """The number of steps; None where JAX has something to say about the lengths."""
+    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(xs)} | (set() if length is None else {(int(length),)})
+    return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
+
+
+def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]], Leaves]:
+    """A jaxpr as a function of its constants, a carry and inputs; and the constants."""
+    jaxpr, consts = without_constvars(closed)
+
+    def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        out = eval_jaxpr(jaxpr, (), *consts, *carry, *x)
+        out = [strong(y) for y in out]
+        return out[:n_carry], out[n_carry:]
+
+    return call, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+
+
+def slice_type(x: Any) -> Any:
+    """The abstract value of a step's slice of an array."""
+    aval = typeof(x)
+    return jex.mapped_aval(aval.shape[0], 0, aval)
+
+
+class Flat:
+    """A step as a function of lists of arrays, with all that it closes over as its first argument.
+
+    Attributes:
+      call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
+      consts: what the step closes over.
+      init: the leaves of the initial carry, none of them weakly typed.
+      y_avals: the abstract values of the outputs of a step.
+      keeps_carry: whether the step returns a carry of the type that it takes.
+    """
+
+    def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
+        leaves, self._tree = jax.tree.flatten(init)
+        self.init = [strong(leaf) for leaf in leaves]
+        self._typed_init = init
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
+        closed, (carry_type, y_type) = traced
+        self.call, self.consts = as_function(closed, jax.tree.structure(carry_type).num_leaves)
+        self._y_tree = jax.tree.structure(y_type)
+        before = [type_of_carry(leaf) for leaf in self.init]
+        after = [type_of_carry(aval) for aval in closed.out_avals[: jax.tree.structure(carry_type).num_leaves]]
+        self.y_avals = tuple(closed.out_avals[len(after) :])
+        self._is_weak = [aval.weak_type for aval in closed.out_avals]
+        self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
+
+    def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
+        """A condition on the carry as such a function, and what it closes over."""
+        call, consts = as_function(jax.make_jaxpr(fun)(self._typed_init), 0)
+        return lambda consts, carry: call(consts, carry, [])[1][0], consts
+
+    def nbytes(self, xs: Any) -> tuple[int, int]:
+        """Bytes of the carry, and of what one step records if it is differentiated in all that can be.
+
+        What the step closes over is not differentiated if it is no tracer.
+        """
+        x = [slice_type(x) for x in jax.tree.leaves(xs)]
+        groups = self.consts, self.init, x
+        consts, init, inputs = [tuple(is_differentiable(leaf) for leaf in leaves) for leaves in groups]
+        traced = tuple(m and isinstance(c, Tracer) for c, m in zip(self.consts, consts, strict=True))
+        selected = Selected(traced, init, inputs)
+        step = Step(self.call, self.y_avals, False, 0)
+        return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, *groups).nbytes
+
+    def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
+        """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""
+        leaves = [weak(leaf) if is_weak else leaf for leaf, is_weak in zip((*carry, *ys), self._is_weak, strict=True)]
+        return self._tree.unflatten(leaves[: len(carry)]), self._y_tree.unflatten(leaves[len(carry) :])
+
+
+def strong(x: Any) -> Any:
+    """Without a weak type: the sweeps write carries into arrays, which have none."""
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x

@@ -1,0 +1,412 @@
+"""The forward and the backward sweep of a loop, as programs whose size does not depend on the number of steps.
+
+A sweep keeps a stack of stored carries. Where the next carry goes is computed on the device, by the same `split` as on
+the host, so the plan takes no room in the program and the number of steps may be a traced value. Steps run in place;
+stored carries sit in one array per leaf, into which they are written in place, too.
+
+Each leg starts from the carry in the topmost slot and puts its result in the next slot. There is one slot more than
+stored carries, so a carry that is reversed at once needs no special case. So no branch decides whether to store (a
+conditional would copy all stored carries), and no carry is copied to be worked on.
+
+The steps are taken in blocks of a fixed size, the first one being shorter. How a block is reversed is the business of
+`Reverse`: `ByVjp` runs one step again and transposes it, `tape.ByTape` records the residuals of all steps of the block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._jaxpr.step_counts import counted
+from . import plan
+from .chunks import Watch, fori_loop, while_loop
+from .lanes import is_left_out, longest
+from .leaves import Index, Leaves, empty, is_differentiable, merge, pick, put, select, take
+
+Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a loop as a function of lists of arrays, `fun(consts, carry, x) -> (carry, y)`.
+
+    Attributes:
+      fun: the step.
+      y_avals: the abstract values of its outputs.
+      is_reversed: whether the loop goes through its inputs and outputs backwards.
+      k: how many carries may be stored besides the initial one.
+      watch: what is told on the way.
+      length: the number of steps of the loop; None if it is not known in advance.
+    """
+
+    fun: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
+    y_avals: tuple[Any, ...]
+    is_reversed: bool
+    k: int
+    watch: Watch | None = None
+    length: int | None = None
+
+    def run(self, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        """The `i`-th step."""
+        return self.fun(consts, carry, take(xs, self.place(i)))
+
+    def place(self, i: Index) -> Index:
+        """Where the inputs and outputs of the `i`-th step are."""
+        return self.length - 1 - i if self.is_reversed and self.length is not None else i
+
+    def writing(self, consts: Leaves, xs: Leaves) -> Callable[[Index, Any], Any]:
+        """A step from carry and stacked outputs to these."""
+
+        def advance(i: Index, moving: Any) -> Any:
+            carry, ys = moving
+            carry, y = self.run(i, consts, carry, xs)
+            return carry, put(ys, self.place(i), y)
+
+        return advance
+
+
+class Blocks(NamedTuple):
+    """`n` steps in blocks of `size`, the first one shorter; `n` may be traced where the size is 1."""
+
+    n: Any
+    size: int
+
+    @property
+    def count(self) -> Any:
+        """The number of blocks."""
+        return self.n if self.size == 1 else -(-self.n // self.size)
+
+    def position(self, block: Index) -> Index:
+        """The first step of a block; of the block behind the last, the number of steps."""
+        return block if self.size == 1 else jnp.maximum(self.n - (self.count - block) * self.size, 0)
+
+
+class Stack(NamedTuple):
+    """The stored carries. Those at `rows[:top + 1]` are in use; the carry at `rows[j]` is that before step `at[j]`.
+
+    Attributes:
+      slots: `[k + 2, *leaf.shape]` for each leaf of the carry.
+      rows, at: int32 `[k + 2]`.
+      top: int32.
+    """
+
+    slots: Leaves
+    rows: Any
+    at: Any
+    top: Index
+
+    @classmethod
+    def of(cls, carry: Leaves, k: int) -> Stack:
+        """Room for `k` stored carries, the initial one, which is in, and the one at work."""
+        rows = jnp.arange(k + 2, dtype=jnp.int32)
+        return cls([lax.broadcast(x, (k + 2,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
+
+    def read(self) -> tuple[Leaves, Index]:
+        """The topmost carry, and its position."""
+        return take(self.slots, self.rows[self.top]), self.at[self.top]
+
+    def push(self, carry: Leaves, at: Index) -> Stack:
+        """Puts the carry at a position on top."""
+        top = self.top + 1
+        slots = put(self.slots, self.rows[top], carry)
+        return Stack(slots, self.rows, lax.dynamic_update_index_in_dim(self.at, at, top, 0), top)
+
+    def pop(self) -> Stack:
+        """Gives the topmost slot back; that of the initial carry stays."""
+        return self._replace(top=jnp.maximum(self.top - 1, 0))
+
+
+class Saved(NamedTuple):
+    """What the backward sweep starts from.
+
+    Attributes:
+      n: the number of steps of this lane; None if it is known in advance.
+      stack: the stored carries.
+      recorded: the residuals of the last block, `[size, ...]` each; none for `ByVjp`.
+    """
+
+    n: Any
+    stack: Stack
+    recorded: Leaves
+
+
+class Selected(NamedTuple):
+    """Which constants, initial values and inputs the cotangents are wanted for, as lists of truth values."""
+
+    consts: tuple[bool, ...]
+    init: tuple[bool, ...]
+    xs: tuple[bool, ...]
+
+
+class Reverse(Protocol):
+    """How a block of steps is reversed, `first` being its first step, and `behind` the first one behind it."""
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        """The abstract values of what is recorded in each step."""
+        ...
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
+        ...
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        """Records the steps of a block from the carry before it, in the place of those recorded before."""
+        ...
+
+    def given(self, n: Index | None, ct_ys: Leaves) -> Any:
+        """What is the same for all blocks: the number of steps of this lane, cotangents of the outputs, and so on."""
+        ...
+
+    def reverse(
+        self, given: Any, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents
+    ) -> Cotangents:
+        """The cotangents before the block out of those behind it."""
+        ...
+
+
+class Reversing(Protocol):
+    """Makes a `Reverse` for one sweep, in which `carry` is an example."""
+
+    size: int
+
+    def __call__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> Reverse: ...
+
+
+class ByVjp:
+    """Blocks of one step, which is run again and transposed at once."""
+
+    size: ClassVar[int] = 1
+    avals: tuple[Any, ...] = ()
+
+    def __init__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> None:
+        self._step, self._selected, self._consts, self._xs = step, selected, consts, xs
+        self._is_moving = [is_differentiable(x) for x in carry]
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        step = self._step
+        with counted(1, is_recomputation=True):
+            carry, ys = step.writing(self._consts, self._xs)(first, (carry, ys))
+        if step.watch is not None:
+            jax.debug.callback(step.watch.forward, step.length)
+        return carry, ys, recorded
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        del first, behind, carry
+        return recorded
+
+    def given(self, n: Index | None, ct_ys: Leaves) -> Any:
+        return n, ct_ys
+
+    def reverse(
+        self, given: Any, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents
+    ) -> Cotangents:
+        del behind, recorded
+        (n, ct_ys), (ct_consts, ct, ct_xs) = given, cts
+        more, new, ct_x = self._pull(first, carry, ct, ct_ys)
+        if self._step.length is None:
+            left_out = is_left_out(first >= n)
+            more = select(left_out, [jnp.zeros_like(x) for x in more], more)
+            new = select(left_out, ct, new)
+        total = [total + x for total, x in zip(ct_consts, more, strict=True)]
+        return total, new, put(ct_xs, self._step.place(first), ct_x)
+
+    def _pull(self, i: Index, carry: Leaves, ct: Leaves, ct_ys: Leaves) -> Cotangents:
+        step, selected, consts = self._step, self._selected, self._consts
+        seen = [ct is not None for ct in ct_ys]
+        place = step.place(i)
+        x = take(self._xs, place)
+
+        def of_selected(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
+            out, y = step.fun(
+                merge(consts, selected.consts, some_consts),
+                merge(carry, self._is_moving, moving),
+                merge(x, selected.xs, some_x),
+            )
+            return pick(out, self._is_moving), pick(y, seen)
+
+        arguments = pick(consts, selected.consts), pick(carry, self._is_moving), pick(x, selected.xs)
+        _, pull = jax.vjp(of_selected, *arguments)
+        return pull((ct, take(pick(ct_ys, seen), place)))
+
+
+def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
+    """`plan.split(length, slots)` on the device; the slots count the one that holds the start."""
+    if k == 0:
+        return lambda length, slots: length - 1
+    if n is not None and k >= n - 2:  # every carry is stored
+        return lambda length, slots: jnp.ones_like(length)
+    beta = jnp.asarray(plan.table(k + 1, plan.LIMIT if n is None else n))
+
+    def split(length: Index, slots: Index) -> Index:
+        row, below = beta[slots], beta[slots - 1]
+        r = jnp.sum(row < length, dtype=jnp.int32)
+        best = jnp.minimum(row[r - 1], length - below[r - 1])
+        return jnp.where(slots == 1, length - 1, jnp.clip(best, 1, length - 1))
+
+    return split
+
+
+class Climb(NamedTuple):
+    """Goes on from the topmost carry to that before a later block, storing carries on the way.
+
+    Attributes:
+      k: the number of carries that may be stored.
+      split: how far to go, out of the number of blocks up to and with the last one, and the number of slots.
+      position: from the numbers of blocks to those of steps.
+    """
+
+    k: int
+    split: Callable[[Index, Index], Index]
+    position: Callable[[Index], Index]
+
+    def __call__(
+        self,
+        advance: Callable[[Index, Any], Any],
+        end: Index,
+        stack: Stack,
+        others: Any = (),
+        watch: Watch | None = None,
+        steps: int | None = None,
+        runs: int = 1,
+    ) -> tuple[Stack, Any]:
+        """Climbs.
+
+        Args:
+          advance: one step of `(carry, *others)`.
+          end: the block before which to arrive.
+          stack: the stored carries.
+          others: what is written on the way besides the carry.
+          watch: what is told on the way.
+          steps, runs: how many steps are taken in how many calls together, if that is known.
+        """
+
+        def leg(state: Any) -> Any:
+            stack, others = state
+            carry, at = stack.read()
+            to = at + self.split(end + 1 - at, self.k + 1 - stack.top)
+            with counted(1):  # the loop around has the count of all steps
+                moving = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
+            return stack.push(moving[0], to), tuple(moving[1:])
+
+        at = lambda state: state[0].at[state[0].top]
+        with counted(steps, runs, is_recomputation=True):
+            return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: self.position(at(s)))
+
+
+def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+    """Runs all steps, storing nothing, under the eyes of a watch."""
+    n = step.length
+    assert n is not None
+    return fori_loop(0, n, step.writing(consts, xs), (init, empty(n, step.y_avals)), step.watch)
+
+
+def forward(
+    step: Step, reversing: Reversing, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
+) -> tuple[Leaves, Leaves, Saved]:
+    """Runs all steps of a loop of known length, storing carries before the last block, and recording that.
+
+    Returns:
+      The last carry, the stacked outputs, and what the backward sweep starts from.
+    """
+    n = step.length
+    assert n is not None
+    blocks, reverse = Blocks(n, reversing.size), reversing(step, selected, consts, xs, init)
+    climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position)
+    stack, ys, last = Stack.of(init, step.k), empty(n, step.y_avals), blocks.count - 1
+    advance = step.writing(consts, xs)
+    stack, (ys,) = climb(advance, last, stack, (ys,), step.watch, steps=n - blocks.size)
+    carry, at = stack.read()
+    carry, ys, recorded = reverse.record(blocks.position(at), carry, ys, empty(blocks.size, reverse.avals))
+    return carry, ys, Saved(None, stack, recorded)
+
+
+def backward(
+    step: Step,
+    reversing: Reversing,
+    selected: Selected,
+    consts: Leaves,
+    xs: Leaves,
+    saved: Saved,
+    ct_carry: Leaves,
+    ct_ys: Leaves,
+) -> Leaves:
+    """Reverses all steps, storing carries again in the slots that become free.
+
+    Args:
+      step: the step.
+      reversing: how blocks of it are reversed.
+      selected: whose cotangents to compute.
+      consts, xs: as for `forward`.
+      saved: what `forward` saved.
+      ct_carry: cotangents of the differentiable leaves of the last carry.
+      ct_ys: cotangents of the stacked outputs, None for zero and for integers.
+
+    Returns:
+      The cotangents of the selected constants, initial values and inputs.
+    """
+    n = step.length
+    blocks = Blocks(longest(saved.n) if n is None else n, reversing.size)
+    known = None if n is None else blocks.count
+    climb = Climb(step.k, splitter(step.k, known), blocks.position)
+    example = take(saved.stack.slots, jnp.int32(0))
+    is_moving = [is_differentiable(x) for x in example]
+    reverse = reversing(step, selected, consts, xs, example)
+    given = reverse.given(saved.n, ct_ys)
+    again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
+
+    def advance(i: Index, moving: Any) -> Any:
+        carry, _ = step.run(i, consts, moving[0], xs)
+        return (carry if n is not None else select(is_left_out(i >= saved.n), moving[0], carry),)
+
+    def one(j: Index, state: Any) -> Any:
+        stack, recorded, cts = state
+        block = blocks.count - 1 - j
+        stack, _ = climb(advance, block, stack, steps=again, runs=known or 1)
+        carry, _ = stack.read()
+        first, behind = blocks.position(block), blocks.position(block + 1)
+        # The forward sweep has recorded the last block.
+        recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded)
+        cts = reverse.reverse(given, first, behind, carry, recorded, cts)
+        return stack.pop(), recorded, cts
+
+    zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
+    cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
+    # A single block is reversed in one go: a watch around it would only make copies.
+    watch = None if reversing.size > 1 and known == 1 else step.watch
+    done, tell = (lambda j: blocks.n - blocks.position(blocks.count - j)), (lambda watch: watch.backward)
+    with counted(known):
+        start = saved.stack, saved.recorded, cts
+        _, _, (ct_consts, ct, ct_xs) = fori_loop(0, blocks.count, one, start, watch, done, tell)
+    return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
+
+
+def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:
+    """The loop as nested checkpointed scans: any derivative of any order, in memory of the square root of `n`.
+
+    For the derivatives of the sweeps themselves, which cannot be transposed.
+    """
+    inner = max(int(np.sqrt(n)), 1)
+    outer = n // inner
+    order = (lambda x: x[::-1]) if step.is_reversed else (lambda x: x)
+    xs = [order(x) for x in xs]
+
+    @jax.checkpoint
+    def one(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        return step.fun(consts, carry, x)
+
+    @jax.checkpoint
+    def block(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        return lax.scan(one, carry, x, length=inner)
+
+    head = [x[: outer * inner].reshape(outer, inner, *x.shape[1:]) for x in xs]
+    carry, ys = lax.scan(block, init, head, length=outer)
+    ys = [y.reshape(outer * inner, *y.shape[2:]) for y in ys]
+    carry, rest = lax.scan(one, carry, [x[outer * inner :] for x in xs], length=n - outer * inner)
+    return carry, [order(jnp.concatenate([y, z])) for y, z in zip(ys, rest, strict=True)]

@@ -1,0 +1,122 @@
+"""The forward sweep of a loop whose length is not known in advance.
+
+As long as there is room, every carry is stored. After that, each new one takes the place of another: of the one
+without which the backward sweep from here would advance the fewest steps. That is computed exactly, by the binomial
+formula for each gap between stored carries, but not at every step: the next carry is considered after a sixteenth of
+an even share of the steps so far. For up to 5000 steps and 5, 10, 20 or 32 stored carries, a gradient so takes at most
+1.08 times the evaluations of the schedule that knows the length.
+
+References:
+  Stumm and Walther, *New algorithms for optimal online checkpointing*, SIAM Journal on Scientific Computing 32, 2010.
+  Wang, Moin and Iaccarino, *Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation*, SIAM
+  Journal on Scientific Computing 31, 2009; both place carries by other rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from . import plan
+from .chunks import while_loop
+from .lanes import any_lane, is_left_out
+from .leaves import Index, Leaves, put, select, take
+from .sweep import Saved, Stack, Step
+
+SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
+
+
+def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves) -> tuple[Leaves, Saved]:
+    """Runs steps while a test holds, storing carries along the way.
+
+    Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
+
+    Args:
+      step: the step, without inputs and outputs.
+      test: whether step `i` is to run on a carry; False from the first time on that it is.
+      consts, init: as for `sweep.forward`.
+
+    Returns:
+      The last carry, and what the backward sweep starts from.
+    """
+    place = placer(step.k)
+
+    def advance(state: Any) -> Any:
+        i, n, is_on, carry = state
+        after = step.fun(consts, carry, [])[0]
+        left_out = is_left_out(~is_on)
+        carry = select(left_out, carry, after)
+        return i + 1, jnp.where(left_out, n, i + 1), test(i + 1, carry), carry
+
+    def fill(state: Any) -> Any:
+        moving, slots = state
+        return advance(moving), put(slots, moving[0], moving[-1])
+
+    def leg(state: Any) -> Any:
+        moving, stack = state
+        i, carry = moving[0], moving[-1]
+        stack, is_stored = place(stack, i)
+        row = stack.rows[stack.top]
+        stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
+        until = i + jnp.maximum(i // (SHARE * (step.k + 1)), 1)
+        goes = lambda moving: (moving[0] < until) & any_lane(moving[2])
+        return lax.while_loop(goes, advance, moving), stack
+
+    start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(init, step.k)
+    if step.k == 0:
+        moving = while_loop(lambda s: any_lane(s[2]), advance, start, step.watch, lambda s: s[0])
+    else:
+        done, has_room = (lambda s: s[0][0]), lambda s: (s[0][0] <= step.k) & any_lane(s[0][2])
+        moving, slots = while_loop(has_room, fill, (start, stack.slots), step.watch, done)
+        top = jnp.clip(moving[0] - 1, 0, step.k)
+        state = moving, Stack(slots, stack.rows, jnp.arange(step.k + 2, dtype=jnp.int32), top)
+        moving, stack = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
+    _, n, _, carry = moving
+    return carry, Saved(n, stack, [])
+
+
+def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
+    """Decides whether the carry before step `i` is stored where every slot is taken, and in whose place.
+
+    Returns:
+      A function from the stack and `i` to the stack, whose topmost slot is for that carry, and whether it is stored.
+    """
+    beta = jnp.asarray(plan.table(k + 2, plan.LIMIT), jnp.float32)
+    index = np.arange(k + 1, dtype=np.int32)
+    slots = np.arange(k + 1, -1, -1)  # of the segments that begin at the stored carries and at `i`
+
+    def place(stack: Stack, i: Index) -> tuple[Stack, Any]:
+        at, rows = stack.at[:-1], stack.rows[:-1]  # the last slot is for the carry at work
+        starts = jnp.append(at, i)
+        lengths = jnp.append(starts[1:], i + 1) - starts
+        # Without the j-th carry, its segment joins the one before, and those behind have one more slot.
+        before = jnp.cumsum(advances(lengths[:-1], slots[:-1], beta))
+        behind = jnp.cumsum(advances(lengths[1:], slots[:-1], beta)[::-1])[::-1]
+        joined = advances(lengths[:-1] + lengths[1:], slots[:-1], beta)
+        zero = jnp.zeros(1, before.dtype)
+        costs = jnp.append(zero, before[:-1]) + joined + jnp.append(behind[1:], zero)
+        j = jnp.argmin(costs).astype(jnp.int32) + 1
+        source = jnp.minimum(jnp.where(index < j, index, index + 1), k)
+        new_at = jnp.where(index == k, i, at[source])
+        new_rows = jnp.where(index == k, rows[jnp.minimum(j, k)], rows[source])
+        is_stored = j <= k
+        at = stack.at.at[:-1].set(jnp.where(is_stored, new_at, at))
+        rows = stack.rows.at[:-1].set(jnp.where(is_stored, new_rows, rows))
+        return stack._replace(at=at, rows=rows), is_stored
+
+    return place
+
+
+def advances(lengths: Any, slots: np.ndarray, beta: Any) -> Any:
+    """`plan.advances` for arrays, in float32; for one and two slots, where the table ends early, by closed forms."""
+    n = lengths.astype(jnp.float32)
+    r = jnp.sum(beta[slots] < n[:, None], axis=1, dtype=jnp.int32)
+    below = jnp.where(r > 0, beta[np.minimum(slots + 1, len(beta) - 1), jnp.maximum(r - 1, 0)], 0)
+    many = r.astype(n.dtype) * n - below
+    root = jnp.ceil((jnp.sqrt(8 * n + 1) - 3) / 2)
+    two = root * n - (root + 2) * (root + 1) * root / 6
+    return jnp.where(n <= 1, 0, jnp.where(slots == 1, n * (n - 1) / 2, jnp.where(slots == 2, two, many)))

@@ -1,0 +1,27 @@
+"""Packages that are not needed to run: imported where they are used, with one sentence where they are missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def require(module: str, extra: str, what: str) -> Any:
+    """Imports a module of an optional package.
+
+    Args:
+      module: its name.
+      extra: our extra that brings the package.
+      what: what needs it, for the message.
+
+    Raises:
+      ImportError: it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"{what} needs {package}. Install it with `pip install {package}`, "
+            f"or with `pip install 'statetransform[{extra}]'`."
+        ) from error

@@ -1,0 +1,580 @@
+"""What counts as the structure of the objects that a function gets: recorded while the function is traced.
+
+The objects that a function gets are to its trace what arrays are: only their type counts, and their type is their
+structure. A `Recorder` listens during one trace. It starts from the *roots*, the function and the objects among its
+arguments, and notes *edges*: how a value was come by from an object that was reached before (an attribute, an item, a
+variable that a function closes over), and what has to hold of it. Each object gets a number, its *register*; two
+ways to one object are an edge and an alias. Of an object, the attributes that the trace looked up or set count, in
+vain or not; of a container, all of it once it is reached; of a function, what it closes over, its defaults and the
+global names that it looks up. What the trace never looks at splits no trace.
+
+Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import re
+import sys
+import types
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .find import names_of
+from .hooks import hook, is_hooked, listening, unhook
+from .jaxcompat import has_tracer
+from .library import is_open_class, is_ours, is_users_class, is_users_function, is_users_module
+from .state import State
+
+#: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
+identity = object.__hash__
+MISSING: Any = object()
+_ATOMS = frozenset({
+    str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range, slice,
+    datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal,
+    fractions.Fraction, re.Pattern, uuid.UUID, type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath,
+    jax.sharding.PartitionSpec, types.BuiltinFunctionType, types.EllipsisType,
+})  # fmt: skip
+_SEQUENCES = (list, tuple, collections.deque)
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
+_SETS = (set, frozenset)
+#: Classes of the standard library whose instances hold what the user put there.
+_HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
+_SMALL = 4096  # bytes: NumPy arrays up to this size are compared by content
+_MANY = 32  # plain values in a container: from here on compared at once
+# Special methods that run without a look-up of their name on the instance.
+_SILENT = frozenset({
+    "__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__sizeof__", "__dir__",
+    "__del__", "__format__", "__init_subclass__", "__class_getitem__", "__subclasshook__", "__copy__", "__deepcopy__",
+    "__getattribute__", "__setattr__", "__delattr__",
+})  # fmt: skip
+_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+_FUNCTION_LIKE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+
+
+class Edge(NamedTuple):
+    """One step from an object to a value, and what must hold of the value.
+
+    Attributes:
+      parent: the register of the object; -1 for a root.
+      how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "nth" and "nthvalue" (in the
+        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call".
+      key: the name, index or key; of a cell, its number and name.
+      what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
+        "object" and "state" (of a class), "sequence", "mapping", "set", "array" (equal content), "is" (the very
+        object), "code" (a function of this code), "type", "absent" (no attribute of the instance), "nowhere" (no
+        attribute at all).
+      argument: what the condition compares with.
+      register: of the value; -1 when it gets none.
+    """
+
+    parent: int
+    how: str
+    key: Any
+    what: str
+    argument: Any
+    register: int
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is an immutable one that counts by its type and value."""
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, enum.Enum | np.dtype | np.generic | str | bytes | int | float):
+        return True
+    return kind in (tuple, frozenset) and all(map(is_plain, value))
+
+
+def same_plain(x: Any, y: Any) -> bool:
+    """Whether two plain values are the same bit by bit: NaN is itself, 0.0 is not -0.0, 1 is neither 1.0 nor True."""
+    if x is y:
+        return True
+    if type(x) is not type(y):
+        return False
+    if isinstance(y, float | complex | np.generic):
+        return repr(x) == repr(y)
+    if type(y) is tuple:
+        return len(x) == len(y) and all(map(same_plain, x, y))
+    if type(y) is frozenset:
+        return x == y and {type(a) for a in x} == {type(a) for a in y}
+    try:
+        return bool(x == y)
+    except Exception:
+        return False
+
+
+def reference(obj: Any) -> Callable[[], Any]:
+    """A weak reference, or a strong one to what cannot be referred to weakly."""
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: obj
+
+
+class Recorder:
+    """Listens to one trace.
+
+    Args:
+      roots: the function, and the objects among its arguments.
+
+    Attributes:
+      objects: what was reached, by register; held while the trace is made.
+      edges: in the order of discovery, so that a parent comes before what was reached from it.
+      outside: the registers that were reached through the function, a class or a module, not through an argument.
+    """
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self.roots = tuple(roots)
+        self.objects: list[Any] = []
+        self.edges: list[Edge] = []
+        self.outside: set[int] = set()
+        self._registers: dict[int, int] = {}
+        self._looked_up: dict[int, set[str]] = {}
+        self._sets: list[tuple[int, str, Any]] = []  # with the value that the attribute had
+        self._hooked: dict[type, bool] = {}
+        self._classes: dict[type, int] = {}
+        self._names: set[str] = set()
+        self._waiting: dict[str, list[tuple[type, int]]] = {}  # class attributes, by the name that would look them up
+        self._is_busy = False
+
+    def __enter__(self) -> Recorder:
+        listening.listeners = (*listening.listeners, self)
+        try:
+            for i, root in enumerate(self.roots):
+                self._reach(-1, "root", i, root, outside=i == 0)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        listening.listeners = tuple(x for x in listening.listeners if x is not self)
+        for cls, listens in self._hooked.items():
+            if listens:
+                unhook(cls)
+        self._hooked = {}
+
+    def register_of(self, obj: Any) -> int | None:
+        """The register of an object that was reached."""
+        return self._registers.get(identity(obj))
+
+    # -- what the hooks tell
+
+    def looks_up(self, obj: Any, name: str) -> None:
+        """Notes what the attribute is before the trace gets it."""
+        register = self._registers.get(identity(obj))
+        if register is None or self._is_busy:
+            return
+        looked_up = self._looked_up.setdefault(register, set())
+        if name in looked_up:
+            return
+        looked_up.add(name)
+        self._is_busy = True  # what follows looks into the object, too
+        try:
+            self._attribute(register, obj, name)
+        finally:
+            self._is_busy = False
+
+    def sets(self, obj: Any, name: str) -> None:
+        """Notes what the attribute was before."""
+        register = self._registers.get(identity(obj))
+        if register is None or self._is_busy:
+            return
+        self.looks_up(obj, name)
+        self._sets.append((register, name, _instance_attribute(obj, name)))
+
+    # -- reaching
+
+    def _reach(self, parent: int, how: str, key: Any, value: Any, outside: bool = False) -> None:
+        """Adds the edge to a value, and follows it as far as all of it counts."""
+        if is_plain(value):
+            self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            return
+        known = self._registers.get(identity(value))
+        if known is not None:
+            self.edges.append(Edge(parent, how, key, "same", known, -1))
+            return
+        register = self._registers[identity(value)] = len(self.objects)
+        self.objects.append(value)
+        if outside or parent in self.outside:
+            self.outside.add(register)
+        place = len(self.edges)
+        self.edges.append(Edge(parent, how, key, "", None, register))
+        what, argument = self._visit(register, value)
+        self.edges[place] = Edge(parent, how, key, what, argument, register)
+
+    def _visit(self, register: int, value: Any) -> tuple[str, Any]:
+        """The condition on a value, after its children were reached."""
+        kind = type(value)
+        if isinstance(value, State):
+            if is_users_class(kind):
+                self._listen_to(register, value)
+            return "state", (weakref.ref(kind), value._static)
+        if isinstance(value, np.ndarray) and value.nbytes <= _SMALL and not value.dtype.hasobject:
+            return "array", (value.dtype, value.shape, value.tobytes())
+        if kind in _SEQUENCES:
+            return self._sequence(register, value)
+        if kind in _MAPPINGS:
+            return self._mapping(register, value)
+        if kind in _SETS:
+            return self._set(register, value)
+        if kind is types.FunctionType:
+            return self._function(register, value)
+        if kind is types.MethodType:
+            self._reach(register, "attr", "__func__", value.__func__)
+            self._reach(register, "attr", "__self__", value.__self__)
+            return "type", weakref.ref(kind)
+        if isinstance(value, functools.partial):
+            for name in ("func", "args", "keywords"):
+                self._reach(register, "attr", name, getattr(value, name))
+            return "type", weakref.ref(kind)
+        if isinstance(value, type):
+            self._class(register, value, makes=True)
+            return "is", weakref.ref(value)
+        if kind is weakref.ref:
+            self._reach(register, "call", None, value())
+            return "type", weakref.ref(kind)
+        if is_ours(kind):
+            return self._transformed(register, value)
+        if is_open_class(kind) or isinstance(value, _HOLDERS):
+            return self._object(register, value)
+        wrapped = getattr(value, "__wrapped__", None) if not isinstance(value, jax.Array | np.ndarray) else None
+        if isinstance(wrapped, types.FunctionType):  # `functools.lru_cache` and the like
+            self._reach(register, "attr", "__wrapped__", wrapped)
+        return "is", reference(value)
+
+    def _sequence(self, register: int, value: Any) -> tuple[str, Any]:
+        if len(value) >= _MANY and all(map(is_plain, value)):
+            return "plains", (type(value), tuple(value))
+        for i, child in enumerate(value):
+            self._reach(register, "item", i, child)
+        return "sequence", (type(value), len(value))
+
+    def _mapping(self, register: int, value: Any) -> tuple[str, Any]:
+        keys = list(value)
+        if not all(map(is_plain, keys)):
+            for i, (key, child) in enumerate(value.items()):
+                self._reach(register, "nth", i, key)
+                self._reach(register, "nthvalue", i, child)
+            return "sequence", (type(value), len(value))
+        if len(keys) >= _MANY and all(map(is_plain, value.values())):
+            return "plains", (type(value), tuple(value.items()))
+        for key in keys:
+            self._reach(register, "item", key, value[key])
+        return "mapping", (type(value), keys)
+
+    def _set(self, register: int, value: Any) -> tuple[str, Any]:
+        if all(map(is_plain, value)):
+            return "set", (type(value), frozenset(value))
+        for i, child in enumerate(value):
+            self._reach(register, "nth", i, child)
+        return "sequence", (type(value), len(value))
+
+    def _function(self, register: int, fun: types.FunctionType) -> tuple[str, Any]:
+        for i, cell in enumerate(fun.__closure__ or ()):
+            try:
+                child = cell.cell_contents
+            except ValueError:  # the variable is not bound yet
+                continue
+            self._reach(register, "cell", (i, fun.__code__.co_freevars[i]), child, outside=True)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(fun, name):
+                self._reach(register, "attr", name, getattr(fun, name), outside=True)
+        if is_users_function(fun):
+            looked_up, used = names_of(fun.__code__)
+            self._add_names(used)
+            for name in looked_up:
+                if name in fun.__globals__:
+                    self._global(register, "global", name, fun.__globals__[name], used)
+        return "code", weakref.ref(fun.__code__)
+
+    def _global(self, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
+        """A global name, or an attribute of a module that one leads to."""
+        if isinstance(value, types.ModuleType):
+            if is_users_module(value) and value is not sys.modules.get("__main__"):
+                known = self._registers.get(identity(value))
+                if known is None:
+                    known = self._registers[identity(value)] = len(self.objects)
+                    self.objects.append(value)
+                    self.outside.add(known)
+                    self.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
+                looked_up = self._looked_up.setdefault(known, set())
+                for inner in used:
+                    if inner in vars(value) and inner not in looked_up:
+                        looked_up.add(inner)
+                        self._global(known, "attr", inner, vars(value)[inner], used)
+            return
+        if isinstance(value, types.FunctionType) and not is_users_function(value):
+            return
+        if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and not is_users_class(value)):
+            return
+        self._reach(register, how, name, value, outside=True)
+
+    def _transformed(self, register: int, value: Any) -> tuple[str, Any]:
+        """A function under a transform of this package: its options, and the function."""
+        wrapped = getattr(value, "__wrapped__", MISSING)
+        if wrapped is MISSING:
+            return "is", reference(value)
+        options = getattr(value, "_options", None)
+        if options:
+            self._reach(register, "attr", "_options", options)
+        self._reach(register, "attr", "__wrapped__", wrapped)
+        return "type", weakref.ref(type(value))
+
+    def _object(self, register: int, value: Any) -> tuple[str, Any]:
+        self._listen_to(register, value)
+        kind = type(value)
+        if isinstance(value, tuple | list):
+            for i, child in enumerate(value):
+                self._reach(register, "item" if isinstance(value, tuple) else "nth", i, child)
+        elif isinstance(value, dict):
+            for i, (key, child) in enumerate(dict.items(value)):
+                self._reach(register, "nth", i, key)
+                self._reach(register, "nthvalue", i, child)
+        elif isinstance(value, set | frozenset):
+            for i, child in enumerate(value):
+                self._reach(register, "nth", i, child)
+        else:
+            return "object", (weakref.ref(kind), -1)
+        return "object", (weakref.ref(kind), len(value))
+
+    def _listen_to(self, register: int, value: Any) -> None:
+        """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
+        kind = type(value)
+        if kind not in self._hooked:
+            self._hooked[kind] = hook(kind)
+        if not self._hooked[kind]:
+            self._all_attributes(register, value)
+        if kind not in self._classes and is_users_class(kind):
+            place = len(self.objects)
+            self._class_register(kind, register, place)
+
+    def _all_attributes(self, register: int, value: Any) -> None:
+        attributes = _instance_dict(value)
+        if attributes is not None:
+            self._reach(register, "attr", "__dict__", attributes)
+        for name in _slot_names(type(value)):
+            self._attribute(register, value, name)
+
+    def _class_register(self, kind: type, instance: int, register: int) -> None:
+        known = self._registers.get(identity(kind))
+        if known is None:
+            self._registers[identity(kind)] = register
+            self.objects.append(kind)
+            self.outside.add(register)
+            self.edges.append(Edge(instance, "class", None, "is", weakref.ref(kind), register))
+            known = register
+        self._class(known, kind, makes=False)
+
+    def _class(self, register: int, kind: type, makes: bool) -> None:
+        """The attributes of a class that are looked up by a name which the code that runs has in it."""
+        for i, base in enumerate(kind.__mro__):
+            if base is object or not is_users_class(base):
+                continue
+            if base not in self._classes:
+                if base is kind:
+                    self._classes[base] = register
+                else:
+                    self._classes[base] = self._base_register(register, i, base)
+                for name, child in list(vars(base).items()):
+                    if name.startswith("__") and name.endswith("__"):
+                        if name not in _SILENT and (makes or name not in _MAKING):
+                            self._class_attribute(base, name, child)
+                    elif name in self._names:
+                        self._class_attribute(base, name, child)
+                    else:
+                        self._waiting.setdefault(name, []).append((base, self._classes[base]))
+            elif makes:
+                for name in _MAKING & vars(base).keys():
+                    self._class_attribute(base, name, vars(base)[name])
+
+    def _base_register(self, register: int, i: int, base: type) -> int:
+        known = self._registers.get(identity(base))
+        if known is not None:
+            return known
+        known = self._registers[identity(base)] = len(self.objects)
+        self.objects.append(base)
+        self.outside.add(known)
+        self.edges.append(Edge(register, "mro", i, "is", weakref.ref(base), known))
+        return known
+
+    def _class_attribute(self, base: type, name: str, child: Any) -> None:
+        register = self._classes[base]
+        looked_up = self._looked_up.setdefault(register, set())
+        if name in looked_up:
+            return
+        looked_up.add(name)
+        if isinstance(child, types.FunctionType):
+            if not name.startswith("__") or (is_users_function(child) and child.__code__.co_filename != "<string>"):
+                self._reach(register, "dict", name, child, outside=True)
+        elif isinstance(child, staticmethod | classmethod | property | functools.cached_property):
+            place = len(self.objects)
+            self.objects.append(child)
+            self._registers[identity(child)] = place
+            self.outside.add(place)
+            self.edges.append(Edge(register, "dict", name, "is", reference(child), place))
+            for part in ("__func__", "fget", "fset", "func"):
+                inner = getattr(child, part, None)
+                if isinstance(inner, types.FunctionType) or (part == "__func__" and inner is not None):
+                    self._reach(place, "attr", part, inner, outside=True)
+        elif isinstance(child, types.MemberDescriptorType | types.GetSetDescriptorType):
+            return
+        elif not (name.startswith("__") and name.endswith("__")):
+            self._reach(register, "dict", name, child, outside=True)
+
+    def _add_names(self, names: Iterable[str]) -> None:
+        """Names that the code which runs may look up on any class."""
+        for name in names:
+            if name not in self._names:
+                self._names.add(name)
+                for base, _ in self._waiting.pop(name, ()):
+                    if name in vars(base):
+                        self._class_attribute(base, name, vars(base)[name])
+
+    # -- attributes
+
+    def _attribute(self, register: int, obj: Any, name: str) -> None:
+        """The edge for an attribute of an instance, as Python would look it up."""
+        kind = type(obj)
+        if name == "__dict__":
+            if not _asks_for_its_own_ends():
+                attributes = _instance_dict(obj)
+                if attributes is not None:
+                    self._reach(register, "attr", "__dict__", attributes)
+            else:
+                self._looked_up[register].discard(name)
+            return
+        found = _class_lookup(kind, name)
+        if isinstance(obj, State) and found is not MISSING and found is _class_lookup(State, name):
+            if name in ("name", "metadata"):
+                self._reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
+            return
+        if found is not MISSING and hasattr(type(found), "__set__"):
+            if isinstance(found, types.MemberDescriptorType):
+                value = _instance_attribute(obj, name)
+                if value is MISSING:
+                    self.edges.append(Edge(register, "attr", name, "nowhere", None, -1))
+                else:
+                    self._reach(register, "attr", name, value)
+            else:
+                self._from_class(kind, name)
+            return
+        attributes = _instance_dict(obj)
+        if attributes is not None and name in attributes:
+            how = "dict" if _computes_attributes(kind) else "attr"
+            self._reach(register, how, name, attributes[name])
+        elif found is MISSING:
+            if not (name.startswith("__") and name.endswith("__")):
+                what = "absent" if _computes_attributes(kind) else "nowhere"
+                self.edges.append(Edge(register, "attr", name, what, None, -1))
+        elif isinstance(found, types.FunctionType):
+            if not (name.startswith("__") and name.endswith("__")):
+                self._reach(register, "method", name, found, outside=True)
+        elif hasattr(type(found), "__get__"):
+            if attributes is not None:
+                self.edges.append(Edge(register, "attr", name, "absent", None, -1))
+            self._from_class(kind, name)
+        elif not (name.startswith("__") and name.endswith("__")):
+            self._reach(register, "attr", name, found)
+
+    def _from_class(self, kind: type, name: str) -> None:
+        for base in kind.__mro__:
+            if name in vars(base):
+                if base in self._classes:
+                    self._class_attribute(base, name, vars(base)[name])
+                return
+
+    # -- after the trace
+
+    def leaked(self) -> tuple[Any, str, bool] | None:
+        """An attribute that the trace set and that now holds a tracer, and whether it held a state before.
+
+        All such attributes get their earlier values again.
+        """
+        before: dict[tuple[int, str], Any] = {}
+        for register, name, value in self._sets:
+            before.setdefault((register, name), value)
+        found = None
+        for (register, name), value in before.items():
+            obj = self.objects[register]
+            now = _instance_attribute(obj, name)
+            if now is MISSING or now is value or isinstance(now, State) or not _leaks(now):
+                continue
+            found = found or (obj, name, isinstance(value, State))
+            if value is MISSING:
+                object.__delattr__(obj, name)
+            else:
+                object.__setattr__(obj, name, value)
+        return found
+
+
+def _leaks(value: Any) -> bool:
+    try:
+        return has_tracer(value)
+    except Exception:
+        return False
+
+
+def _instance_dict(obj: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _instance_attribute(obj: Any, name: str) -> Any:
+    """The value that the instance itself has, past properties and classes; MISSING when it has none."""
+    found = _class_lookup(type(obj), name)
+    if isinstance(found, types.MemberDescriptorType):
+        try:
+            return found.__get__(obj, type(obj))
+        except AttributeError:
+            return MISSING
+    attributes = _instance_dict(obj)
+    return MISSING if attributes is None else attributes.get(name, MISSING)
+
+
+def _class_lookup(kind: type, name: str) -> Any:
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+@functools.lru_cache(maxsize=1024)
+def _slot_names(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name, found in vars(base).items()
+        if isinstance(found, types.MemberDescriptorType) and not name.startswith("__")
+    )
+
+
+def _computes_attributes(kind: type) -> bool:
+    """Whether looking up an attribute that is not there would run the user's code."""
+    if _class_lookup(kind, "__getattr__") is not MISSING:
+        return True
+    for base in kind.__mro__:
+        own = vars(base).get("__getattribute__")
+        own = getattr(own, "__wrapped__", own) if is_hooked(base) else own
+        if own is not None:
+            return own is not object.__getattribute__
+    return False
+
+
+def _asks_for_its_own_ends() -> bool:
+    """`functools.cached_property` looks for its value in the instance's `__dict__`; what it holds does not count."""
+    frame = sys._getframe(4)
+    return frame.f_globals.get("__name__") == "functools"

@@ -1,0 +1,99 @@
+"""How many bytes a value takes, and how to write and read such numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def nbytes(aval: Any) -> int:
+    """The bytes of a value of this abstract type.
+
+    Counts what the device stores: a random key is its words, not one element. Types smaller than a byte count as one
+    byte per element, as most backends store them.
+
+    >>> import jax, jax.numpy as jnp
+    >>> nbytes(jax.ShapeDtypeStruct((3, 5), jnp.bfloat16))
+    30
+    >>> nbytes(jax.eval_shape(jax.random.key, 0))
+    8
+    """
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or getattr(dtype, "name", "") == "float0":  # tokens and references carry no data of their own
+        return 0
+    return elements(aval) * int(np.dtype(dtype).itemsize if isinstance(dtype, type) else dtype.itemsize)
+
+
+def elements(aval: Any) -> int:
+    """The number of elements of a value of this abstract type; 0 where it has no shape, or one without numbers.
+
+    >>> import jax, jax.numpy as jnp
+    >>> elements(jax.ShapeDtypeStruct((3, 5), jnp.float32))
+    15
+    """
+    try:
+        return math.prod(int(d) for d in aval.shape)
+    except (AttributeError, TypeError):  # a token; a symbolic dimension
+        return 0
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for a reader: three significant digits and a binary unit.
+
+    >>> [format_bytes(n) for n in (0, 64, 1536, 2**20, 54.4e6)]
+    ['0 B', '64 B', '1.5 KiB', '1 MiB', '51.9 MiB']
+    """
+    unit = 0
+    while abs(count) >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    digits = f"{count:.4g}" if abs(count) >= 100 else f"{count:.3g}"
+    return f"{digits} {_UNITS[unit]}"
+
+
+def format_count(count: float) -> str:
+    """A large count for a reader.
+
+    >>> [format_count(n) for n in (0, 950, 1234, 5.6e9)]
+    ['0', '950', '1.23 k', '5.6 G']
+    """
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if abs(count) < 1000 or unit == " P":
+            break
+        count /= 1000
+    return f"{count:.3g}{unit}"
+
+
+def parse_bytes(amount: int | float | str) -> int:
+    """A number of bytes from a number or from text with a unit.
+
+    >>> parse_bytes("1.5 KiB"), parse_bytes("2kB"), parse_bytes("2 GB"), parse_bytes(7)
+    (1536, 2000, 2000000000, 7)
+
+    Raises:
+        TypeError: The amount is neither a number nor text.
+        ValueError: The text is not a number with one of the units ``B``, ``kB``, ``KiB``, ``MB``, ``MiB`` and so on,
+            or the amount is negative.
+    """
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)(e\d+)?\s*([kmgt]?)(i?)b?\s*", amount, re.IGNORECASE)
+        if match is None:
+            raise ValueError(
+                f"{amount!r} is not a size; write a number with a unit of bytes, such as '2GiB', '512 MiB', '1.5 GB' "
+                "or '64kB'"
+            )
+        number, exponent, unit, binary = match.groups()
+        amount = float(number + (exponent or "")) * (_BINARY if binary else _DECIMAL)[unit.upper()]
+    elif isinstance(amount, bool) or not isinstance(amount, int | float | np.integer | np.floating):
+        raise TypeError(
+            f"a size is a number of bytes or a text such as '2GiB', not {amount!r} of type {type(amount).__name__}"
+        )
+    if amount < 0:
+        raise ValueError(f"a number of bytes is not negative, but {amount} is")
+    return int(amount)

@@ -1,0 +1,107 @@
+"""Where in the user's code a value was computed.
+
+JAX keeps the whole Python call stack with every equation. The frame that helps is the innermost one that is
+neither JAX's nor this package's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from .._core import jaxcompat
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_JAX = str(Path(jax.__file__).resolve().parent) + "/"
+# How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
+# more than any stack has: JAX takes the number of lines to show, and there is no "all".
+_DEPTHS = (1, 8, 10_000)
+
+
+class Source(NamedTuple):
+    """A place in the user's code.
+
+    >>> str(Source("/home/me/heat.py", 12, "step"))
+    'heat.py:12 (step)'
+    """
+
+    file: str
+    line: int
+    function: str
+    column: int | None = None
+
+    @property
+    def short(self) -> str:
+        """File name without folders, or the cell of a notebook, and line."""
+        return f"{cell_of(self.file) or Path(self.file).name}:{self.line}"
+
+    @property
+    def full(self) -> str:
+        """As JAX writes a place: the whole path, line, column and function."""
+        column = "" if self.column is None else f":{self.column}"
+        return f"{cell_of(self.file) or self.file}:{self.line}{column} ({self.function})"
+
+    def __str__(self) -> str:
+        return f"{self.short} ({self.function})"
+
+
+def cell_of(file: str) -> str | None:
+    """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label = named(file) if named is not None else None
+    return None if label is None else " ".join(label)
+
+
+def source_of(eqn: Any) -> Source | None:
+    """The line of the user's code that made an equation.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x))(1.0)
+    >>> source_of(jaxpr.jaxpr.eqns[0]).line
+    1
+    """
+    for depth in _DEPTHS:
+        frames = jaxcompat.user_frames(eqn, depth)
+        for frame in frames:
+            if not frame.file.startswith(_PACKAGE):
+                return Source(frame.file, frame.line, frame.function, frame.column)
+        if len(frames) < depth:
+            break
+    return None
+
+
+def is_library_code(jaxpr: Any) -> bool:
+    """Whether a jaxpr was traced from a function of JAX itself, such as the inside of ``jnp.where``.
+
+    JAX traces such a function once and uses the jaxpr for every later call, so that the stacks inside it
+    are those of the first call, wherever that was. The equation that calls it has the right one.
+    """
+    return jaxcompat.function_of(jaxpr)[1].startswith(_JAX)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where an equation stands for the user. The source is looked up when it is asked for: that reads a whole stack.
+
+    Attributes:
+        eqn: the equation.
+        caller: the place to show instead: where the library function was called that the equation is in.
+    """
+
+    eqn: Any
+    caller: Place | None = None
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code."""
+        return (self.caller.source if self.caller else None) or source_of(self.eqn)
+
+    def inside(self, jaxpr: Any) -> Place | None:
+        """The caller of what a jaxpr inside the equation holds; None if that can speak for itself."""
+        return self if is_library_code(jaxpr) else self.caller

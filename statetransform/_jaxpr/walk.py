@@ -1,0 +1,133 @@
+"""Walking over every equation of a jaxpr, into loops, branches, calls and custom rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.extend.core as jex
+
+from .._core import jaxcompat
+from .sources import Place, Source
+
+
+class Inner(NamedTuple):
+    """A jaxpr inside an equation: what it is to the equation, and how often it runs when this is known."""
+
+    jaxpr: Any
+    role: str
+    repeats: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """One equation, the equations around it (outermost first), how often it runs, and where the user wrote it.
+
+    ``repeats`` is the product over the loops around the equation; a loop of unknown length counts once and makes
+    ``bounded`` false.
+    """
+
+    eqn: Any
+    path: tuple[Any, ...]
+    repeats: int
+    bounded: bool
+    place: Place
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code."""
+        return self.place.source
+
+    @property
+    def primitive(self) -> str:
+        """The name of the equation's primitive."""
+        return self.eqn.primitive.name
+
+
+def inner_jaxprs(eqn: Any) -> list[Inner]:
+    """The jaxprs inside an equation.
+
+    >>> import jax
+    >>> loop = lambda x: jax.lax.fori_loop(0, 7, lambda i, x: x * 2, x)
+    >>> [(i.role, i.repeats) for i in inner_jaxprs(jax.make_jaxpr(loop)(1.0).jaxpr.eqns[0])]
+    [('body', 7)]
+    """
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        return [Inner(params["jaxpr"], "body", int(params["length"]))]
+    if name == "while":
+        return [Inner(params["cond_jaxpr"], "cond", None), Inner(params["body_jaxpr"], "body", None)]
+    if name == "cond":
+        return [Inner(branch, "branch", 1) for branch in params["branches"]]
+    if jaxcompat.is_remat(eqn):
+        return [Inner(jaxcompat.remat_params(eqn)[0], "remat", 1)]
+    found = []
+    for value in params.values():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        found += [Inner(v, "call", 1) for v in values if jaxcompat.is_jaxpr(v)]
+    return found
+
+
+def walk(jaxpr: Any) -> Iterator[Site]:
+    """Every equation of a jaxpr and of the jaxprs inside it, each before what is inside it.
+
+    >>> import jax, jax.numpy as jnp
+    >>> f = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=3)[0]
+    >>> [(s.primitive, s.repeats) for s in walk(jax.make_jaxpr(f)(1.0))]
+    [('scan', 1), ('sin', 3)]
+    """
+    yield from _walk(jaxpr, (), 1, True, None)
+
+
+def within(eqn: Any) -> Iterator[Site]:
+    """An equation, and those of the jaxprs inside it."""
+    yield from _visit(eqn, (), 1, True, None)
+
+
+def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+    for eqn in jaxcompat.opened(jaxpr).eqns:
+        yield from _visit(eqn, path, repeats, bounded, caller)
+
+
+def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+    place = Place(eqn, caller)
+    yield Site(eqn, path, repeats, bounded, place)
+    for inner in inner_jaxprs(eqn):
+        times = repeats * (1 if inner.repeats is None else inner.repeats)
+        known = bounded and inner.repeats is not None
+        yield from _walk(inner.jaxpr, (*path, eqn), times, known, place.inside(inner.jaxpr))
+
+
+def names_in(jaxpr: Any) -> tuple[str, ...]:
+    """The names given by ``checkpoint_name`` anywhere in a jaxpr, in the order of first appearance.
+
+    >>> import jax
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> names_in(jax.make_jaxpr(lambda x: checkpoint_name(x, "b") + checkpoint_name(x, "a"))(1.0))
+    ('b', 'a')
+    """
+    names = (jaxcompat.name_of(site.eqn) for site in walk(jaxpr))
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:
+    """The sites that ``accept`` takes."""
+    return [site for site in walk(jaxpr) if accept(site)]
+
+
+def backward_slice(jaxpr: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The equations of a jaxpr that some of its variables depend on, and those with effects.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: (jnp.sin(x), jnp.cos(x)))(1.0).jaxpr
+    >>> [eqn.primitive.name for eqn in backward_slice(jaxpr, jaxpr.outvars[1:])]
+    ['cos']
+    """
+    needed = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
+    kept = []
+    for eqn in reversed(jaxcompat.opened(jaxpr).eqns):
+        if eqn.effects or any(var in needed for var in eqn.outvars):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
+    return kept[::-1]

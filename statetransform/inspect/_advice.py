@@ -1,0 +1,166 @@
+"""What is said about checkpoints and policies that do not do what they seem to do.
+
+Each finding is from a count and not from a guess: the policy is asked about every equation of the region; the region
+is differentiated without its checkpoint; the whole function is differentiated without it. What follows from the counts
+rests on a measurement of XLA: a region is recomputed as a whole before its backward pass starts, so what is
+recomputed at once is not saved, however little was kept in the meantime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+
+from .._core import jaxcompat
+from .._core.jaxcompat import is_remat
+from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.primitives import SEPARATE, Kind, kind_of
+from .._jaxpr.rewrite import evaluate, rewrite
+from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sources import Place
+from .._jaxpr.walk import Site, find, names_in, walk
+from ..policies._policy import ask, describe, is_kept, names_of
+from ._halves import Halves, halves_of
+from ._origins import Residual, list_residuals
+from ._view import Label, View
+
+_AT_MOST = 6  # checkpoints that are looked at one by one
+_NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function
+
+
+def advise(view: View, halves: Halves) -> list[str]:
+    """One sentence for each checkpoint that cannot lower memory, and for each policy that keeps nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what there is to say is said here
+        primal = jax.make_jaxpr(lambda *xs: view.fun(*xs)[0])(*view.inputs)
+        regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
+        notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
+        places: dict[Any, list[Site]] = {}
+        for site in regions:
+            places.setdefault(_where(site), []).append(site)
+        for sites in list(places.values())[:_AT_MOST]:
+            notes += _about(sites, regions, primal, view, halves)[:1]
+    return notes
+
+
+def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halves: Halves) -> list[str]:
+    """What there is to say of the checkpoints on one line, the most important first."""
+    site = sites[0]
+    where = _where(site)
+    jaxpr, policy = jaxcompat.remat_params(site.eqn)
+    has_policy = policy is not None and policy is not jax.checkpoint_policies.nothing_saveable
+    keeps = has_policy and _keeps(policy, jaxpr)
+    if has_policy and not keeps:
+        return [_idle(policy, jaxpr, where)]
+    if keeps:
+        return []
+    inner = _residuals_of(jaxpr)
+    computed = sum(record.bytes for record in inner if record.kind == "computed" or record.kind == "named")
+    looped = sum(record.bytes for record in inner if record.iterations > 1)
+    longest = max((record.iterations for record in inner), default=1)
+    if looped and 2 * looped >= computed and not find(jaxpr, lambda s: is_remat(s.eqn)):
+        return [
+            f"The {where} is around a whole loop: when it runs again, the residuals of all {longest} iterations "
+            f"({format_bytes(looped)}) are there at once, as many as without it; put the checkpoint on the body of "
+            "the loop, `scan(checkpoint(body), ...)`."
+        ]
+    kept, without = _total(list_residuals(halves)), _total_without(sites, primal, view)
+    if kept >= without and without > 0:
+        return [_useless(where, jaxpr, kept, without)]
+    whole = jaxpr_flops(primal).operations
+    if view.notes:  # a step, which stands in a loop of the user's
+        return []
+    if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
+        return [
+            f"The {where} is around nearly the whole function: all that it does not keep ({format_bytes(computed)}) is "
+            "computed again at once, so that the peak stays where it was; use one checkpoint for each of several "
+            "pieces, each layer for example."
+        ]
+    return []
+
+
+def _where(site: Site) -> str:
+    """How a sentence speaks of a checkpoint: by the function and its first line that computes anything."""
+    jaxpr = jaxcompat.remat_params(site.eqn)[0]
+    name, _ = jaxcompat.function_of(jaxpr)
+    source = next((inner.source for inner in walk(jaxpr) if inner.source), site.source)
+    place = f" ({source.short})" if source else ""
+    return f"checkpoint of {name}{place}" if name else f"checkpoint{place}"
+
+
+def _keeps(policy: Any, jaxpr: Any) -> bool:
+    """Whether a policy keeps anything at all of a region."""
+    for site in walk(jaxpr):
+        try:
+            verdict = ask(
+                policy, site.eqn.primitive, tuple(v.aval for v in site.eqn.invars), site.eqn.params, site.source
+            )
+        except Exception:  # a policy of somebody else, that expects what only JAX passes
+            return True
+        if is_kept(verdict):
+            return True
+    return False
+
+
+def _idle(policy: Any, jaxpr: Any, where: str) -> str:
+    start = f"The policy {describe(policy)} of the {where} keeps nothing"
+    seen = names_in(jaxpr)
+    dots = find(jaxpr, lambda site: site.primitive == "dot_general")
+    batched = [s for s in dots if any(s.eqn.params["dimension_numbers"][1])]
+    is_about_dots = "dot" in describe(policy)
+    if is_about_dots and dots and len(batched) == len(dots):
+        return (
+            f"{start}: the matrix products there, {len(dots)}, all have a batch dimension, as under `vmap` over "
+            "weights; try `policies.dots_saveable`."
+        )
+    if is_about_dots and not dots:
+        return (
+            f"{start}: there is no matrix product in it; name what is expensive and try "
+            "`policies.save_only_these_names`."
+        )
+    if names_of(policy) or "names" in describe(policy).lower():
+        if not seen:
+            return f"{start}: no value there has a name; give one with `checkpoint_name(value, name)`."
+        have = ", ".join(map(repr, seen))
+        return f"{start}: the names there are {have}; try `policies.save_only_these_names` with one of these."
+    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive."
+
+
+def _useless(where: str, jaxpr: Any, kept: int, without: int) -> str:
+    fuses = all(kind_of(site.eqn) not in (*SEPARATE, Kind.RULE) for site in walk(jaxpr))
+    why = ", since it holds elementwise operations only, which XLA fuses" if fuses else ""
+    return (
+        f"The {where} does not lower what is kept ({format_bytes(kept)} with it, {format_bytes(without)} without)"
+        f"{why}; remove it, or put it around a larger piece."
+    )
+
+
+def _total(records: list[Residual]) -> int:
+    return sum(record.bytes for record in records)
+
+
+def _residuals_of(jaxpr: Any) -> list[Residual]:
+    """What would be kept of a region without its checkpoint."""
+    body = jaxcompat.opened(jaxpr)
+    run = lambda *xs: (jaxcompat.run(jaxpr, *xs), [])
+    inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.invars]
+    return list_residuals(halves_of(View(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
+
+
+def _total_without(sites: list[Site], primal: Any, view: View) -> int:
+    """The bytes that the whole function keeps when some checkpoints are removed."""
+    removed = {id(site.eqn) for site in sites}
+
+    def visit(eqn: Any, inputs: Any, place: Place) -> Any:
+        del place
+        if id(eqn) not in removed:
+            return None
+        jaxpr = jaxcompat.remat_params(eqn)[0]
+        return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), inputs, lambda *_: None, None)
+
+    plain = rewrite(primal, visit)
+    run = lambda *xs: (jaxcompat.run(plain, *xs), [])
+    return _total(list_residuals(halves_of(dataclasses.replace(view, fun=run))))

@@ -1,0 +1,274 @@
+"""The residuals, and where a value in a jaxpr comes from: an input, a constant, or the innermost equation.
+
+JAX's own listing stops at the outermost equation, so that everything inside a loop or a compiled function is the
+"output of scan" or the "output of jitted function", without its name and line. Here the value is followed inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.extend.core as jex
+
+from .._core import jaxcompat
+from .._jaxpr.primitives import Kind, kind_named, kind_of
+from .._jaxpr.sizes import nbytes
+from .._jaxpr.sources import Source, is_library_code, source_of
+from .._jaxpr.walk import inner_jaxprs, within
+from ._halves import Halves
+from ._view import Label
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a value comes from.
+
+    Attributes:
+        kind: "input", "constant", "literal" or "equation".
+        index: of the input or the constant.
+        primitive: of the equation that computed the value, behind any name.
+        name: that `checkpoint_name` gave it.
+        source: the user's line.
+        iterations: how often a loop stacked it; 1 outside of loops.
+        carried: for the carry of a loop, the origin of its value before the loop.
+        outer: the outermost equation that the value comes out of, the one that JAX's listing shows.
+    """
+
+    kind: str
+    index: int = 0
+    primitive: str | None = None
+    name: str | None = None
+    source: Source | None = None
+    iterations: int = 1
+    carried: Origin | None = None
+    outer: Any = None
+
+
+class Origins:
+    """Finds origins in one jaxpr, closed or open.
+
+    Args:
+        jaxpr: the jaxpr.
+        caller: the line to use for what is in a library function.
+    """
+
+    def __init__(self, jaxpr: Any, caller: Source | None = None) -> None:
+        body = jaxcompat.opened(jaxpr)
+        self._made = {var: (eqn, i) for eqn in body.eqns for i, var in enumerate(eqn.outvars)}
+        self._inputs = {var: i for i, var in enumerate(body.invars)}
+        self._constants = {var: i for i, var in enumerate(body.constvars)}
+        self._caller = caller
+
+    def of(self, atom: Any) -> Origin:
+        """The origin of a variable or literal.
+
+        >>> import jax, jax.numpy as jnp
+        >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: (jnp.sin(x), x)))(1.0).jaxpr
+        >>> found = Origins(jaxpr)
+        >>> [(o.kind, o.primitive) for o in map(found.of, jaxpr.outvars)]
+        [('equation', 'sin'), ('input', None)]
+        """
+        name = None
+        while not isinstance(atom, jex.Literal):
+            if atom in self._inputs:
+                return Origin("input", self._inputs[atom], name=name)
+            if atom in self._constants:
+                return Origin("constant", self._constants[atom], name=name)
+            eqn, i = self._made[atom]
+            given = jaxcompat.name_of(eqn)
+            if given is None and kind_of(eqn) is not Kind.PASSES:
+                return dataclasses.replace(found := self._computed(eqn, i), name=name or found.name)
+            name = name or given
+            atom = eqn.invars[i if len(eqn.outvars) > 1 else 0]
+        return Origin("literal", name=name)
+
+    def _computed(self, eqn: Any, i: int) -> Origin:
+        source = self._caller or source_of(eqn)
+        here = Origin("equation", primitive=eqn.primitive.name, source=source, outer=eqn)
+        kind = eqn.primitive.name
+        if kind == "scan":
+            return self._scanned(eqn, i, here)
+        if kind == "cond":
+            return self._branched(eqn, i, here)
+        inner = [j for j in inner_jaxprs(eqn) if len(jaxcompat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
+        if kind == "while":
+            inner = inner[-1:]
+        if len(inner) != 1 or kind.startswith("custom_"):
+            return here
+        found = self._inside(inner[0].jaxpr, i, source)
+        if found.kind == "input":
+            n_inputs = len(jaxcompat.opened(inner[0].jaxpr).invars)
+            if kind == "while" or n_inputs != len(eqn.invars):
+                return here
+            return dataclasses.replace(outside := self.of(eqn.invars[found.index]), name=found.name or outside.name)
+        return dataclasses.replace(found, outer=eqn, source=found.source or source)
+
+    def _inside(self, jaxpr: Any, i: int, source: Source | None) -> Origin:
+        body = jaxcompat.opened(jaxpr)
+        # The inside of a library function has the stack of its first call, wherever that was.
+        return Origins(jaxpr, source if is_library_code(body) else self._caller).of(body.outvars[i])
+
+    def _scanned(self, eqn: Any, i: int, here: Origin) -> Origin:
+        body, length = jaxcompat.opened(eqn.params["jaxpr"]), int(eqn.params["length"])
+        is_stacked = [_rank(outer) > _rank(inner) for outer, inner in zip(eqn.outvars, body.outvars, strict=True)]
+        n_carry = is_stacked.count(False)
+        n_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(eqn.invars, body.invars, strict=True))
+        first_carry = len(body.invars) - n_xs - n_carry
+        times = length if is_stacked[i] else 1
+        found = self._inside(eqn.params["jaxpr"], i, here.source)
+        if found.kind == "input":
+            before = self.of(eqn.invars[found.index])
+            if first_carry <= found.index < first_carry + n_carry:
+                return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
+            return dataclasses.replace(before, outer=eqn, name=found.name or before.name)
+        return dataclasses.replace(
+            found, outer=eqn, source=found.source or here.source, iterations=found.iterations * times
+        )
+
+    def _branched(self, eqn: Any, i: int, here: Origin) -> Origin:
+        found = [self._inside(branch.jaxpr, i, here.source) for branch in inner_jaxprs(eqn)]
+        best = max(found, key=_says)
+        if best.kind == "input":
+            return dataclasses.replace(self.of(eqn.invars[best.index + 1]), outer=eqn)
+        return dataclasses.replace(best, outer=eqn, source=best.source or here.source)
+
+
+def _says(origin: Origin) -> int:
+    """How much an origin tells about a value that comes out of several branches."""
+    if origin.kind == "equation":
+        return 3 if origin.name else 0 if kind_named(origin.primitive) is Kind.FILL else 2
+    return 1 if origin.kind == "input" else 0
+
+
+def _rank(var: Any) -> int:
+    return len(getattr(var.aval, "shape", ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual:
+    """One array that reverse mode keeps.
+
+    Attributes:
+        shape: its shape; of a value inside a loop with the number of iterations in front.
+        dtype: its dtype, as text.
+        bytes: its size in total.
+        kind: "argument", "state", "constant", "computed" or "named".
+        name: of the argument or of the state, or the one that `checkpoint_name` gave.
+        state: the state that it is the value of: at the start, or in each iteration of a loop.
+        primitive: what computed it; None for what was there before.
+        file, line, function: the user's code that computed it; for a state, that created it.
+        iterations: in how many iterations of a loop it is kept.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    kind: str
+    name: str | None
+    state: str | None
+    primitive: str | None
+    file: str | None
+    line: int | None
+    function: str | None
+    iterations: int
+    listed: str = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def source(self) -> str | None:
+        """File name and line."""
+        return None if self.file is None or self.line is None else Source(self.file, self.line, "").short
+
+    @property
+    def per_iteration(self) -> int:
+        """The bytes of one iteration of the loop, or in total outside of loops."""
+        return self.bytes // max(self.iterations, 1)
+
+
+def list_residuals(halves: Halves) -> list[Residual]:
+    """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed.
+
+    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform.inspect._halves import halves_of
+    >>> import jax.numpy as jnp
+    >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
+    >>> [(r.kind, r.name or r.primitive) for r in list_residuals(halves)]
+    [('argument', 'x'), ('computed', 'sin'), ('computed', 'cos')]
+    """
+    body = jaxcompat.opened(halves.forward)
+    origins = Origins(halves.forward)
+    place = {var: (1, i) for i, var in enumerate(body.constvars)}
+    place |= {var: (2, i) for i, var in enumerate(body.invars)}
+    outvars = (var for eqn in body.eqns for var in eqn.outvars)
+    place |= {var: (3, i) for i, var in enumerate(outvars)}
+    # JAX rounds a saved value with this behind it, and lists what is before.
+    rounded = {eqn.outvars[0]: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "reduce_precision"}
+    made = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+    seen = [(atom, _through(rounded, atom)) for atom in halves.residuals]
+    # Literals cannot be hashed in all releases, and stand first in JAX's list.
+    order = sorted(seen, key=lambda pair: (0, 0) if hasattr(pair[1], "val") else place[pair[1]])
+    return [_record(atom, origins.of(atom), producer, halves, made) for atom, producer in order]
+
+
+def _through(rounded: dict[Any, Any], atom: Any) -> Any:
+    """The atom behind the rounding."""
+    while not hasattr(atom, "val") and atom in rounded:
+        atom = rounded[atom]
+    return atom
+
+
+def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict[Any, Any]) -> Residual:
+    aval, eqn = atom.aval, None if hasattr(producer, "val") else made.get(producer)
+    kind, name, state, source = "computed", origin.name, None, origin.source
+    if origin.kind == "input":
+        label = halves.labels[origin.index]
+        kind, name, source = label.kind, label.name, label.source
+        state = label.name if label.kind == "state" else None
+    elif origin.kind in ("constant", "literal"):
+        kind = "constant"
+    elif origin.name is not None:
+        kind = "named"
+    before = origin.carried
+    if before is not None and before.kind == "input" and halves.labels[before.index].kind == "state":
+        state = halves.labels[before.index].name
+        name = name or state
+    return Residual(
+        shape=tuple(getattr(aval, "shape", ())),
+        dtype=str(getattr(aval, "dtype", type(aval).__name__)),
+        bytes=nbytes(aval),
+        kind=kind,
+        name=name,
+        state=state,
+        primitive=origin.primitive,
+        file=source.file if source else None,
+        line=source.line if source else None,
+        function=source.function if source and kind != "state" else None,
+        iterations=origin.iterations,
+        listed=f"{jaxcompat.type_text(aval, short=True)} {_line(origin, producer, halves, eqn)}",
+    )
+
+
+def _line(origin: Origin, producer: Any, halves: Halves, eqn: Any) -> str:
+    """The rest of a line as JAX prints it, with states by name, and with the names and lines inside loops."""
+    if hasattr(producer, "val"):
+        return "from a literal"
+    if eqn is None:
+        inputs = list(jaxcompat.opened(halves.forward).invars)
+        if producer not in inputs:
+            return "from a constant"
+        return f"from {_input(halves.labels[inputs.index(producer)])}"
+    name = eqn.primitive.name
+    own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
+    # An input that only passes through has no line of its own: the line is then that of what it comes out of.
+    own = own or next((site.source for site in within(eqn) if site.source), None)
+    place = f" from {own.full}" if own else ""
+    if origin.name is not None:
+        inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""
+        return f"named {origin.name!r}{place}{inside}"
+    what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
+    passed = f" ({_input(halves.labels[origin.index])})" if origin.kind == "input" else ""
+    return f"output of {what}{place}{passed}"
+
+
+def _input(label: Label) -> str:
+    return f"the argument {label.name}" if label.kind == "argument" else f"the state {label.name!r}"

@@ -1,0 +1,213 @@
+"""``jax.checkpoint`` in a way that ``jax_remat3`` does not change, and with every policy honoured.
+
+``jax_remat3`` swaps the implementation behind ``jax.checkpoint``. Measured on 0.10.2 and 0.12.0, with the new one:
+
+* a policy is asked about dot products, convolutions and named values only, so one that looks at other primitives saves
+  nothing, and one that keeps everything keeps the dot products and the named values (``everything_saveable`` itself is
+  recognised, but not inside a combination). On 0.10.2 named values are asked about by JAX's own classes of
+  policies only;
+* ``checkpoint_name`` binds another primitive, which a policy that tests for ``name_p`` does not recognise;
+* a checkpoint inside one with ``everything_saveable`` recomputes what it contains, and without the flag keeps it.
+
+Binding ``remat_p``, which ``jax.extend`` exports, is independent of the flag; a policy from ``prepare`` is independent
+of how a name was written down. Together the saved set is the same in both settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import Recompute
+from jax.extend.core.primitives import name_p
+
+from .._core.jaxcompat import bind, bind_name, bind_remat, is_remat, without_constvars
+from .._jaxpr.rewrite import rewrite
+from .._jaxpr.sources import Place
+from .._jaxpr.walk import inner_jaxprs
+from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
+from ._refuse import check_policy, warn, warn_unused_names
+
+MARK = "kept from "
+
+# The derivatives of these use their output, so that a name behind them is not on the way to the derivative, and JAX
+# would compute them again (and what they come from) although the named value is there.
+_BY_OUTPUT: dict[str, Callable[[Any], Any]] = {
+    "tanh": lambda y: 1 - y * y,
+    "exp": lambda y: y,
+    "exp2": lambda y: y * jnp.asarray(0.6931471805599453, y.dtype),
+    "logistic": lambda y: y * (1 - y),
+    "sqrt": lambda y: jnp.asarray(0.5, y.dtype) / y,
+    "rsqrt": lambda y: jnp.asarray(-0.5, y.dtype) * y * y * y,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked(Policy):
+    """Follows marks: the name of each, and what was decided for it."""
+
+    verdicts: tuple[tuple[str, Verdict], ...]
+    shown: str
+
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
+        del avals, source
+        return dict(self.verdicts).get(params["name"], Recompute) if primitive is name_p else Recompute
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Policy | None, Any]:
+    """What a checkpoint has to do with a policy before it gives it to JAX.
+
+    Args:
+        policy: Any policy, or ``None``.
+        jaxpr: The closed jaxpr of the function to be checkpointed.
+
+    Returns:
+        The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
+        were computed.
+
+    Raises:
+        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+
+    Warns:
+        PolicyWarning: The policy mentions a name that no value bears, or a place where nothing was computed.
+    """
+    check_policy(policy)
+    if policy is None:
+        return None, jaxpr
+    warn_unused_names(policy, jaxpr)
+    if not asks_source(policy):
+        return honour(policy), jaxpr
+    return _marked(policy, jaxpr)
+
+
+def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
+    verdicts: list[tuple[str, Verdict]] = []
+    places: dict[str, None] = {}
+
+    def visit(eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+        source = place.source
+        places[source.short if source else "an unknown place"] = None
+        # What is inside a call is asked about one by one; a custom rule is one value, since its inside is not used.
+        if is_remat(eqn) or (inner_jaxprs(eqn) and not eqn.primitive.name.startswith("custom_")):
+            return None
+        verdict = ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, source)
+        if not is_kept(verdict):
+            return None
+        name = f"{MARK}{source.short if source else 'an unknown place'} #{len(verdicts)}"
+        verdicts.append((name, verdict))
+        return _named_outputs(eqn, inputs, name)
+
+    new = rewrite(jaxpr, visit)
+    if not verdicts:
+        seen = ", ".join(list(places)[:8]) + (", ..." if len(places) > 8 else "")
+        warn(
+            f"the policy {describe(policy)} keeps nothing: it chooses no value of the checkpointed function. "
+            f"Values were computed at {seen}."
+        )
+    return Marked(tuple(verdicts), describe(policy)), new
+
+
+def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
+    slope = _BY_OUTPUT.get(eqn.primitive.name)
+    if slope is None:
+        return [bind_name(x, name) for x in bind(eqn.primitive, inputs, eqn.params)]
+
+    def plain(x: Any) -> Any:
+        return bind_name(bind(eqn.primitive, [x], eqn.params)[0], name)
+
+    named = jax.custom_jvp(plain)
+
+    @named.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        # Not `named`: JAX asks no policy about what is inside a call of a function with its own rule.
+        y = plain(*primals)
+        return y, tangents[0] * slope(y)
+
+    return [named(*inputs)]
+
+
+def remat_call(
+    jaxpr: Any,
+    args: Sequence[Any],
+    *,
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: bool | tuple[bool, ...] = True,
+) -> list[Any]:
+    """Evaluates a jaxpr on flat arguments as ``jax.checkpoint`` of it would.
+
+    Args:
+        jaxpr: A closed jaxpr.
+        args: One value per input.
+        policy: A policy, or ``None`` to save nothing.
+        prevent_cse: As in :func:`jax.checkpoint`; a tuple has one entry per input.
+
+    Returns:
+        The outputs, flat.
+
+    Raises:
+        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+
+    >>> import jax, jax.numpy as jnp
+    >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])
+    [Array(1., dtype=float32...)]
+    """
+    policy, jaxpr = prepare(policy, jaxpr)
+    body, consts = without_constvars(jaxpr)
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (False,) * len(consts) + prevent_cse
+    return bind_remat(body, [*consts, *args], prevent_cse, policy)
+
+
+def checkpointed(
+    fun: Callable[..., Any],
+    *,
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: Any = True,
+) -> Callable[..., Any]:
+    """A pure function under a checkpoint: :func:`jax.checkpoint` without static arguments and without caches.
+
+    Every call traces ``fun``, so this is for use inside a trace, as a transform has it.
+
+    Args:
+        fun: A function of pytrees of arrays.
+        policy: Any policy, or ``None`` to save nothing.
+        prevent_cse: As in :func:`jax.checkpoint`.
+
+    Returns:
+        The function that recomputes.
+
+    >>> import jax, jax.numpy as jnp
+    >>> float(jax.grad(checkpointed(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+    1.0
+    """
+    check_policy(policy)
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        jaxpr, out = jax.make_jaxpr(
+            functools.wraps(fun, updated=())(lambda *xs: _apply(fun, treedef.unflatten(xs))),
+            return_shape=True,
+        )(*leaves)
+        which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
+        flat = remat_call(jaxpr, leaves, policy=policy, prevent_cse=which)
+        return jax.tree.unflatten(jax.tree.structure(out), flat)
+
+    return call
+
+
+def _apply(fun: Callable[..., Any], arguments: tuple[Any, Any]) -> Any:
+    args, kwargs = arguments
+    return fun(*args, **kwargs)
+
+
+def _flags(prefix: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
+    whole = (tuple(args), kwargs) if kwargs else tuple(args)
+    return tuple(jax.tree.leaves(jax.tree.broadcast(prefix, whole)))

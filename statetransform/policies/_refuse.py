@@ -1,0 +1,147 @@
+"""Refuses what is not a policy, and warns of policies that cannot have an effect."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._core.frame import user_frame
+from .._jaxpr.walk import names_in
+from ._policy import Policy, describe, names_of
+
+# Policies of the package that take arguments, besides JAX's own.
+_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from")
+
+
+class PolicyWarning(UserWarning):
+    """A policy that can have no effect, or not the one that it seems to have."""
+
+
+def _spellings() -> list[str]:
+    return [*vars(jax.checkpoint_policies), *_OWN]
+
+
+def is_factory(policy: Any) -> bool:
+    """Whether this is a function that makes policies, such as ``save_only_these_names`` before it is called."""
+    name = getattr(policy, "__name__", "")
+    if isinstance(policy, Policy) or name not in _spellings():
+        return False
+    # A policy itself takes any parameters of any primitive by keyword.
+    kinds = [p.kind for p in inspect.signature(policy).parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+def check_policy(policy: Any) -> Any:
+    """Returns a policy, or ``None``, as it is.
+
+    Raises:
+        TypeError: This is not a policy; the message shows how to write what was probably meant.
+
+    >>> check_policy("dots_savable")
+    Traceback (most recent call last):
+    TypeError: a policy is a function, not the text 'dots_savable'. Write policy=policies.dots_saveable ...
+    """
+    if policy is None:
+        return None
+    if not callable(policy):
+        raise TypeError(f"a policy is a function, not {_what(policy)}. {_instead(policy)}")
+    if is_factory(policy):
+        name = policy.__name__
+        raise TypeError(
+            f"policies.{name} makes a policy and is not one itself. Call it: policy=policies.{name}({_example(name)})"
+        )
+    return policy
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the text {value!r}"
+    return f"{value!r} of type {type(value).__name__}"
+
+
+def _instead(value: Any) -> str:
+    if isinstance(value, str):
+        close = difflib.get_close_matches(value, _spellings(), n=1)
+        written = f"policies.{close[0]}" if close else "policies.dots_saveable"
+        if close and _takes_arguments(close[0]):
+            written += f"({_example(close[0])})"
+        return (
+            f"Write policy={written} (from statetransform import policies); "
+            f"to keep the values that checkpoint_name calls {value!r}, "
+            f"write policy=policies.save_only_these_names({value!r})."
+        )
+    if isinstance(value, bool):
+        chosen = "everything_saveable" if value else "nothing_saveable"
+        return f"Write policy=policies.{chosen}."
+    if isinstance(value, (int, float)):
+        return f"To keep the values of more than that many bytes, write policy=policies.save_larger_than({value!r})."
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = list(value)
+        if items and all(isinstance(item, str) for item in items):
+            return f"Write policy=policies.save_only_these_names({', '.join(map(repr, items))})."
+        return "To keep what any one of several policies keeps, write policy=policies.any_of(p, q)."
+    return "Write for example policy=policies.dots_saveable."
+
+
+def _takes_arguments(name: str) -> bool:
+    return name in _OWN or is_factory(getattr(jax.checkpoint_policies, name, None))
+
+
+def _example(name: str) -> str:
+    return {
+        "offload_dot_with_no_batch_dims": '"device", "pinned_host"',
+        "save_from_both_policies": "policies.dots_saveable, policies.save_only_these_names('a')",
+        "save_and_offload_only_these_names": "names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], "
+        'offload_src="device", offload_dst="pinned_host"',
+        "save_larger_than": "'1 MiB'",
+        "save_smaller_than": "'1 MiB'",
+        "save_from": "'model.py:12'",
+        "any_of": "p, q",
+        "all_of": "p, q",
+        "none_of": "p",
+    }.get(name, "'a'")
+
+
+def warn(message: str) -> None:
+    """A :class:`PolicyWarning` at the line of the user's that led here."""
+    frame = user_frame()
+    warnings.warn_explicit(
+        message,
+        PolicyWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__", "<unknown>"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
+    """Warns when a policy mentions a name that no value of a jaxpr bears.
+
+    Args:
+        policy: A policy of this package or of JAX; of others nothing can be said.
+        jaxpr: The jaxpr of the checkpointed function.
+
+    Warns:
+        PolicyWarning: Lists the names that were seen.
+    """
+    missing = sorted(names_of(policy) - set(seen := names_in(jaxpr)))
+    if not missing:
+        return
+    names = ", ".join(map(repr, missing))
+    if seen:
+        have = "The names seen are " + ", ".join(map(repr, seen)) + "."
+        close = difflib.get_close_matches(missing[0].lower(), [s.lower() for s in seen], n=1)
+        meant = next((s for s in seen if close and s.lower() == close[0]), None)
+        have += f" Did you mean {meant!r}?" if meant else ""
+    else:
+        have = "No value has a name; give one with checkpoint_name(value, name)."
+    warn(
+        f"the policy {describe(policy)} has no effect for {names}: no value of the checkpointed function bears "
+        f"{'this name' if len(missing) == 1 else 'these names'}. {have}"
+    )

@@ -1,0 +1,69 @@
+"""Values are followed to where they were computed: through calls, loops, branches, checkpoints and names."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from statetransform.inspect._origins import Origins
+
+X = jnp.ones(3)
+
+
+def origin(fun, *args, output: int = 0):
+    jaxpr = jax.make_jaxpr(fun)(*args)
+    return Origins(jaxpr).of(jaxpr.jaxpr.outvars[output])
+
+
+named = lambda x: checkpoint_name(jnp.sin(x), "a")
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (lambda x: x, ("input", None, None)),
+        (lambda x: 1.0, ("literal", None, None)),
+        (jnp.sin, ("equation", "sin", None)),
+        (named, ("equation", "sin", "a")),
+        (lambda x: checkpoint_name(x, "b"), ("input", None, "b")),
+        (jax.jit(named), ("equation", "sin", "a")),
+        (jax.jit(jax.jit(lambda x: x)), ("input", None, None)),
+        (jax.checkpoint(named), ("equation", "sin", "a")),
+        (lambda x: lax.optimization_barrier((jnp.sin(x), x))[0], ("equation", "sin", None)),
+        (lambda x: lax.reduce_precision(named(x), 8, 23), ("equation", "sin", "a")),
+        (lambda x: lax.cond(True, lambda x: jnp.zeros(3), named, x), ("equation", "sin", "a")),
+        (lambda x: lax.cond(x[0] > 0, lambda x: x, lambda x: jnp.zeros(3), x), ("input", None, None)),
+        (lambda x: lax.while_loop(lambda c: c[0] > 0, named, x), ("equation", "sin", "a")),
+        (lambda x: lax.scan(lambda c, _: (named(c), None), x, None, length=2)[0], ("equation", "sin", "a")),
+    ],
+)
+def test_what_computed_a_value(fun, expected):
+    found = origin(fun, X)
+    assert (found.kind, found.primitive, found.name) == expected
+
+
+def test_iterations_of_nested_loops_multiply():
+    inner = lambda c: lax.scan(lambda c, _: (c, jnp.sin(c)), c, None, length=3)[1]
+    outer = lambda x: lax.scan(lambda c, _: (c + 1, inner(c)), x, None, length=5)[1]
+    found = origin(outer, X)
+    assert (found.iterations, found.primitive) == (15, "sin")
+
+
+def test_the_carry_of_a_loop_knows_what_it_was_before():
+    stacked = lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=5)[1]
+    found = origin(stacked, X)
+    assert (found.kind, found.primitive, found.iterations) == ("equation", "scan", 5)
+    assert found.carried is not None
+    assert (found.carried.kind, found.carried.index) == ("input", 0)
+
+
+def test_sources_are_those_of_the_call_when_the_function_is_of_jax():
+    def f(x):
+        return jnp.where(x > 0, x, 0.0)
+
+    line = f.__code__.co_firstlineno + 1
+    jnp.where(X > 1, X, 0.0)  # traced here first
+    assert origin(f, X).source.line == line

@@ -1,0 +1,94 @@
+"""Where in the user's code a value was computed, in files and in notebooks."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, inspect, policies, transform
+from statetransform._jaxpr.sources import Source, source_of
+
+X = jnp.ones(3)
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A cell of a notebook, as IPython runs it: a file of its own, which IPython calls `Cell In[3]`."""
+    file = "/tmp/ipykernel_17/2081.py"
+    compiler = types.SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]") if name == file else None)
+    shell = types.SimpleNamespace(compile=compiler)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    names = {"jnp": jnp, "State": State, "transform": transform}
+    code = """
+w = State(jnp.ones(3), name="w")
+def f(x):
+    return jnp.sin(w.value * x)
+g = transform.jit(f)
+"""
+    exec(compile(code, file, "exec"), names)
+    return names
+
+
+def test_a_cell_of_a_notebook_is_called_as_the_notebook_calls_it(notebook, capsys):
+    found = inspect.residuals(notebook["f"], X)
+    assert "Cell In[3]:4" in str(found)
+    assert "ipykernel" not in str(found)
+    assert {record.source for record in found if record.kind == "state"} == {"Cell In[3]:2"}
+    inspect.print_saved_residuals(notebook["f"], X)
+    assert "f32[3] output of cos from Cell In[3]:4:" in capsys.readouterr().out
+    assert "Cell In[3]:4" in str(inspect.timeline(notebook["f"], X, compile=False).groups)
+
+
+def test_a_call_from_a_cell_is_explained_with_the_cell(notebook):
+    exec(compile("g(jnp.ones(3))", "/tmp/ipykernel_17/2081.py", "exec"), notebook)
+    assert "Cell In[3]:1" in str(inspect.explain_retrace(notebook["g"]))
+
+
+def test_a_policy_takes_the_place_as_it_is_printed(notebook):
+    kept = lambda where: inspect.residuals(
+        transform.checkpoint(lambda x: jnp.exp(notebook["f"](x)), policy=policies.save_from(where)), X
+    )
+    assert "sin" in {record.primitive for record in kept("Cell In[3]:4")}
+
+
+def test_a_file_is_shown_without_its_folders_and_outside_of_notebooks_nothing_is_asked():
+    source = Source("/home/me/heat.py", 12, "step", 4)
+    assert (source.short, source.full) == ("heat.py:12", "/home/me/heat.py:12:4 (step)")
+
+
+def test_a_line_below_many_frames_of_the_package_is_found():
+    def body(x):
+        for _ in range(4):
+            x = jnp.sin(x)
+        return x
+
+    nested = body
+    for _ in range(12):
+        nested = transform.named_call(nested, name="layer")
+    line = body.__code__.co_firstlineno + 2
+    jaxpr = jax.make_jaxpr(transform.functionalize(nested).apply)({}, X)
+    found = set()
+
+    def visit(jaxpr):
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "sin":
+                found.add((source_of(eqn).file, source_of(eqn).line))
+            for value in eqn.params.values():
+                if hasattr(value, "jaxpr"):
+                    visit(value.jaxpr)
+
+    visit(jaxpr.jaxpr)
+    assert found == {(__file__, line)}
+
+
+def test_what_the_package_computes_for_itself_is_the_users_line_that_called_it():
+    u = State(X, name="u")
+
+    def f(x):
+        return transform.scan(lambda c, _: (c * u.value, None), x, length=30, checkpoint=3)[0]
+
+    assert {r.file for r in inspect.residuals(f, X) if r.file} == {__file__}

@@ -1,0 +1,143 @@
+"""What the loops take from below JAX's public surface, and when each piece is no longer needed.
+
+Each test fails when JAX offers the thing itself, and says what may then go.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.custom_derivatives import linear_call
+
+import statetransform
+from statetransform._core import jaxcompat
+
+LOOPS = pathlib.Path(statetransform.__file__).parent / "_checkpointed_loops"
+EXPLICIT = jax.sharding.AxisType.Explicit
+
+
+def explicit_mesh() -> Any:
+    if len(jax.devices()) < 8:
+        pytest.skip("needs eight devices")
+    return jax.set_mesh(jax.make_mesh((8,), ("i",), axis_types=(EXPLICIT,)))
+
+
+@pytest.mark.parametrize("path", sorted(LOOPS.glob("*.py")), ids=lambda path: path.name)
+def test_the_loops_take_from_jax_what_is_public_and_the_rest_from_one_module(path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    private = ("jax.core", "jax.interpreters", "jax._src", "jax.extend.core.primitives", "jax.custom_derivatives")
+    assert not [name for name in names | modules if name and name.startswith(private)]
+    assert "debug_info" not in path.read_text() and ".sharding.mesh" not in path.read_text()
+
+
+def test_zeros_have_the_sharding_of_their_type() -> None:
+    """`jnp.zeros_like` loses that of keys. When it keeps it, with and without `jax.set_mesh`, `zeros` may call it."""
+    lost = []
+
+    def check(x: jax.Array) -> jax.Array:
+        aval = jax.typeof(x)
+        assert jax.typeof(jaxcompat.zeros(aval)) == aval
+        assert jax.typeof(jaxcompat.zeros(aval, (3,))).sharding.spec == jax.P(None, "i")
+        lost.append(jax.typeof(jnp.zeros_like(aval)) != aval)
+        return x
+
+    with explicit_mesh():
+        x = jax.reshard(jnp.arange(16.0), jax.P("i"))
+        keys = jax.reshard(jax.random.split(jax.random.key(0), 16), jax.P("i"))
+        for array in (x, keys):
+            jax.jit(check)(array)
+    jax.jit(check)(x)
+    assert any(lost)
+
+
+def test_zeros_vary_over_the_axes_of_shard_map_that_their_type_says() -> None:
+    """`jnp.zeros` does not; when it takes that, `zeros` may leave `pcast` to it."""
+    with explicit_mesh():
+        seen = []
+
+        def piece(x: jax.Array) -> jax.Array:
+            same = jaxcompat.zeros(jax.typeof(x))
+            seen.append(jax.typeof(same) == jax.typeof(x) != jax.typeof(jnp.zeros(x.shape)))
+            return same
+
+        jax.jit(jax.shard_map(piece, out_specs=jax.P("i")))(jax.reshard(jnp.arange(16.0), jax.P("i")))
+        assert all(seen) and seen
+
+
+def test_a_weak_type_can_be_given_back_which_no_public_function_does() -> None:
+    """When `lax.convert_element_type` takes `weak_type`, `weak` may go."""
+    x = jnp.ones(3, jnp.bfloat16)
+    again = jax.jit(jaxcompat.weak)(x)
+    assert again.weak_type and again.dtype == x.dtype
+    with pytest.raises(TypeError):
+        jax.lax.convert_element_type(x, x.dtype, weak_type=True)  # type: ignore[call-arg]
+
+
+def test_a_symbolic_zero_looks_like_an_array() -> None:
+    """When `jax.custom_derivatives` has a predicate for it, `is_zero_tangent` may call that."""
+    found = []
+
+    @jax.custom_jvp
+    def f(x: Any, y: Any, n: Any) -> Any:
+        return x * y
+
+    def rule(primals: Any, dots: Any) -> Any:
+        found.append([jaxcompat.is_zero_tangent(dot) for dot in dots])
+        assert dots[1].shape == () and dots[1].dtype == jnp.float32
+        return f(*primals), dots[0] * primals[1]
+
+    f.defjvp(rule, symbolic_zeros=True)
+    jax.grad(f)(2.0, 3.0, 1)
+    assert found[-1] == [False, True, True]
+    assert not [name for name in dir(jax.custom_derivatives) if "is_symbolic" in name or "is_zero" in name]
+
+
+def test_the_leaves_of_a_pullback_are_its_residuals() -> None:
+    """Made of other leaves, a pullback pulls at another point. When JAX names its residuals, `residuals_of` may go."""
+    split = lambda x: jaxcompat.residuals_of(jax.vjp(jnp.sin, x)[1])
+    leaves, tree = split(0.3)
+    others, _ = split(0.7)
+    assert len(leaves) == 1
+    np.testing.assert_array_equal(tree.unflatten(others)(1.0)[0], jnp.cos(0.7))
+
+
+def test_a_part_of_a_jaxpr_runs_only_its_own_equations() -> None:
+    """When `jax.extend.core` can cut a jaxpr at variables that are no outputs of it, `part_of` may go."""
+
+    def f(w: Any, x: Any) -> Any:
+        return jnp.sin(w) * jnp.tanh(x)
+
+    closed = jax.make_jaxpr(f)(1.0, 2.0)
+    jaxpr = jaxcompat.opened(closed)
+    sine = next(eqn for eqn in jaxpr.eqns if eqn.primitive.name == "sin")
+    part = jaxcompat.part_of(jaxpr, jaxpr.invars[:1], sine.outvars)
+    assert [eqn.primitive.name for eqn in part.eqns] == ["sin"]
+    np.testing.assert_array_equal(jaxcompat.eval_jaxpr(part, (), 0.3), [jnp.sin(0.3)])
+    assert not [name for name in dir(jex) if "dce" in name or "slice" in name]
+
+
+def test_jax_own_linear_call_still_has_no_batching() -> None:
+    """When this fails, `jax.custom_derivatives.linear_call` may take the place of `linear.Linear` and `define`."""
+    own = lambda x: linear_call(lambda _, x: 2 * x, lambda _, ct: 2 * ct, (), x)
+    with pytest.raises(NotImplementedError, match="Batching rule"):
+        jax.vmap(own)(jnp.ones(3))
+
+
+def test_the_type_of_a_carry_is_more_than_shape_and_dtype_on_a_mesh() -> None:
+    """When JAX has a public comparison of types without weak types, `type_of_carry` may go."""
+    weak, strong = jax.typeof(jnp.asarray(1.0)), jax.typeof(jnp.float32(1))
+    assert weak != strong and jaxcompat.type_of_carry(weak) == jaxcompat.type_of_carry(strong)
+    with explicit_mesh():
+        whole = jnp.arange(16.0)
+        split = jax.reshard(whole, jax.P("i"))
+        assert jaxcompat.type_of_carry(whole) != jaxcompat.type_of_carry(split)

@@ -1,0 +1,297 @@
+"""Random object graphs, functions that read them as user code does, and changes between calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from statetransform import Param, State
+
+
+class Part:
+    """A plain class."""
+
+    scale = 2
+    shared = State(jnp.float32(3), name="shared")
+
+    def __init__(self, rng: random.Random) -> None:
+        fill(self, rng)
+
+    @property
+    def doubled(self) -> Any:
+        """An attribute that is computed."""
+        return self.order * 2
+
+    def total(self, x: Any) -> Any:
+        """A method."""
+        return x * self.order + (self.w.value if isinstance(self.w, State) else 0)
+
+    def __call__(self, x: Any) -> Any:
+        return self.total(x) + self.scale
+
+
+class Other(Part):
+    """Another class with the same attributes."""
+
+    scale = 5
+
+    def total(self, x: Any) -> Any:
+        return super().total(x) - 1
+
+
+class Slots:
+    """A class without a `__dict__`."""
+
+    __slots__ = ("bias", "child", "items", "order", "table", "w")
+    scale = 7
+    doubled = 1
+
+    def __init__(self, rng: random.Random) -> None:
+        fill(self, rng)
+
+    def total(self, x: Any) -> Any:
+        return x + self.order
+
+    def __call__(self, x: Any) -> Any:
+        return self.total(x)
+
+
+@dataclasses.dataclass(eq=False)
+class Data:
+    """A dataclass."""
+
+    w: Any = None
+    order: Any = 1
+    child: Any = None
+    items: Any = ()
+    table: Any = dataclasses.field(default_factory=dict)
+    scale = 11
+    doubled = 2
+
+    def total(self, x: Any) -> Any:
+        return x - self.order
+
+    def __call__(self, x: Any) -> Any:
+        return self.total(x)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frozen:
+    """A frozen one."""
+
+    w: Any = None
+    order: Any = 1
+    child: Any = None
+    items: Any = ()
+    table: Any = dataclasses.field(default_factory=dict)
+    scale = 13
+    doubled = 3
+
+    def total(self, x: Any) -> Any:
+        return x + 2 * self.order
+
+    def __call__(self, x: Any) -> Any:
+        return self.total(x) + self.scale
+
+
+KINDS = (Part, Part, Other, Slots, Data, Frozen)
+PLAIN = (0, 1, 2, 3, True, 1.0, "a", "b", None, (1, 2), (1, 2.0))
+
+
+def new_state(rng: random.Random) -> State:
+    """A state with a small whole number, so that sums are exact in any order."""
+    kind = rng.choice((State, State, Param))
+    return kind(jnp.float32(rng.randrange(8)))
+
+
+def fill(obj: Any, rng: random.Random) -> None:
+    """Gives an object its attributes."""
+    put(obj, "w", rng.choice((new_state(rng), new_state(rng), None)))
+    put(obj, "order", rng.randrange(4))
+    put(obj, "child", None)
+    put(obj, "items", [])
+    put(obj, "table", {})
+
+
+def put(obj: Any, name: str, value: Any) -> None:
+    """Sets an attribute, also of a frozen dataclass."""
+    object.__setattr__(obj, name, value)
+
+
+def new_part(rng: random.Random) -> Any:
+    """One object."""
+    kind = rng.choice(KINDS)
+    if issubclass(kind, Data | Frozen):
+        part = kind()
+        fill(part, rng)
+        return part
+    return kind(rng)
+
+
+def new_graph(rng: random.Random) -> tuple[Any, list[Any]]:
+    """A root, and all objects: with children, parents, aliases and cycles."""
+    parts = [new_part(rng) for _ in range(rng.randrange(1, 6))]
+    states = [part.w for part in parts if part.w is not None]
+    for part in parts:
+        put(part, "child", rng.choice([None, *parts]))
+        pool = [*parts, *states, new_state(rng), rng.choice(PLAIN), rng.choice(PLAIN)]
+        chosen = [rng.choice(pool) for _ in range(rng.randrange(4))]
+        put(part, "items", rng.choice((list, tuple, list, _set_of))(chosen))
+        put(part, "table", {rng.choice("abc"): rng.choice(pool) for _ in range(rng.randrange(3))})
+    return parts[0], parts
+
+
+def _set_of(chosen: list[Any]) -> set[Any]:
+    return {x for x in chosen if isinstance(x, State) or not hasattr(x, "w")}
+
+
+# -- what functions do
+
+
+def number(value: Any) -> Any:
+    """Whatever is found, as a number."""
+    if isinstance(value, State):
+        return value.value
+    if isinstance(value, bool):
+        return 10.0 if value else 20.0
+    if isinstance(value, int):
+        return float(value)
+    if isinstance(value, float):
+        return value + 100.0
+    if isinstance(value, str):
+        return float(ord(value[0]))
+    if value is None:
+        return 50.0
+    if isinstance(value, tuple):
+        return sum((number(v) for v in value), 200.0)
+    return 7.0
+
+
+def bump(state: State) -> Any:
+    """A write."""
+    state.value = state.value + 1
+    return state.value
+
+
+READS: dict[str, Callable[[Any, Any], Any]] = {
+    "order": lambda r, x: number(r.order),
+    "doubled": lambda r, x: number(r.doubled),
+    "class attribute": lambda r, x: number(r.scale),
+    "class of": lambda r, x: number(type(r).scale),
+    "state": lambda r, x: number(r.w),
+    "write": lambda r, x: bump(r.w) if r.w is not None else 1.0,
+    "items": lambda r, x: sum((number(i) for i in r.items), 0.0),
+    "length": lambda r, x: float(len(r.items)),
+    "write all": lambda r, x: sum((bump(i) for i in r.items if isinstance(i, State)), 0.0),
+    "table": lambda r, x: sum((number(v) + ord(k) for k, v in r.table.items()), 0.0),
+    "get": lambda r, x: number(r.table.get("a")),
+    "in": lambda r, x: 1.0 if "b" in r.table else 2.0,
+    "method": lambda r, x: number(r.total(x)) if isinstance(r.order, int | float) else 0.0,
+    "call": lambda r, x: r(x) if isinstance(r.order, int | float) else 0.0,
+    "hasattr": lambda r, x: 3.0 if hasattr(r, "bias") else 4.0,
+    "getattr": lambda r, x: number(getattr(r, "bias", None)),
+    "try": lambda r, x: _try(r),
+    "child": lambda r, x: number(r.child.order) + number(r.child.w) if r.child is not None else 0.0,
+    "grandchild": lambda r, x: number(r.child.child) if r.child is not None else 0.0,
+    "is self": lambda r, x: 1.0 if r.child is r else 2.0,
+    "same state": lambda r, x: 1.0 if r.child is not None and r.child.w is r.w else 2.0,
+    "same object": lambda r, x: 1.0 if r.child is not None and r.child.child is r.child else 2.0,
+    "same item": lambda r, x: float(sum(i is j for i in r.items for j in r.items)),
+    "child in items": lambda r, x: 1.0 if any(i is r.child for i in r.items) else 2.0,
+    "write child": lambda r, x: bump(r.child.w) if r.child is not None and r.child.w is not None else 1.0,
+    "deep": lambda r, x: sum((number(p.order) + number(p.w) for p in walk(r)), 0.0),
+    "class": lambda r, x: float(len(type(r).__name__)),
+    "shared": lambda r, x: bump(Part.shared),
+    "vars": lambda r, x: float(len(vars(r))) if hasattr(r, "__dict__") else 0.0,
+    "isinstance": lambda r, x: 1.0 if isinstance(r.child, Part) else 2.0,
+    "type of state": lambda r, x: 1.0 if isinstance(r.w, Param) else 2.0,
+}
+
+
+def _try(r: Any) -> Any:
+    try:
+        return number(r.bias)
+    except AttributeError:
+        return 9.0
+
+
+def walk(root: Any) -> list[Any]:
+    """The objects that are reached by `child`."""
+    found: list[Any] = []
+    while root is not None and not any(root is part for part in found):
+        found.append(root)
+        root = root.child
+    return found
+
+
+def new_script(rng: random.Random) -> tuple[str, ...]:
+    """What a function does."""
+    return tuple(rng.choice(list(READS)) for _ in range(rng.randrange(1, 5)))
+
+
+def play(root: Any, script: tuple[str, ...], x: Any) -> Any:
+    """Does it."""
+    out = x
+    for name in script:
+        out = out + READS[name](root, x)
+    return out
+
+
+# -- changes
+
+
+def change(rng: random.Random, parts: list[Any], undo: list[Callable[[], None]]) -> str:
+    """Changes one thing; what it changes on a class is to be undone."""
+    part = rng.choice(parts)
+    what = rng.choice((
+        "plain", "element", "state", "none", "swap", "alias", "grow", "shrink", "add", "delete", "class attribute",
+        "child", "override", "value", "table", "nothing", "set", "method",
+    ))  # fmt: skip
+    states = [p.w for p in parts if isinstance(p.w, State)]
+    pool = [*parts, *states, new_state(rng), rng.choice(PLAIN)]
+    if what == "plain":
+        put(part, "order", rng.choice(PLAIN))
+    elif what == "element" and isinstance(part.items, list) and part.items:
+        part.items[rng.randrange(len(part.items))] = rng.choice(pool)
+    elif what == "state":
+        put(part, "w", new_state(rng))
+    elif what == "none":
+        put(part, "w", None if part.w is not None else new_state(rng))
+    elif what == "swap":
+        other = rng.choice(parts)
+        one, two = part.w, other.w
+        put(part, "w", two), put(other, "w", one)
+    elif what == "alias":
+        put(part, "w", rng.choice([p.w for p in parts]))
+    elif what == "grow" and isinstance(part.items, list):
+        part.items.append(rng.choice(pool))
+    elif what == "shrink" and isinstance(part.items, list) and part.items:
+        part.items.pop()
+    elif what == "add":
+        if not isinstance(part, Data | Frozen):
+            put(part, "bias", rng.choice((new_state(rng), *PLAIN)))
+    elif what == "delete" and hasattr(part, "bias"):
+        object.__delattr__(part, "bias")
+    elif what == "class attribute" and "scale" in vars(type(part)):
+        kind, before = type(part), type(part).scale
+        type.__setattr__(kind, "scale", rng.randrange(20))
+        undo.append(lambda: type.__setattr__(kind, "scale", before))
+    elif what == "child":
+        put(part, "child", rng.choice([None, new_part(rng), *parts]))
+    elif what == "override" and hasattr(part, "__dict__"):
+        put(part, "scale", rng.randrange(20))
+    elif what == "value" and part.w is not None:
+        part.w.value = jnp.float32(rng.randrange(8))
+    elif what == "table":
+        part.table[rng.choice("abc")] = rng.choice(pool)
+    elif what == "set":
+        put(part, "items", {new_state(rng) for _ in range(rng.randrange(3))})
+    elif what == "method" and hasattr(part, "__dict__"):
+        put(part, "total", lambda x: x * 13)
+    else:
+        return "nothing"
+    return what

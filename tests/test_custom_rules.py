@@ -1,0 +1,336 @@
+"""`custom_vjp`, `custom_jvp` and `named_call` run the function where JAX does, with the states as they are then."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import Param, State, transform
+
+X = jnp.float32(2.0)
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "grad": transform.grad,
+    "jit of grad": lambda f: transform.jit(transform.grad(f)),
+    "grad of jit": lambda f: transform.grad(transform.jit(f)),
+    "grad of checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
+    "grad in lanes": lambda f: lambda x: transform.vmap(transform.grad(f))(x[None])[0],
+    "grad of lanes": lambda f: lambda x: transform.grad(lambda x: transform.vmap(f)(x[None])[0])(x),
+    "grad of scan": lambda f: transform.grad(lambda x: transform.scan(lambda c, _: (f(c), None), x, length=1)[0]),
+    "grad of cond": lambda f: transform.grad(lambda x: transform.cond(x > 0, f, lambda x: x, x)),
+    "vjp": lambda f: lambda x: transform.vjp(f, x)[1](jnp.float32(1))[0],
+    "jacrev": transform.jacrev,
+}
+LATE = ("grad of jit", "grad of checkpoint", "grad of scan", "grad of cond")  # rules are called when the call is over
+
+
+@pytest.fixture
+def w() -> State:
+    return Param(jnp.float32(3), name="w")
+
+
+@pytest.fixture
+def n() -> State:
+    return State(jnp.int32(0), name="n")
+
+
+def counted(n: State, x: Any) -> Any:
+    n.value = n.value + 1
+    return x
+
+
+def by_vjp(w: State, n: State) -> Any:
+    f = transform.custom_vjp(lambda x: counted(n, w.value * x))
+    f.defvjp(lambda x: (counted(n, w.value * x), w.value), lambda w, ct: (10 * ct * w,))
+    return f
+
+
+def by_jvp(w: State, n: State) -> Any:
+    f = transform.custom_jvp(lambda x: counted(n, w.value * x))
+    f.defjvp(lambda primals, tangents: (counted(n, w.value * primals[0]), 10 * w.value * tangents[0]))
+    return f
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [by_vjp, by_jvp])
+def test_a_rule_reads_and_writes_states_at_every_call(make: Any, way: str, w: State, n: State) -> None:
+    f = WAYS[way](make(w, n))
+    for i in range(1, 4):
+        w.value = jnp.float32(i)
+        assert f(X) == 10.0 * i
+        assert n.value == i and n.value.shape == ()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [by_vjp, by_jvp])
+def test_no_tracer_leaks_from_a_rule(make: Any, way: str, w: State, n: State) -> None:
+    f = make(w, n)
+    with jax.checking_leaks():
+        assert f(X) == 6.0
+        assert transform.jit(f)(X) == 6.0
+        assert WAYS[way](f)(X) == 30.0
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_second_derivatives_are_those_of_states_passed_as_arguments(compiled: bool, w: State, n: State) -> None:
+    f = by_vjp(w, n)
+    twin = jax.custom_vjp(lambda w, x: w * x)
+    twin.defvjp(lambda w, x: (w * x, w), lambda w, ct: (0.0, 10 * ct * w))
+    wrap = transform.jit if compiled else lambda f: f
+    ones = jnp.ones(3)
+    lanes = lambda x: transform.vmap(f)(x).sum()
+    assert wrap(transform.grad(f, states=w))(X) == jax.grad(twin)(w.value, X) == 0.0
+    assert wrap(transform.grad(lambda: transform.grad(f)(X), states=w))() == 10.0
+    assert jax.grad(lambda w: jax.grad(twin, 1)(w, X))(w.value) == 10.0
+    assert wrap(transform.grad(lambda: transform.vmap(transform.grad(f))(ones).sum(), states=w))() == 30.0
+    assert wrap(transform.grad(lambda: transform.grad(lanes)(ones).sum(), states=w))() == 30.0
+    assert wrap(transform.hessian(f))(X) == 0.0
+
+
+CUSTOM = {"ours": transform.custom_vjp, "JAX's": jax.custom_vjp}
+GRAD = {"ours": transform.grad, "JAX's": jax.grad}
+JIT = {"ours": transform.jit, "JAX's": jax.jit}
+
+
+@pytest.fixture(params=CUSTOM)
+def whose(request: Any) -> str:
+    return request.param
+
+
+def test_python_decides_on_concrete_values(whose: str) -> None:
+    custom, grad, jit = CUSTOM[whose], GRAD[whose], JIT[whose]
+    f = custom(lambda x, k: x**k if k > 1 else x)
+    f.defvjp(lambda x, k: (x**k if k > 1 and x > 0 else x, k), lambda k, ct: (100.0 * k * ct if k > 1 else ct, None))
+    assert f(X, 3) == 8.0
+    assert grad(f)(X, 3) == 300.0
+    assert grad(f)(-X, 1) == 1.0
+    g = custom(lambda x, k: x**k if k > 1 else x)
+    g.defvjp(lambda x, k: (x**k if k > 1 else x, k), lambda k, ct: (100.0 * k * ct, None))
+    assert jit(grad(lambda x: g(x, 3)))(X) == 300.0
+
+
+def test_partial_objects_and_defaults_by_keyword_work(whose: str) -> None:
+    custom, grad = CUSTOM[whose], GRAD[whose]
+    f = custom(functools.partial(lambda a, x: a * x, 2.0))
+    f.defvjp(lambda x: (2.0 * x, None), lambda _, ct: (7.0 * ct,))
+    assert (f(X), grad(f)(X)) == (4.0, 7.0)
+    g = custom(lambda x, *, s=2.0: x * s)
+    g.defvjp(lambda x, *, s=2.0: (x * s, s), lambda s, ct: (100.0 * s * ct,))
+    assert (g(X), grad(g)(X)) == (4.0, 200.0)
+    with pytest.raises(TypeError):
+        g(X, s=3.0)
+    with pytest.raises(TypeError):
+        f(x=X)
+
+
+NONDIFF = [(1,), (-1,), (5,), (0, 1), (-2,), (1, -1), ()]
+
+
+@pytest.mark.parametrize("argnums", NONDIFF)
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_arguments_that_are_not_differentiated_are_those_that_jax_takes(kind: str, argnums: tuple[int, ...]) -> None:
+    def outcome(library: Any, grad: Any, jit: Any) -> list[Any]:
+        f = getattr(library, kind)(lambda x, y: x * y, nondiff_argnums=argnums)
+        if kind == "custom_vjp":
+            f.defvjp(lambda x, y: (x * y, (x, y)), lambda *args: (args[-1] * 10,) * (2 - len(argnums)))
+        else:
+            f.defjvp(lambda *args: (args[-2][0] * 3.0, args[-1][0] * 10.0))
+        found: list[Any] = []
+        for call in (f, grad(f), jit(f), jit(grad(lambda x: f(x, 3.0))), grad(jit(lambda x: f(x, 3.0)))):
+            for args in ((X, 3.0), (X,)):
+                try:
+                    found.append(float(call(*args)))
+                except Exception as error:
+                    found.append(next(c for c in type(error).__mro__ if c.__module__ in ("builtins", "jax.errors")))
+        return found
+
+    assert outcome(transform, transform.grad, transform.jit) == outcome(jax, jax.grad, jax.jit)
+
+
+RULES_THAT_ARE_WRONG: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "too few cotangents": (lambda x, y: (x * y, None), lambda _, ct: (ct,)),
+    "too many cotangents": (lambda x, y: (x * y, None), lambda _, ct: (ct, ct, ct)),
+    "no tuple": (lambda x, y: (x * y, None), lambda _, ct: ct),
+    "a cotangent of another shape": (lambda x, y: (x * y, None), lambda _, ct: (jnp.ones(3), ct)),
+    "a cotangent of another structure": (lambda x, y: (x * y, None), lambda _, ct: ({"a": ct}, ct)),
+    "no residuals": (lambda x, y: x * y, lambda _, ct: (ct, ct)),
+    "three values": (lambda x, y: (x, y, None), lambda _, ct: (ct, ct)),
+    "an argument less": (lambda x: (x, None), lambda _, ct: (ct, ct)),
+    "no residuals taken": (lambda x, y: (x * y, None), lambda ct: (ct, ct)),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("rule", RULES_THAT_ARE_WRONG)
+def test_a_wrong_reverse_rule_is_explained_as_by_jax(rule: str, compiled: bool) -> None:
+    def message(custom: Any, grad: Any, jit: Any) -> tuple[type, str]:
+        f = custom(lambda x, y: x * y)
+        f.defvjp(*RULES_THAT_ARE_WRONG[rule])
+        with pytest.raises((TypeError, ValueError)) as info:
+            (jit(grad(f)) if compiled else grad(f))(X, X)
+        return info.type, " ".join(str(info.value).split()[:8])
+
+    ours = message(transform.custom_vjp, transform.grad, transform.jit)
+    assert ours == message(jax.custom_vjp, jax.grad, jax.jit)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda p, t: p[0],
+        lambda p, t: (p[0], t[0], t[1]),
+        lambda p, t: (p[0], {"a": t[0]}),
+        lambda p, t: (p[0], jnp.ones(3)),
+        lambda p, t: (p[0], jnp.int32(1)),
+        lambda p: p,
+    ],
+    ids=["no pair", "three", "structure", "shape", "dtype", "arguments"],
+)
+def test_a_wrong_forward_rule_is_explained_as_by_jax(rule: Any, compiled: bool) -> None:
+    def message(custom: Any, grad: Any, jit: Any) -> tuple[type, str]:
+        f = custom(lambda x, y: x * y)
+        f.defjvp(rule)
+        with pytest.raises((TypeError, ValueError)) as info:
+            (jit(grad(f)) if compiled else grad(f))(X, X)
+        return info.type, " ".join(str(info.value).split()[:5])
+
+    ours = message(transform.custom_jvp, transform.grad, transform.jit)
+    assert ours == message(jax.custom_jvp, jax.grad, jax.jit)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_backward_rule_may_read_a_state_that_the_call_did_not_write(way: str, w: State) -> None:
+    f = transform.custom_vjp(lambda x: w.value * x)
+    f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (100 * w.value * ct,))
+    for value in (3.0, 5.0):
+        w.value = jnp.float32(value)
+        assert WAYS[way](f)(X) == 100 * value
+
+
+def test_a_backward_rule_sees_what_the_forward_rule_saw(w: State) -> None:
+    f = transform.custom_vjp(lambda x: w.value * x)
+    f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (100 * w.value * ct,))
+    _, pull = transform.vjp(f, X)
+    w.value = jnp.float32(7)
+    assert pull(jnp.float32(1)) == (300.0,)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_backward_rule_that_reads_what_the_call_wrote_is_refused_by_name(way: str, w: State, n: State) -> None:
+    f = transform.custom_vjp(lambda x: counted(n, x))
+    f.defvjp(lambda x: (counted(n, x), None), lambda _, ct: (n.value * ct,))
+    with pytest.raises(st.StateTraceError, match=r"backward rule reads State 'n' .*\n.*[Pp]ass it in the residuals"):
+        WAYS[way](f)(X)
+    assert n.value == (way == "vjp")  # there the forward pass is a call of its own
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rule_that_reads_what_the_function_does_not_is_right_or_refused(way: str, w: State) -> None:
+    f = transform.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, w.value), lambda w, ct: (10 * w * ct,))
+    if way in LATE:
+        with pytest.raises(st.StateTraceError, match=r"The derivative rule reads Param 'w'"):
+            WAYS[way](f)(X)
+    else:
+        assert WAYS[way](f)(X) == 30.0
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.w = State(jnp.float32(2), name="w")
+        self.own = transform.custom_vjp(lambda x: x)
+        self.own.defvjp(lambda x: (x, None), lambda _, ct: (5.0 * ct,))
+
+    def _f(self, n: int, x: Any) -> Any:
+        return self.w.value * x * n
+
+    named = transform.custom_vjp(_f, nondiff_argnames=("n",))
+    named.defvjp(lambda self, n, x: (self.w.value * x * n, None), lambda n, _, ct: (100.0 * n * ct,))
+    numbered = transform.custom_vjp(_f, nondiff_argnums=(0,))
+    numbered.defvjp(lambda self, n, x: (self.w.value * x * n, None), lambda n, _, ct: (100.0 * n * ct,))
+    forward = transform.custom_jvp(_f, nondiff_argnames="n")
+    forward.defjvp(lambda n, primals, tangents: (primals[0], 100.0 * n * tangents[0]))
+
+
+@pytest.mark.parametrize("name", ["named", "numbered", "forward"])
+@pytest.mark.parametrize("way", WAYS)
+def test_arguments_of_methods_that_are_not_differentiated_do_not_count_self(way: str, name: str) -> None:
+    layer = Layer()
+    for call in (getattr(layer, name), functools.partial(getattr(Layer, name), layer)):
+        assert call(3, X) == 12.0
+        assert WAYS[way](lambda x: call(3, x))(X) == 300.0  # noqa: B023 - called at once
+
+
+def test_a_deep_copy_keeps_the_rule() -> None:
+    layer = copy.deepcopy(Layer())
+    assert transform.grad(layer.own)(X) == 5.0
+    assert transform.grad(lambda x: layer.named(3, x))(X) == 300.0
+
+
+def test_methods_of_the_function_under_the_rule_can_be_reached() -> None:
+    f = transform.custom_jvp(jax.custom_batching.custom_vmap(lambda x: 2.0 * x))
+    f.defjvp(lambda p, t: (f(p[0]), 2.0 * t[0]))
+
+    @f.def_vmap
+    def rule(size: int, is_batched: Any, x: Any) -> Any:
+        return 7.0 * x, is_batched[0]
+
+    assert jax.vmap(f)(jnp.ones(2)).tolist() == transform.vmap(f)(jnp.ones(2)).tolist() == [7.0, 7.0]
+    with pytest.raises(AttributeError):
+        f.nothing
+
+
+def test_symbolic_zeros_say_which_arguments_move(w: State) -> None:
+    f = transform.custom_vjp(lambda x, y: x * y * w.value)
+    f.defvjp(
+        lambda x, y: (x.value * y.value * w.value, (x.value, y.perturbed)),
+        lambda res, ct: (ct, ct * res[0] if res[1] else None),
+        symbolic_zeros=True,
+    )
+    for wrap in (lambda f: f, transform.jit):
+        assert wrap(transform.grad(f))(X, X) == 1.0
+        assert wrap(transform.grad(f, argnums=(0, 1)))(X, X) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("way", ["grad", "jit of grad", "grad of jit"])
+def test_the_forward_rule_may_be_optimized_away(way: str, w: State) -> None:
+    f = transform.custom_vjp(lambda x: x * w.value)
+    f.defvjp(lambda x: (x * w.value, w.value), lambda w, ct: (10 * ct * w,), optimize_remat=True)
+    assert f(X) == 6.0
+    assert WAYS[way](f)(X) == 30.0
+
+
+def test_a_named_call_runs_as_it_is(w: State, n: State) -> None:
+    runs = []
+
+    @transform.named_call(name="scale")
+    def f(x: Any, mode: str, box: list[Any]) -> Any:
+        runs.append(1)
+        box.append(mode)
+        counted(n, x)
+        return (w.value * x if x > 0 else x), mode
+
+    box: list[Any] = []
+    assert f(X, "fast", box) == (6.0, "fast")
+    assert f(-X, "slow", box) == (-2.0, "slow")
+    assert (box, len(runs), int(n.value)) == (["fast", "slow"], 2, 2)
+    assert "scale" in str(
+        jax.make_jaxpr(lambda x: transform.named_call(jnp.sin, name="scale")(x))(X).jaxpr.pretty_print(name_stack=True)
+    )
+    with pytest.raises(ZeroDivisionError):
+        transform.named_call(lambda: (counted(n, X), 1 / 0))()
+    assert n.value == 2
+
+
+def test_a_named_call_makes_states_and_takes_what_has_no_name() -> None:
+    made = transform.named_call(functools.partial(lambda a, x: {"s": State(a * x)}, 2.0))(X)["s"]
+    assert made.value == 4.0
+    assert np.asarray(transform.named_call(lambda s: s.value)(made)) == 4.0

@@ -1,0 +1,149 @@
+"""Loops and branches take what JAX's take; what is theirs alone is explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import State, transform
+
+BOUNDS = [
+    0,
+    3,
+    np.int8(0),
+    np.int8(3),
+    np.uint8(3),
+    0.0,
+    3.0,
+    np.float32(3),
+    jnp.int16(3),
+    jnp.int32(3),
+    True,
+    "a",
+    None,
+]
+
+
+def outcome(call: Any) -> Any:
+    try:
+        out = call()
+    except Exception as error:
+        return next(c for c in type(error).__mro__ if c.__module__ == "builtins")
+    return out.tolist(), out.dtype, out.weak_type
+
+
+@pytest.mark.parametrize("traced", ["none", "lower", "upper"])
+@pytest.mark.parametrize("lower", BOUNDS, ids=str)
+def test_a_fori_loop_takes_the_bounds_that_jax_takes(lower: Any, traced: str) -> None:
+    def run(fori_loop: Any, jit: Any, upper: Any) -> Any:
+        loop = lambda lower, upper: fori_loop(lower, upper, lambda i, c: c + i, jnp.float32(0))
+        if traced == "none":
+            return outcome(lambda: loop(lower, upper))
+        if traced == "lower":
+            return outcome(lambda: jit(lambda lower: loop(lower, upper))(lower))
+        return outcome(lambda: jit(lambda upper: loop(lower, upper))(upper))
+
+    for upper in (3, np.int8(3), 3.0, jnp.int16(3), np.uint8(2), "a", None):
+        ours, jaxs = run(transform.fori_loop, transform.jit, upper), run(jax.lax.fori_loop, jax.jit, upper)
+        assert ours == jaxs, (lower, upper, traced)
+
+
+def test_the_index_of_a_fori_loop_has_the_type_of_its_bounds() -> None:
+    far = lambda loop: lambda u: loop(np.int8(100), u, lambda i, c: (c[0] + 1, i * 2), (0, jnp.int8(0)))
+    for jit, loop in ((transform.jit, transform.fori_loop), (jax.jit, jax.lax.fori_loop)):
+        n, last = jit(far(loop))(np.int8(110))
+        assert (int(n), int(last), last.dtype) == (10, int(np.int8(-38)), jnp.int8)
+    with_carries = lambda u: transform.fori_loop(np.int8(0), u, lambda i, c: c + i, jnp.float32(0), checkpoint=2)
+    assert transform.jit(with_carries)(np.int8(4)) == 6.0
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 5, None])
+@pytest.mark.parametrize("n", [0, 1, 3, 4])
+def test_a_map_in_batches_is_that_of_jax(n: int, size: int | None) -> None:
+    xs = {"a": jnp.arange(float(n)), "b": jnp.ones((n, 2))}
+    f = lambda x: x["a"] + x["b"].sum()
+    assert outcome(lambda: transform.map(f, xs, batch_size=size)) == outcome(
+        lambda: jax.lax.map(f, xs, batch_size=size)
+    )
+
+
+def test_a_loop_in_python_leaves_the_arrays_of_the_caller_alone() -> None:
+    mine = np.zeros(2)
+
+    def body(carry: Any) -> Any:
+        i, x = carry
+        x += 1
+        return i + 1, x
+
+    with jax.disable_jit():
+        i, x = transform.while_loop(lambda carry: carry[0] < 2, body, (0, mine))
+    assert mine.tolist() == [0.0, 0.0] and x.tolist() == [2.0, 2.0] and isinstance(i, jax.Array)
+
+
+WRONG: dict[str, tuple[Any, type, str]] = {
+    "the length first": (lambda: transform.for_loop(100, lambda: 1), TypeError, r"`for_loop\(f, length=100\)`"),
+    "the length as xs": (lambda: transform.for_loop(lambda: 1, 100), ValueError, r"for_loop: .* write `length=100`"),
+    "no body": (lambda: transform.scan(3, 0.0, length=2), TypeError, "scan: expected a function, not 3"),
+    "no condition": (lambda: transform.while_loop(True, lambda c: c, 0), TypeError, "expected a function, not True"),
+    "no branch": (lambda: transform.cond(True, lambda x: x, 3, 1.0), TypeError, "false_fun must be a function, not 3"),
+    "true": (lambda: transform.scan(lambda c, x: (c, x), 0.0, length=2, checkpoint=True), TypeError, "checkpoint=20"),
+    "true in a fori_loop": (lambda: transform.fori_loop(0, 2, lambda i, c: c, 0.0, checkpoint=True), TypeError, "=20"),
+    "a policy": (
+        lambda: transform.for_loop(lambda: 1.0, length=2, checkpoint=jax.checkpoint_policies.dots_saveable),
+        TypeError,
+        r"A policy belongs to a function: `for_loop\(transform.checkpoint\(body, policy=",
+    ),
+    "a policy on a while_loop": (
+        lambda: transform.while_loop(lambda c: c < 2, lambda c: c + 1, 0, checkpoint=st.policies.dots_saveable),
+        TypeError,
+        "A policy belongs to a function",
+    ),
+    "step without a limit": (
+        lambda: transform.while_loop(lambda c: c < 2, lambda c: c + 1, 0, checkpoint="step"),
+        ValueError,
+        "checkpoint=20 .*`max_steps=`",
+    ),
+    "a schedule of step": (lambda: st.schedule(100, "step"), ValueError, r"nothing to plan; `schedule\(100, 99\)`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_belongs_elsewhere_is_refused_with_the_cure(name: str) -> None:
+    call, kind, text = WRONG[name]
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_a_while_loop_of_limited_length_may_store_every_step() -> None:
+    f = lambda x: transform.while_loop(lambda c: c < 20.0, lambda c: c * 1.5, x, max_steps=20, checkpoint="step")
+    assert jnp.allclose(transform.grad(f)(1.0), 1.5**8)
+
+
+@pytest.mark.parametrize("derive", [transform.grad, transform.value_and_grad, transform.jacrev, transform.hessian])
+def test_the_gradient_of_a_plain_while_loop_says_what_to_write(derive: Any) -> None:
+    with pytest.raises(ValueError, match="Reverse-mode") as info:
+        derive(lambda x: transform.while_loop(lambda c: c < 20.0, lambda c: c * 1.5, x))(1.0)
+    assert "checkpoint=20" in "\n".join(info.value.__notes__)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit], ids=["eager", "jit"])
+def test_branches_of_different_types_are_named_with_their_types_and_places(wrap: Any) -> None:
+    u = State(jnp.ones(3), name="u")
+
+    def first(x: Any) -> Any:
+        return u.value * x
+
+    def second(x: Any) -> Any:
+        return {"y": x}
+
+    said = r"(?s)true_fun: float32\[3\]   \(first at test_loops_as_jax.py:\d+\).*false_fun: \{'y': float32\[\]\}   \(second at"
+    with pytest.raises(TypeError, match=said) as info:
+        wrap(lambda x: transform.cond(x > 0, first, second, x))(1.0)
+    assert "_branches.py" not in str(info.value)
+    with pytest.raises(TypeError, match=r"(?s)branch 0: float32\[3\].*branch 1: float32\[1\]"):
+        wrap(lambda x: transform.switch(0, [first, lambda x: x[None]], x))(1.0)

@@ -1,0 +1,247 @@
+"""`vmap` decides what a state is to it when the function first reads it, and does not look for states before."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+
+XS = jnp.arange(3.0)
+hidden: contextvars.ContextVar[dict[str, State]] = contextvars.ContextVar("hidden")
+WRAPS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
+
+
+@pytest.fixture(params=WRAPS)
+def wrap(request: Any) -> Any:
+    return WRAPS[request.param]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_kind_takes_in_states_that_no_search_could_find(axis: int) -> None:
+    start = jnp.arange(6.0).reshape((3, 2) if axis == 0 else (2, 3))
+    hidden.set({"w": Param(start, name="w"), "scale": State(2.0)})
+
+    def f(x: Any) -> Any:
+        held = hidden.get()
+        held["w"].value = held["w"].value * held["scale"].value + x
+        return held["w"].value.sum()
+
+    g = transform.vmap(f, state_axes={Param: axis})
+    twin = jax.vmap(lambda w, x: ((w * 2.0 + x).sum(), w * 2.0 + x), (axis, 0), (0, axis))
+    value = start
+    for _ in range(3):
+        expected, value = twin(value, XS)
+        assert jnp.array_equal(g(XS), expected)
+        assert jnp.array_equal(hidden.get()["w"].value, value)
+
+
+def test_a_state_of_a_kind_with_another_number_of_lanes_is_refused_when_it_is_read() -> None:
+    hidden.set({"w": Param(jnp.ones(4), name="w")})
+    with pytest.raises(st.StateAxisError, match=r"axis 0 of Param 'w' .* over 3 lanes, but its value is float32\[4\]"):
+        transform.vmap(lambda x: hidden.get()["w"].value * x, state_axes={Param: 0})(XS)
+
+
+@pytest.mark.parametrize("key", ["state", "kind", "predicate"])
+def test_a_mapped_state_costs_what_a_mapped_argument_does(key: str) -> None:
+    w, n = Param(jnp.ones((3, 4)), name="w"), State(jnp.zeros((4, 3)), name="n")
+
+    def f(x: Any) -> Any:
+        n.value = n.value + w.value * x
+        return jnp.sin(n.value).sum()
+
+    axes = {
+        "state": {w: 0, n: 1},
+        "kind": {Param: 0, State: 1},
+        "predicate": {lambda s: s.name == "w": 0, lambda s: True: 1},
+    }[key]
+
+    def twin(w: Any, n: Any, x: Any) -> Any:
+        n = n + w * x
+        return jnp.sin(n).sum(), n
+
+    ours = transform.functionalize(transform.vmap(f, state_axes=axes)).trace(XS).jaxpr
+    plain = jax.make_jaxpr(jax.vmap(twin, (0, 1, 0), (0, 1)))(w.value, n.value, XS)
+    names = lambda jaxpr: sorted(eqn.primitive.name for eqn in jaxpr.eqns)
+    assert names(ours) == names(plain)
+
+
+@pytest.mark.parametrize("inner", ["jit", "checkpoint", "scan", "cond", "grad", "vmap"])
+def test_a_state_of_a_kind_is_first_read_within_transforms_inside(inner: str, wrap: Any) -> None:
+    w = Param(jnp.array([1.0, 2.0, 3.0]), name="w")
+    read = lambda x: w.value * x
+    inside = {
+        "jit": transform.jit(read),
+        "checkpoint": transform.checkpoint(read),
+        "scan": lambda x: transform.scan(lambda c, _: (c + read(x), None), 0.0 * x, length=2)[0] / 2,
+        "cond": lambda x: transform.cond(x > -1.0, read, lambda x: x, x),
+        "grad": lambda x: transform.grad(lambda y: read(y) * x)(1.0),
+        "vmap": lambda x: transform.vmap(read, in_axes=None, axis_size=2)(x).sum() / 2,
+    }[inner]
+    lanes = transform.vmap(inside, state_axes={Param: 0})
+    compiled = wrap(lanes) if wrap is not WRAPS["checkpoint"] else lanes
+    for _ in range(2):
+        assert compiled(XS).tolist() == [0.0, 2.0, 6.0]
+
+
+def test_gradients_flow_to_states_of_a_kind() -> None:
+    w = Param(jnp.array([1.0, 2.0, 3.0]))
+    lanes = lambda x: transform.vmap(lambda x: w.value**2 * x, state_axes={Param: 0})(x).sum()
+    assert transform.grad(lanes, states=w)(XS).tolist() == [0.0, 4.0, 12.0]
+    assert transform.jit(transform.grad(lanes, states=w))(XS).tolist() == [0.0, 4.0, 12.0]
+
+
+def test_a_kind_tells_the_number_of_lanes_where_no_argument_does() -> None:
+    w, other = Param(jnp.arange(3.0)), State(jnp.ones(7))
+    f = transform.vmap(lambda y: w.value * y + 0.0 * other.value[0], in_axes=None, state_axes={Param: 0})
+    assert f(2.0).tolist() == [0.0, 2.0, 4.0]
+    with pytest.raises(ValueError, match="in_axes"):
+        transform.vmap(lambda y: y, in_axes=None, state_axes={Param: 0})(2.0)
+
+
+class Watched(list):
+    """Counts how often somebody looks at what it holds."""
+
+    looks = 0
+
+    def __iter__(self) -> Any:
+        Watched.looks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("axes", [None, {Param: 0}], ids=["no axes", "a kind"])
+def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(axes: Any) -> None:
+    watched, w = Watched([object()]), Param(jnp.arange(3.0))
+    f = transform.vmap(lambda x: x * w.value.sum() if watched is not None else x, state_axes=axes)
+    Watched.looks = 0
+    f(XS)
+    assert Watched.looks == 0
+    transform.vmap(lambda: w.value if watched is not None else 0, state_axes={Param: 0})()
+    assert Watched.looks > 0  # nothing else says how many lanes there are
+
+
+NESTED = {
+    "vmap": lambda f, lanes=transform.vmap: lanes(lambda _: lanes(f)(XS)),
+    "jit": lambda f, lanes=transform.vmap: lanes(transform.jit(lambda _: lanes(f)(XS))),
+    "scan": lambda f, lanes=transform.vmap: lanes(
+        lambda x: transform.scan(lambda c, _: (c, lanes(f)(XS)), x, length=2)[1][0]
+    ),
+}
+
+
+@pytest.mark.parametrize("nest", NESTED)
+def test_a_random_state_that_nobody_draws_from_stays(nest: str, wrap: Any) -> None:
+    rng = RandomState(0)
+    before = jax.random.bits(rng.key)
+    g = wrap(NESTED[nest](lambda x: x if rng is not None else 0))
+    for _ in range(2):
+        g(jnp.ones(2))
+        assert jax.random.bits(rng.key) == before
+    assert transform.functionalize(g).trace(jnp.ones(2)).reads == []
+
+
+@pytest.mark.parametrize("nest", NESTED)
+@pytest.mark.parametrize("names", [{}, {"axis_name": "i"}], ids=["no name", "one name for both"])
+def test_each_lane_of_each_level_draws_its_own_numbers(nest: str, names: Any, wrap: Any) -> None:
+    rng = RandomState(0)
+    draw = lambda x: jax.random.uniform(rng.split()) + 0.0 * x
+    g = wrap(NESTED[nest](draw, transform.vmap(**names)))
+    first, second = g(jnp.ones(2)), g(jnp.ones(2))
+    assert first.shape == (2, 3)
+    assert len({*np.ravel(first).tolist(), *np.ravel(second).tolist()}) == 12
+
+
+@pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+def test_the_keys_of_the_lanes_are_split_off_one_that_is_split_off_the_state(style: Any) -> None:
+    rng = RandomState(style(7))
+    draws = transform.vmap(lambda x: jax.random.uniform(rng.split()) + 0.0 * x)(XS)
+    advanced, fresh = jax.random.split(style(7))
+    lanes = [jax.random.split(key)[1] for key in jax.random.split(fresh, 3)]
+    assert draws.tolist() == [float(jax.random.uniform(key)) for key in lanes]
+    assert jax.random.bits(rng.key) == jax.random.bits(advanced)
+
+
+def test_a_random_state_that_no_search_could_find_is_split() -> None:
+    hidden.set({"rng": RandomState(0)})
+    draws = transform.vmap(lambda x: jax.random.uniform(hidden.get()["rng"].split()) + 0.0 * x)(XS)
+    assert len(set(draws.tolist())) == 3
+
+
+@jax.custom_jvp
+def by_jvp(x: Any) -> Any:
+    return 2 * x
+
+
+@by_jvp.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return by_jvp(primals[0]), 2 * tangents[0]
+
+
+@jax.custom_vjp
+def by_vjp(x: Any) -> Any:
+    return 2 * x
+
+
+by_vjp.defvjp(lambda x: (2 * x, None), lambda _, ct: (2 * ct,))
+MESH = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+WHOLE = jax.sharding.PartitionSpec()
+RULES = {
+    "custom_jvp": by_jvp,
+    "custom_vjp": by_vjp,
+    "jax.shard_map": jax.shard_map(lambda x: 2 * x, mesh=MESH, in_specs=WHOLE, out_specs=WHOLE),
+    "custom_jvp in jit": jax.jit(by_jvp),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("around", ["plain", "jit", "grad", "inner grad"])
+def test_a_value_that_all_lanes_share_may_go_through_a_rule(rule: str, around: str) -> None:
+    u = State(jnp.float32(1), name="u")
+
+    def f(x: Any) -> Any:
+        u.value = RULES[rule](u.value)
+        return x
+
+    g = {
+        "plain": transform.vmap(f),
+        "jit": transform.jit(transform.vmap(f)),
+        "grad": transform.grad(lambda x: transform.vmap(f)(x).sum()),
+        "inner grad": transform.vmap(transform.grad(f)),
+    }[around]
+    g(XS)
+    assert u.value.shape == () and u.value == 2.0
+
+
+@pytest.mark.parametrize("checkpoint", [None, "step", 2, "sqrt", "log"])
+def test_a_loop_inside_the_lanes_writes_a_state_that_they_share(checkpoint: Any) -> None:
+    u = State(jnp.float32(1), name="u")
+
+    def f(x: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            u.value = 2 * u.value
+            return c + x, None
+
+        return transform.scan(body, 0.0 * x, length=5, checkpoint=checkpoint)[0]
+
+    assert transform.vmap(f)(XS).tolist() == [0.0, 5.0, 10.0]
+    assert transform.vmap(transform.grad(f))(XS).tolist() == [5.0] * 3
+    assert u.value.shape == () and u.value == 2.0**10
+
+
+@pytest.mark.parametrize(
+    "axes", [0, 1, True, "u", (0,), [0], {State: True}, {State: 1.5}, {State: "0"}, {State: (0,)}, ()]
+)
+def test_axes_of_states_that_are_no_mapping_to_axes_are_a_type_error(axes: Any) -> None:
+    with pytest.raises(TypeError, match="`state_axes`"):
+        transform.vmap(lambda x: x, state_axes=axes)
+
+
+def test_an_axis_may_be_an_integer_of_numpy() -> None:
+    u = State(jnp.arange(3.0))
+    assert transform.vmap(lambda x: u.value * x, state_axes={u: np.int64(0)})(XS).tolist() == [0.0, 1.0, 4.0]
