@@ -1,12 +1,21 @@
-"""The version matrix: each interpreter that is there with each JAX that runs on it."""
+"""The version matrix: each interpreter that is there with each JAX that runs on it.
+
+nox -s newest                            the checkout on the newest of both
+nox -s tests-3.11-jax0.10                the checkout on one pair
+nox -s release-3.11-jax0.10 -- tests/    the wheel, installed in an environment of its own, on one pair
+nox -t release                           the wheel on all pairs: before a release
+"""
 
 from __future__ import annotations
 
 import glob
 import os
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import nox
 
@@ -39,10 +48,51 @@ def run_tests(session: nox.Session, jax: str) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
+def build(session: nox.Session) -> tuple[pathlib.Path, pathlib.Path]:
+    """The wheel, which is built from the source distribution, and that one."""
+    folder = pathlib.Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install("build", "twine")
+    session.run("python", "-m", "build", "--outdir", str(folder), ".")
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    session.run("python", "-m", "twine", "check", "--strict", str(wheel), str(source))
+    return wheel, source
+
+
+def unpack(source: pathlib.Path) -> pathlib.Path:
+    """The source distribution without the package itself, so that only the installed one can be imported."""
+    folder = source.parent / "unpacked"
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    (tree,) = folder.iterdir()
+    readme = (tree / "PKG-INFO").read_text(encoding="utf-8").partition("\n\n")[2]
+    relative = re.findall(r"\]\((?!https?://|#)[^)]*\)", readme)
+    if relative:
+        raise ValueError(f"links that a package index cannot follow: {relative}")
+    shutil.rmtree(tree / "statetransform")
+    return tree
+
+
+def run_release(session: nox.Session, jax: str) -> None:
+    """Builds wheel and source distribution, installs the wheel with one JAX, and runs the tests against it."""
+    wheel, source = build(session)
+    tree = unpack(source)
+    session.install(f"statetransform[test] @ {wheel.as_uri()}", jax)
+    session.cd(tree)
+    code = "import jax, statetransform as s; print('JAX', jax.__version__, s.__file__); assert 'site-' in s.__file__"
+    session.run("python", "-c", code)
+    chosen = session.posargs or ["tests", "README.md", "docs", "--pyargs", "statetransform", "-n", "auto"]
+    session.run("python", "-m", "pytest", "-p", "no:cacheprovider", *chosen, env={"PYTHONPATH": ""})
+
+
 def add(version: str, jax: str) -> None:
     @nox.session(name=f"tests-{version}-jax{jax}", python=FOUND[version])
     def tests(session: nox.Session) -> None:
         run_tests(session, f"jax=={jax}.*")
+
+    @nox.session(name=f"release-{version}-jax{jax}", python=FOUND[version], tags=["release"], default=False)
+    def release(session: nox.Session) -> None:
+        run_release(session, f"jax=={jax}.*")
 
 
 for _version in FOUND:

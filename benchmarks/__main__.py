@@ -6,9 +6,11 @@ reported is the lower quartile. brainstate and flax.nnx take part where they are
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib.util
+import pathlib
 import sys
 import time
 from collections.abc import Callable
@@ -16,11 +18,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.table import Table
 
 import statetransform as st
 from statetransform import State, transform
+
+from . import report
 
 Runs = dict[str, Callable[[], Any]]
 
@@ -48,7 +51,7 @@ def show(title: str, rows: dict[str, dict[str, float]], floor: str) -> None:
         table.add_column(name, justify="right")
     for label, row in rows.items():
         table.add_row(label, *[f"{row[name] / row[floor]:.3f}" if name in row else "" for name in names])
-    Console(width=120).print(table)
+    report.show(table)
 
 
 class Model:
@@ -237,16 +240,22 @@ def same_program() -> None:
         pairs.append((ours.as_text().count(" = "), twin.as_text().count(" = ")))
         ratios = [f"{a / b:.3f}" if b else ("1.000" if a == b else "inf") for a, b in pairs]
         table.add_row(f"{' of '.join(transforms)} of {name}", *ratios)
-    Console(width=120).print(table)
+    report.show(table)
 
 
 def main() -> None:
     print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
-    chosen = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("benchmarks", nargs="*", help="which to run; all, if none is named")
+    parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
+    options = parser.parse_args()
+    chosen = options.benchmarks
     for benchmark in (dispatch, eager_checkpoint, cold, same_program):
         if not chosen or benchmark.__name__ in chosen:
             with contextlib.suppress(KeyboardInterrupt):
                 benchmark()
+    if options.report is not None:
+        report.write(options.report)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,19 @@ import argparse
 import functools
 import importlib.util
 import math
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.table import Table
 
 import statetransform as st
 from statetransform import transform
+
+from . import report
 
 Scan = Callable[[Any, Any, Any, int], tuple[Any, Any]]
 Program = Callable[[Scan, Any, int], Any]
@@ -199,7 +201,7 @@ def show(title: str, rows: dict[str, dict[str, float]], n: int) -> None:
             f"{1000 * row['wall']:.1f}",
             f"{row['wall'] / plain:.2f}",
         )
-    Console(width=120).print(table)
+    report.show(table)
 
 
 def main() -> None:
@@ -209,6 +211,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lanes", action="store_true", help="only loops of unknown length under vmap")
+    parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
     chosen = parser.parse_args()
     print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
     if chosen.lanes:
@@ -220,6 +223,8 @@ def main() -> None:
         for n in chosen.steps:
             rows = measure(program, make(), n, chosen.k, chosen.rounds)
             show(f"{name}, {n} steps, {chosen.k} stored carries", rows, n)
+    if chosen.report is not None:
+        report.write(chosen.report)
 
 
 if __name__ == "__main__":

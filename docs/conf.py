@@ -1,8 +1,85 @@
-"""Sphinx with MyST: pages in Markdown, the reference from docstrings."""
+"""Sphinx with MyST: pages in Markdown, the reference from docstrings, pictures from the code beside them."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import tomllib
+from typing import Any
+
+from docutils import nodes
+
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent)]
+
+import statetransform  # noqa: E402
+
+# The one place for addresses of this project is [project.urls] in pyproject.toml.
+URLS = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"].get("urls", {})
 
 project = "statetransform"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
-html_theme = "alabaster"
+copyright = "the statetransform authors"
+version = release = statetransform.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.intersphinx",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "inventories",
+    "shown",
+    "sources",
+]
+exclude_patterns = ["_build", "_extensions", "inventories", "measured.md"]
+nitpicky = True  # a name in a docstring that leads nowhere is a warning
+nitpick_ignore_regex = [("py:class", r"(?!statetransform|jax|numpy).*")]  # field lists take descriptions for types
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
 napoleon_use_ivar = True  # attributes are described once, with the class
+maximum_signature_line_length = 78
+add_module_names = False
+python_use_unqualified_type_names = True
+
+# Code is copied as it is typed: without prompts and without what Python answers.
+copybutton_exclude = ".linenos, .gp, .go"
+
+html_theme = "furo"
+html_title = f"statetransform {version}"
+html_static_path = ["_static"]
+html_css_files = ["extra.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+html_theme_options = {
+    "source_repository": URLS.get("Source", ""),
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "light_css_variables": {
+        "color-brand-primary": "#0b57a4",
+        "color-brand-content": "#0b57a4",
+        "color-code-background": "#f6f8fa",
+        "font-stack--monospace": "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace",
+    },
+    "dark_css_variables": {"color-brand-primary": "#79b8ff", "color-brand-content": "#79b8ff"},
+}
+if not URLS.get("Source"):
+    del html_theme_options["source_repository"]
+
+
+def strip_code(app: Any, doctree: Any) -> None:
+    """Doctests end with an empty line; on the page it is left out."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip()
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def setup(app: Any) -> None:
+    app.connect("doctree-read", strip_code)

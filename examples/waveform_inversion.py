@@ -1,25 +1,28 @@
-"""Recovers what lies underground from the waves that went through it, within a memory budget.
+"""Recovers what lies underground from waves that went through it, within a budget.
 
     python examples/waveform_inversion.py --memory 4MB --steps 2000 --out out
 
-Sources around a square of rock send out waves, receivers around it record them for `--steps` time steps. The speed of
-sound at every point is found by gradient descent on the difference between recorded and simulated waves: full-waveform
-inversion. Its gradient runs backwards through all time steps. Storing the wave fields of every step is what makes
-this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, and computes the rest again.
+Sources around a square of rock send out waves, receivers around it record them for
+`--steps` time steps. The speed of sound at every point is found by gradient descent on
+the difference between recorded and simulated waves: full-waveform inversion. Its gradient
+runs backwards through all time steps. Storing the wave fields of every step is what makes
+this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, and computes the rest
+again.
 
-The simulator keeps its fields in states and writes them, like any simulator. Units: metres, seconds, km/s.
+The simulator keeps its fields in states and writes them, like any simulator. Units:
+metres, seconds, km/s.
 """
 
 from __future__ import annotations
 
-import argparse
-import pathlib
 import time
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
+import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -40,13 +43,15 @@ class Rock:
         self.before = State(jnp.zeros(speed.shape), name="before")
         depth = np.minimum(np.arange(self.size), np.arange(self.size)[::-1])
         depth = np.minimum(depth[:, None], depth[None, :])
-        self.sponge = jnp.asarray(np.exp(-((0.03 * np.maximum(BORDER - depth, 0)) ** 2)), jnp.float32)
+        self.sponge = jnp.asarray(
+            np.exp(-((0.03 * np.maximum(BORDER - depth, 0)) ** 2)), jnp.float32
+        )
         self.inside = jnp.asarray(depth > BORDER + 2, jnp.float32)
         self.sources = around(self.size, n_shots)
         self.receivers = around(self.size, 96)
 
     def step(self, pressure: jax.Array, shot: jax.Array) -> jax.Array:
-        """One time step of the wave equation; the pressure comes in at a source. Gives what the receivers hear."""
+        """One time step, driven at a source. Gives what the receivers hear."""
         u = self.now.value
         laplacian = sum(
             weight * (jnp.roll(u, shift, axis) + jnp.roll(u, -shift, axis))
@@ -63,7 +68,9 @@ class Rock:
         """What the receivers hear of one shot: `[n_steps, receivers]`."""
         self.now.value = jnp.zeros_like(self.now.value)
         self.before.value = jnp.zeros_like(self.before.value)
-        return transform.for_loop(lambda p: self.step(p, shot), ricker(n_steps), checkpoint=checkpoint)
+        return transform.for_loop(
+            lambda p: self.step(p, shot), ricker(n_steps), checkpoint=checkpoint
+        )
 
 
 def around(size: int, n: int) -> np.ndarray:
@@ -86,7 +93,9 @@ def true_speed(size: int) -> np.ndarray:
     """Rock with a fast lens and a slow one, km/s."""
     y, x = np.mgrid[:size, :size] / size
     lens = lambda cx, cy, r: np.exp(-((((x - cx) ** 2 + (y - cy) ** 2) / r**2) ** 2))
-    return (BACKGROUND + 0.3 * lens(0.37, 0.4, 0.13) - 0.25 * lens(0.63, 0.6, 0.12)).astype(np.float32)
+    return (BACKGROUND + 0.3 * lens(0.37, 0.4, 0.13) - 0.25 * lens(0.63, 0.6, 0.12)).astype(
+        np.float32
+    )
 
 
 class Inversion:
@@ -99,12 +108,16 @@ class Inversion:
         self.count = State(0, name="count")
 
     def misfit(self, i: jax.Array, checkpoint: object) -> jax.Array:
-        heard = self.rock.record(jnp.asarray(self.rock.sources)[i], self.n_steps, checkpoint)
+        heard = self.rock.record(
+            jnp.asarray(self.rock.sources)[i], self.n_steps, checkpoint
+        )
         return ((heard - self.recorded[i]) ** 2).sum() / (self.recorded**2).mean(0).sum()
 
     def descend(self, checkpoint: object) -> jax.Array:
-        """One step downhill, over all shots. Gives the misfit before it, relative to the recorded energy."""
-        gradient = transform.value_and_grad(lambda i: self.misfit(i, checkpoint), states=self.rock.speed)
+        """One step downhill, over all shots. Gives the relative misfit before it."""
+        gradient = transform.value_and_grad(
+            lambda i: self.misfit(i, checkpoint), states=self.rock.speed
+        )
         losses, slopes = transform.for_loop(gradient, jnp.arange(len(self.recorded)))
         slope = slopes.mean(0) * self.rock.inside
         self.count.value = self.count.value + 1
@@ -116,43 +129,79 @@ class Inversion:
         return losses.mean()
 
 
-def plot(true: np.ndarray, first: np.ndarray, found: np.ndarray, history: list[float], rock: Rock, path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 4, figsize=(15, 3.7), layout="constrained", width_ratios=[1, 1, 1, 1.15])
+def plot(
+    true: np.ndarray,
+    found: np.ndarray,
+    history: list[float],
+    bytes_of: dict[str, int],
+    rock: Rock,
+) -> None:
+    figure, axes = plt.subplots(
+        1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1]
+    )
     kilometres = len(true) * SPACING / 1000
-    for ax, (title, speed) in zip(axes, {"true": true, "initial": first, "recovered": found}.items(), strict=False):
+    for ax, (title, speed) in zip(
+        axes, {"true": true, "recovered": found}.items(), strict=False
+    ):
+        low, high = true.min(), true.max()
         image = ax.imshow(
-            speed, vmin=true.min(), vmax=true.max(), cmap="viridis", extent=(0, kilometres, kilometres, 0)
+            speed,
+            vmin=low,
+            vmax=high,
+            cmap="viridis",
+            extent=(0, kilometres, kilometres, 0),
         )
         ax.set(title=title, xlabel="km")
     axes[0].set_ylabel("km")
-    where = (rock.sources + 0.5) * SPACING / 1000
-    axes[0].plot(where[:, 1], where[:, 0], "w*", markersize=8, markeredgecolor="k", label="sources")
-    where = (rock.receivers + 0.5) * SPACING / 1000
-    axes[0].plot(where[:, 1], where[:, 0], "k.", markersize=2, label="receivers")
-    axes[0].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=8)
-    figure.colorbar(image, ax=axes[:3], label="speed of sound (km/s)", shrink=0.85)
-    axes[3].semilogy(range(1, len(history) + 1), history, color="k")
-    axes[3].set(title="misfit", xlabel="iteration", ylabel="misfit / recorded energy")
-    axes[3].grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    for points, mark, label in (
+        (rock.sources, "w*", "sources"),
+        (rock.receivers, "k.", "receivers"),
+    ):
+        where = (points + 0.5) * SPACING / 1000
+        axes[0].plot(
+            where[:, 1],
+            where[:, 0],
+            mark,
+            markersize=8 if "*" in mark else 2,
+            markeredgecolor="k",
+            label=label,
+        )
+    axes[0].legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=8, frameon=False
+    )
+    figure.colorbar(image, ax=axes[1], label="speed of sound (km/s)", shrink=0.85)
+    axes[2].semilogy(range(1, len(history) + 1), history, color="k")
+    axes[2].set(title="misfit", xlabel="iteration")
+    axes[2].grid(alpha=0.3)
+    labels = [label.replace(" ", "\n", 2).replace("\n", " ", 1) for label in bytes_of]
+    bars = axes[3].bar(
+        labels,
+        [size / 1e6 for size in bytes_of.values()],
+        color=["0.7", "tab:blue"],
+        width=0.6,
+    )
+    axes[3].bar_label(bars, fmt="%.1f", padding=2)
+    axes[3].set(title="memory (MB)")
+    axes[3].margins(y=0.15)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory", default="4MB", help="what the time loop may use to remember its steps")
+    parser = common.parser(__doc__)
+    parser.add_argument(
+        "--memory", default="4MB", help="what the time loop may use to remember its steps"
+    )
     parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
-    parser.add_argument("--size", type=int, default=80, help="cells of 10 m along each side")
+    parser.add_argument(
+        "--size", type=int, default=80, help="cells of 10 m along each side"
+    )
     parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=40)
-    parser.add_argument("--out", default="out", help="folder for the picture")
     options = parser.parse_args()
 
-    true, first = true_speed(options.size), np.full((options.size, options.size), BACKGROUND, np.float32)
+    true, first = (
+        true_speed(options.size),
+        np.full((options.size, options.size), BACKGROUND, np.float32),
+    )
     rock = Rock(true, options.shots)
     record = transform.jit(lambda shot: rock.record(shot, options.steps))
     recorded = jnp.stack([record(jnp.asarray(shot)) for shot in rock.sources])
@@ -160,27 +209,39 @@ def main() -> None:
 
     inversion = Inversion(rock, recorded, options.steps, rate=0.012)
     budget = st.MemoryBudget(options.memory)
-    descend = transform.jit(lambda: inversion.descend(budget))
-    plain = transform.jit(lambda: inversion.descend(None)).lower().compile().memory_analysis().temp_size_in_bytes
-    within = descend.lower().compile().memory_analysis().temp_size_in_bytes
+    rows, states, before = [], st.states(inversion), st.values(st.states(inversion))
+    for label, checkpoint in (
+        ("all steps stored", None),
+        (f"a budget of {options.memory}", budget),
+    ):
+        descend = transform.jit(lambda checkpoint=checkpoint: inversion.descend(checkpoint))
+        rows.append((label, *common.measure(descend, times=2)))
+        st.update(states, before)
     print(budget.choices[-1])
-    print(
-        f"temporary memory of a descent step, the recordings included: {within / 1e6:.1f} MB; "
-        f"the plain scan would need {plain / 1e6:.1f} MB"
-    )
+    common.show(
+        "a step of the descent", rows
+    )  # temporary memory, the recordings of a shot included
 
     history, start = [], time.perf_counter()
     for iteration in range(1, options.iterations + 1):
         history.append(float(descend()))
         if iteration == 1 or iteration % 10 == 0:
-            error = float(jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean())
+            error = float(
+                jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean()
+            )
             seconds = time.perf_counter() - start
-            print(f"iteration {iteration:3}: misfit {history[-1]:.2e}, model error {error:.2f}, {seconds:.0f} s")
-    folder = pathlib.Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "waveform_inversion.png"
-    plot(true, first, np.asarray(rock.speed.value), history, rock, str(path))
-    print(f"wrote {path}")
+            print(
+                f"iteration {iteration:3}: misfit {history[-1]:.2e}, "
+                f"model error {error:.2f}, {seconds:.0f} s"
+            )
+    plot(
+        true,
+        np.asarray(rock.speed.value),
+        history,
+        {label: size for label, size, _ in rows},
+        rock,
+    )
+    common.save(options.out, __file__)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Functionalized:
 
         Args:
           values: values on entry. States that are missing are constants with their present value.
-          *args, **kwargs: the function's arguments.
+          `*args`, `**kwargs`: the function's arguments.
 
         Returns:
           The output, and the values afterwards of all states in `values` and of those written.

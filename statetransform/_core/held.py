@@ -39,7 +39,7 @@ def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[An
     seen: dict[int, Any] = {}
     while pending and len(seen) < _AT_MOST:
         obj = pending.pop()
-        if id(obj) in seen or isinstance(obj, _LEAVES) or isinstance(obj, Tracer) or is_jaxpr(obj):
+        if id(obj) in seen or isinstance(obj, (*_LEAVES, Tracer)) or is_jaxpr(obj):
             continue
         seen[id(obj)] = obj
         if stops_at(obj):

@@ -29,9 +29,9 @@ _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # iden
 class Other(Exception):
     """The structure is another: the edge that does not hold, and what stands there now."""
 
-    def __init__(self, edge: Edge, now: Any) -> None:
+    def __init__(self, edge: Edge, now: Any, is_alias: bool = False) -> None:
         super().__init__()
-        self.edge, self.now = edge, now
+        self.edge, self.now, self.is_alias = edge, now, is_alias
 
 
 def step(parent: Any, how: str, key: Any) -> Any:
@@ -160,7 +160,7 @@ class Structure:
             raise Other(edge, x) from error
         for group in self.distinct:
             if len({identity(found[i]) for i in group}) != len(group):
-                raise Other(self._first_alias(group, found), "the same object as another")
+                raise Other(self._first_alias(group, found), "the same object as another", is_alias=True)
         return found
 
     def _first_alias(self, group: tuple[int, ...], found: list[Any]) -> Edge:

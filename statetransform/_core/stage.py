@@ -524,16 +524,20 @@ class TraceCache:
         return record
 
     def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
-        """The first thing in which the objects differ from those of the last record: path, before, now."""
+        """Where the objects differ from those of the record that goes with them farthest: path, before, now."""
+        farthest: tuple[int, Any] = (-1, None)
         for record in known:
             structure = record.structure
+            assert structure is not None
             try:
                 structure.registers_at(roots)
             except Other as other:
-                path = structure.path(other.edge, root_names(fun, args, kwargs))
-                before = said_of(other.edge)
-                return path, before, brief(other.now) if not isinstance(other.now, str) else other.now
-        return None
+                place = structure.edges.index(other.edge)
+                if place > farthest[0]:
+                    now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
+                    path = structure.path(other.edge, root_names(fun, args, kwargs))
+                    farthest = place, (path, said_of(other.edge), now)
+        return farthest[1]
 
     def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], settled: Settled, why: Any) -> None:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)

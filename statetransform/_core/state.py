@@ -116,7 +116,7 @@ class State(NotAnArray, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The whole value. Inside a transform: the value that the running function sees."""
+        """The whole value; inside a transform, the one that the running function sees."""
         return read(self)
 
     @value.setter

@@ -140,7 +140,7 @@ def compare(
       compile: False compiles and runs nothing. FLOPs are then counted, and residuals stand for temporaries.
 
     Returns:
-      The candidates: sizes in bytes, times in seconds; marks the best trade-offs between temporaries and FLOPs.
+      The candidates, sizes in bytes and times in seconds; marks the best trade-offs between temporaries and FLOPs.
 
     Raises:
       TypeError: the candidates are not a mapping, one is neither function nor policy, or there is no function for the

@@ -180,7 +180,7 @@ def residuals(
         `State` or pytree of them. Without both, all that can be differentiated.
 
     Returns:
-      The records, in JAX's order: constants, arguments, states, then what was computed. Sizes are in bytes; a value
+      The records, in JAX's order (constants, arguments, states, then what was computed). Sizes are in bytes; a value
       in a loop has the number of iterations as the first dimension of its shape.
 
     Raises:

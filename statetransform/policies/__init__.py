@@ -8,9 +8,10 @@ name                                   keeps                                   u
 ``nothing_saveable``                   nothing (the default)                   memory is all that matters
 ``everything_saveable``                what plain differentiation keeps        to switch a checkpoint off
 ``dots_saveable``, ``checkpoint_dots`` matrix products and convolutions        they dominate the time
-``dots_with_no_batch_dims_saveable``,  matrix products without batch           products with weights are kept, those
-``checkpoint_dots_with_no_batch_dims`` dimensions                              within attention are not; not under a
+``dots_with_no_batch_dims_saveable``   matrix products without batch           products with weights are kept, those
+                                       dimensions                              within attention are not; not under a
                                                                                ``vmap`` over weights
+``checkpoint_dots_with_no_batch_dims`` the same                                it is JAX's other name for it
 ``offload_dot_with_no_batch_dims``     the same, in another memory             the link to the host is idle
 ``save_only_these_names``              the named values that are listed        you know what is expensive
 ``save_any_names_but_these``           the named values that are not listed    what is expensive has a name

@@ -54,7 +54,7 @@ def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
-    """Saves the values that :func:`checkpoint_name` gave one of these names, and nothing else.
+    """Saves the values that :func:`~statetransform.transform.checkpoint_name` gave one of these names, nothing else.
 
     The policy to use when you know which intermediates are expensive: name them in the model, list them here.
 

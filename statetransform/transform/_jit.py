@@ -459,9 +459,9 @@ def jit(
     Args:
       fun: the function; None for the form with arguments.
       in_shardings, out_shardings: as in :func:`jax.jit`, for arguments and output; states keep the shardings
-      that they have.
+        that they have.
       static_argnums, static_argnames, donate_argnums, donate_argnames: as in :func:`jax.jit`; positions do
-      not count `self`.
+        not count `self`.
       keep_unused, device, backend, inline, compiler_options: as in :func:`jax.jit`.
       donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
         error before the program runs leaves the states as they are; one while it runs says which values are lost.

@@ -457,8 +457,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     Args:
       fn, elems, reverse, axis: as in :func:`jax.lax.associative_scan`. JAX calls `fn` directly, some times
-      that depend on the
-        length only, so what it writes is written as often.
+        that depend on the length only, so what it writes is written as often.
 
     Returns:
       The scanned array or pytree.

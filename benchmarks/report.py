@@ -1,0 +1,126 @@
+"""Keeps the tables of a run, and writes them as the page of the documentation: `python -m benchmarks --report FILE`.
+
+A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others
+as they were, each with its date. Beside the page the figures stand as JSON.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import sys
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+PEERS = ("brainstate", "nnx", "equinox", "nested by hand")
+PACKAGES = ("jax", "jaxlib", "numpy", "brainstate", "flax", "equinox")
+WALL = "wall over plain"
+tables: dict[str, dict[str, Any]] = {}
+
+
+def show(table: Table) -> None:
+    """Prints a table, and keeps it for the report."""
+    Console(width=120).print(table)
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    tables[str(table.title)] = {
+        "columns": [str(column.header) for column in table.columns],
+        "rows": [list(row) for row in zip(*cells, strict=True)],
+        **surroundings(),
+    }
+
+
+def surroundings() -> dict[str, str]:
+    """When, where and with what a table was measured."""
+    versions = [
+        f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if importlib.util.find_spec(name) is not None
+    ]
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
+        "machine": f"{os.cpu_count()} cores, {_processor()}, {jax.default_backend()} backend",
+    }
+
+
+def _processor() -> str:
+    """The processor's name, as Linux knows it."""
+    info = pathlib.Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.machine())
+
+
+def ratio(text: str) -> float | None:
+    """The number in a cell."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def times(table: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The ratios of a table by what was measured and who took part, whether these stand in columns or in rows."""
+    columns, rows = table["columns"], table["rows"]
+    if any(name.startswith(PEERS) for name in columns):
+        found = {row[0]: zip(columns[1:], row[1:], strict=True) for row in rows}
+    elif WALL in columns:  # of loops; what is compared stores few carries
+        place = columns.index(WALL)
+        few = [row for row in rows if row[0].startswith(("checkpoint=", *PEERS))]
+        found = {"wall time": [(row[0], row[place]) for row in few]}
+    else:
+        found = {}
+    return {
+        what: {name: number for name, cell in pairs if (number := ratio(cell)) is not None}
+        for what, pairs in found.items()
+    }
+
+
+def faster_peers(title: str, table: dict[str, Any]) -> list[str]:
+    """A sentence for each row in which a peer is faster than the best of ours."""
+    found = []
+    for what, by_name in times(table).items():
+        peers = {name for name in by_name if name.startswith(PEERS)}
+        best = min((by_name[name] for name in by_name if name not in {*peers, "by hand"}), default=None)
+        found += [
+            f"{title}, {what}: {name} takes {by_name[name]:.2f}, statetransform {best:.2f}."
+            for name in sorted(peers)
+            if best is not None and by_name[name] < best
+        ]
+    return found
+
+
+def markdown(kept: dict[str, dict[str, Any]]) -> str:
+    """The page."""
+    parts = ["<!-- Written by `make bench`; changes are lost. -->"]
+    measured = {title: f"on {t['date']}, {t['machine']}, {t['versions']}." for title, t in kept.items()}
+    if len(set(measured.values())) == 1:
+        parts.append(f"Measured {measured.popitem()[1]}")
+        measured.clear()
+    for title, table in kept.items():
+        columns, rows = table["columns"], table["rows"]
+        rule = ["---", *["---:"] * (len(columns) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)]
+        parts.append("\n".join([f"## {title}", "", *lines]))
+        if title in measured:
+            parts.append(f"Measured {measured[title]}")
+    slower = [sentence for title, table in kept.items() for sentence in faster_peers(title, table)]
+    said = [f"- {sentence}" for sentence in slower] or ["In none of the rows measured."]
+    parts.append("\n".join(["## Where a peer is faster", "", *said]))
+    return "\n\n".join(parts) + "\n"
+
+
+def write(path: pathlib.Path) -> None:
+    """Adds the tables of this run to a page and to the JSON beside it."""
+    data = path.with_suffix(".json")
+    kept = json.loads(data.read_text()) if data.exists() else {}
+    kept.update(tables)
+    data.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(markdown(kept))
+    print(f"wrote {path} and {data}", file=sys.stderr)

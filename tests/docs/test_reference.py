@@ -1,0 +1,32 @@
+"""The pages: all that is public has a place in the reference, and code fits the column that shows it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from types import ModuleType
+
+import pytest
+
+import statetransform as st
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+DIRECTIVE = re.compile(r"^\.\. (?:py:data|py:function|auto\w+):: ([\w.]+)", re.MULTILINE)
+COLUMN = 94
+
+
+@pytest.mark.parametrize("module", [st, st.transform, st.policies, st.inspect], ids=lambda module: module.__name__)
+def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
+    pages = [page.read_text() for page in ROOT.glob("docs/reference/*.md")]
+    described = {name.rpartition(".")[2] for page in pages for name in DIRECTIVE.findall(page)}
+    public = {name: getattr(module, name) for name in module.__all__ if not name.startswith("__")}
+    names = {name for name, found in public.items() if not isinstance(found, ModuleType)}
+    assert not names - described
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_fits_its_column(page: pathlib.Path) -> None:
+    lines = page.read_text().splitlines()
+    wide = [line for line in lines if line.startswith((">>> ", "... ")) and len(line) > COLUMN]
+    assert not wide
