@@ -231,6 +231,17 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
                         yield f"{name}.{inner}", (*here, ("attr", inner)), vars(child)[inner]
 
 
+def global_objects(fun: Any) -> list[Any]:
+    """The objects that a function finds by the names that it looks up in its module."""
+    while not isinstance(fun, types.FunctionType):
+        inner = getattr(fun, "__wrapped__", None) or getattr(fun, "func", None) or getattr(fun, "__func__", None)
+        if inner is None:
+            return []
+        fun = inner
+    found = [fun.__globals__[name] for name in names_of(fun.__code__)[0] if name in fun.__globals__]
+    return [obj for obj in found if not isinstance(obj, types.ModuleType | types.FunctionType | type)]
+
+
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that a function and the functions within it look up in their module, and all that they use.

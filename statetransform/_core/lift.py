@@ -124,7 +124,7 @@ class Staged(Transformed):
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._cache.log
+        return self._cache.log.of(self._fun)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, objects = self.hidden(obj, args, kwargs)

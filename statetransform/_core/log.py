@@ -5,7 +5,9 @@ Kept are types, static values and weak references, but no jaxpr and no array: a 
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +45,7 @@ class Traced(NamedTuple):
       why: where the objects differ from those of the trace before: the path, and what stood and stands there.
       settings: JAX's configuration and mesh.
       site: file and line of the call.
+      fun: gives the function that was traced; others of the same code use the trace, too.
     """
 
     arguments: Any
@@ -53,6 +56,7 @@ class Traced(NamedTuple):
     why: tuple[str, str, str] | None
     settings: dict[str, Any]
     site: tuple[str, int]
+    fun: Callable[[], Any]
 
 
 class TraceLog:
@@ -69,7 +73,11 @@ class TraceLog:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, record: Any, why: tuple[str, str, str] | None = None) -> None:
+    def of(self, fun: Any) -> list[Traced]:
+        """The traces that were made for a function itself."""
+        return [traced for traced in tuple(self._entries) if traced.fun() is fun]
+
+    def add(self, record: Any, fun: Any, why: tuple[str, str, str] | None = None) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
         called = [_called(state) for state in record.states]
         flat = map(jax.tree.flatten, jax.tree.unflatten(record.read_tree, record.read_avals))
@@ -84,6 +92,7 @@ class TraceLog:
                 why,
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),
+                _reference(fun),
             )
         )
 
@@ -95,3 +104,10 @@ class TraceLog:
 def _called(state: Any) -> str:
     """How tables call a state."""
     return state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
+
+
+def _reference(fun: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(fun)
+    except TypeError:
+        return lambda: fun

@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, leave, read, read_outside, stack
+from .frame import Frame, leave, read, read_outside
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -112,14 +112,6 @@ class StagedFrame(Frame):
         super().check_write(state)
         if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
             raise StateTraceError.not_lifted(state)
-
-
-def is_staging() -> bool:
-    """Whether a transform of this package that stages is active in this thread."""
-    frame = stack.frame
-    while frame is not None and not isinstance(frame, StagedFrame):
-        frame = frame.parent
-    return frame is not None
 
 
 class Record:
@@ -519,7 +511,7 @@ class TraceCache:
         if leak is not None:
             raise StateTraceError.kept_tracer(*leak)
         settled = record.settle(recorder)
-        self.log.add(record, why)
+        self.log.add(record, fun, why)
         self._warn(fun, args, kwargs, objects, settled, why)
         return record
 

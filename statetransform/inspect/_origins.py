@@ -123,7 +123,10 @@ class Origins:
                 return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
             return dataclasses.replace(before, outer=eqn, name=found.name or before.name)
         return dataclasses.replace(
-            found, outer=eqn, source=found.source or here.source, iterations=found.iterations * times
+            found,
+            outer=eqn,
+            source=found.source or here.source,
+            iterations=found.iterations * times,
         )
 
     def _branched(self, eqn: Any, i: int, here: Origin) -> Origin:

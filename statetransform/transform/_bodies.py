@@ -14,9 +14,9 @@ import jax
 from .._core.arguments import NO_SELF, hide_self
 from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
-from .._core.jaxcompat import typeof
+from .._core.jaxcompat import runs_directly, typeof
 from .._core.kept import cache_of
-from .._core.stage import Call, Record, is_staging
+from .._core.stage import Call, Record
 from .._core.state import State, show_types
 from .._core.wrapper import unbound
 
@@ -105,7 +105,7 @@ def run(found: Sequence[Call], way: Hashable, whole: Callable[..., Any], *operan
       *operands: the values.
     """
     records = [call.record for call in found]
-    if is_staging() or any(record.structure is None for record in records):
+    if not runs_directly() or any(record.structure is None for record in records):
         return whole(*operands)
     kept = records[0].kept
     try:

@@ -87,7 +87,7 @@ class Jitted(Transformed):
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._store.traces.log
+        return self._store.traces.log.of(self._fun)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""

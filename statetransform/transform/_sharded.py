@@ -10,7 +10,7 @@ import jax
 
 from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
-from .._core.find import selects, walk
+from .._core.find import global_objects, selects, walk
 from .._core.frame import Frame, read
 from .._core.jaxcompat import varying_axes
 from .._core.lift import Lift, Staged
@@ -116,7 +116,7 @@ class _OnShards:
         """The states that `state_specs` speaks of, those of a kind that can be found among them."""
         found = dict(self._specs)
         if self._kinds:
-            for _, _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT):
+            for _, _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
                 if not state.static:
                     found.setdefault(state, self._spec_of(state))
         return found
