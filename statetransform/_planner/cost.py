@@ -1,0 +1,99 @@
+"""What an equation costs: which ones are views, which ones are fused, their operations, and what they need inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.extend.core as jex
+
+from .._analysis.flops import jaxpr_flops
+from .._analysis.sizes import nbytes
+from .._analysis.walk import inner_jaxprs
+from .._core import jaxcompat
+
+VIEWS = frozenset(
+    ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "copy", "copy_p", "name", "iota", "empty",
+     "empty2", "stop_gradient", "pvary", "sharding_constraint", "create_token", "full", "random_wrap", "random_unwrap")
+)  # fmt: skip
+# Computes each element of the output from the elements at the same place.
+ELEMENTWISE = frozenset(
+    ("add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "square", "sqrt",
+     "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+     "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv",
+     "select_n", "convert_element_type", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "floor",
+     "ceil", "round", "rem", "clamp", "is_finite", "add_any", "one_minus_square", "real", "imag", "conj",
+     "complex", "nextafter", "mul_add", "reduce_precision", "random_bits_", "slice", "pad")
+)  # fmt: skip
+REDUCTIONS = frozenset(
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
+)
+# Scratch in units of the largest operand, measured on the CPU at small sizes.
+_SCRATCH = {"select_and_scatter_add": 2.0, "reduce_window": 0.0, "sort": 1.0, "cumsum": 1.0}
+
+
+def is_view(eqn: Any) -> bool:
+    """Whether the results take no memory of their own."""
+    return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
+
+
+def operations(eqn: Any) -> float:
+    """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
+    counted = jaxpr_flops(_Single([eqn])).operations
+    moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
+    return counted + moved
+
+
+class _Single:
+    """As much of a jaxpr as `jaxpr_flops` reads."""
+
+    def __init__(self, eqns: list[Any]) -> None:
+        self.eqns = eqns
+
+
+def scratch(eqn: Any) -> int:
+    """Bytes that an equation needs inside: what one run of a body has alive at once, and what kernels need."""
+    most = 0
+    for inner in inner_jaxprs(eqn):
+        most = max(most, _peak_inside(inner.jaxpr))
+    factor = _SCRATCH.get(eqn.primitive.name)
+    if factor:
+        most += int(factor * max((nbytes(v.aval) for v in eqn.invars), default=0))
+    if eqn.primitive.name == "conv_general_dilated":
+        most += _convolution(eqn)
+    return most
+
+
+def _convolution(eqn: Any) -> int:
+    # Convolutions that the CPU's library does not take are run over patches.
+    dilated = any(d != 1 for d in (*eqn.params["lhs_dilation"], *eqn.params["rhs_dilation"]))
+    lhs, rhs = (nbytes(v.aval) for v in eqn.invars)
+    return lhs + rhs if dilated or rhs > lhs // 2 else 0
+
+
+def _peak_inside(jaxpr: Any) -> int:
+    body = jaxcompat.opened(jaxpr)
+    last: dict[Any, int] = {}
+    for t, eqn in enumerate(body.eqns):
+        for atom in eqn.invars:
+            if not isinstance(atom, jex.Literal):
+                last[atom] = t
+    ends = len(body.eqns)
+    for atom in body.outvars:
+        if not isinstance(atom, jex.Literal):
+            last[atom] = ends
+    now, most, dying = 0, 0, {}
+    users: dict[Any, int] = {}
+    for eqn in body.eqns:
+        for atom in eqn.invars:
+            if not isinstance(atom, jex.Literal):
+                users[atom] = users.get(atom, 0) + 1
+    for t, eqn in enumerate(body.eqns):
+        for var in eqn.outvars:
+            fused = eqn.primitive.name in ELEMENTWISE and users.get(var, 0) == 1 and last.get(var) != ends
+            size = 0 if fused or is_view(eqn) else nbytes(var.aval)
+            if var in last:
+                now += size
+                dying.setdefault(last[var], []).append(size)
+        most = max(most, now + scratch(eqn))
+        now -= sum(dying.pop(t, ()))
+    return most
