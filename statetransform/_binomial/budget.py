@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 
 from .._analysis.sizes import format_bytes, parse_bytes
+from .._core.errors import BudgetError
 from . import plan
 
 logger = logging.getLogger("statetransform")
@@ -127,7 +128,7 @@ class MemoryBudget:
           carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
 
         Raises:
-          ValueError: nothing fits; the message says what the least possible is.
+          BudgetError: nothing fits; the message says what the least possible is.
         """
         make = lambda k, block: Choice(n, k, block, carry_bytes, residual_bytes, self.bytes)
         fitting = [make(k, block) for k, block in _candidates(n, self.bytes, carry_bytes, residual_bytes)]
@@ -135,11 +136,13 @@ class MemoryBudget:
             least = make(0, 1).bytes
             if n is not None:
                 least = min(least, make(0, n).bytes)
-            raise ValueError(
+            raise BudgetError(
                 f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
                 f"({format_bytes(least)}): a sweep works on {_WORKING} carries of {format_bytes(carry_bytes)}, and the "
                 f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
-                "carry smaller."
+                "carry smaller.",
+                least=least,
+                necessary=least,
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         self.choices.append(best)

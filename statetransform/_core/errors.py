@@ -192,3 +192,17 @@ class StateAxisError(StateTransformError, ValueError):
             "Pass it as an argument, or list it: `state_axes={rng: None}` draws the same numbers in all lanes, "
             "`state_axes={rng: 0}` expects one key per lane."
         )
+
+
+class BudgetError(StateTransformError, ValueError):
+    """A budget of memory that cannot be met.
+
+    Attributes:
+      least: the fewest bytes for which a plan was found.
+      necessary: the fewest bytes that are proved to be necessary.
+    """
+
+    def __init__(self, message: str, *, least: int | None = None, necessary: int | None = None) -> None:
+        super().__init__(message)
+        self.least: int | None = least
+        self.necessary: int | None = necessary

@@ -12,8 +12,10 @@ import jax
 from .._analysis.check import check_policy
 from .._analysis.policy import Policy, names_of
 from .._analysis.remat import checkpointed
+from .._binomial.budget import MemoryBudget
 from .._core.lift import Staged
 from .._core.wrapper import decorate
+from .._planner.differentiate import planned
 from ._classes import with_methods
 
 P = ParamSpec("P")
@@ -116,7 +118,8 @@ def checkpoint(
             "Python decides in `static_argnums` or `static_argnames`, and compute what depends on constants only "
             "under `jax.ensure_compile_time_eval()`."
         )
-    check_policy(policy)
+    if not isinstance(policy, MemoryBudget):
+        check_policy(policy)
     options = {
         "prevent_cse": prevent_cse,
         "policy": policy,
@@ -163,6 +166,9 @@ class _Around:
             if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
+            if isinstance(self._policy, MemoryBudget):
+                # Of the results, what is written to states rarely has a cotangent.
+                return planned(body, self._policy.bytes, (True, False, False))(*args, **kwargs)
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
             # Names in a policy are looked for in the jaxpr.
             is_checked = isinstance(self._policy, Policy) or names_of(self._policy)
