@@ -73,12 +73,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryBudget:
-    """The memory that a loop may use to remember its steps: `scan(..., checkpoint=st.MemoryBudget("2GiB"))`.
+    """The memory that a loop or a function may use to remember what its gradient needs.
+
+    `scan(..., checkpoint=st.MemoryBudget("2GiB"))` is about the steps of a loop,
+    `checkpoint(f, policy=st.MemoryBudget("2GiB"))`, also spelled `policies.fit("2GiB")`, about the intermediates of any
+    function that are alive at the same time.
 
     The loop stores as many carries, and residuals of as many steps, as fit, such that the fewest steps are computed
     again. With enough memory it is the plain scan.
 
-    Counted are the stored carries, the recorded residuals, and the five carries at work in a sweep (present, next and
+    For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep (present, next and
     initial carry, and two cotangents). Not counted are the loop's arguments and results, their cotangents, and what a
     step needs for itself beyond its residuals.
 

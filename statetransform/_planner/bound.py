@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from .graph import Graph
+from .simulate import reused
 
 
 def least_bytes(graph: Graph) -> tuple[int, int | None]:
@@ -16,8 +17,7 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     for i, node in enumerate(graph.nodes):
         need = sum(graph.sizes[v] for v in {*node.inputs, *node.outputs})
         if node.is_inplace:
-            largest = max((graph.sizes[v] for v in node.outputs), default=0)
-            need -= max((graph.sizes[v] for v in node.inputs if graph.sizes[v] <= largest), default=0)
+            need -= reused(graph, node, node.inputs)
         if need > best:
             best, which = need, i
     return best, which

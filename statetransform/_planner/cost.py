@@ -22,13 +22,17 @@ ELEMENTWISE = frozenset(
      "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv",
      "select_n", "convert_element_type", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "floor",
      "ceil", "round", "rem", "clamp", "is_finite", "add_any", "one_minus_square", "real", "imag", "conj",
-     "complex", "nextafter", "mul_add", "reduce_precision", "random_bits_", "slice", "pad")
+     "complex", "nextafter", "mul_add", "reduce_precision", "slice", "pad")
 )  # fmt: skip
 REDUCTIONS = frozenset(
     ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
 )
+# These may write into the buffers of operands that die.
+INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
+# Within loops these work in the buffers of their operands.
+_ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
 # Scratch in units of the largest operand, measured on the CPU at small sizes.
-_SCRATCH = {"select_and_scatter_add": 2.0, "reduce_window": 0.0, "sort": 1.0, "cumsum": 1.0}
+_SCRATCH = {"select_and_scatter_add": 2.0, "reduce_window": 0.0, "sort": 1.0, "cumsum": 1.0, "random_bits": 3.0}
 
 
 def is_view(eqn: Any) -> bool:
@@ -57,7 +61,7 @@ def scratch(eqn: Any) -> int:
         most = max(most, _peak_inside(inner.jaxpr))
     factor = _SCRATCH.get(eqn.primitive.name)
     if factor:
-        most += int(factor * max((nbytes(v.aval) for v in eqn.invars), default=0))
+        most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
     if eqn.primitive.name == "conv_general_dilated":
         most += _convolution(eqn)
     return most
@@ -90,7 +94,7 @@ def _peak_inside(jaxpr: Any) -> int:
     for t, eqn in enumerate(body.eqns):
         for var in eqn.outvars:
             fused = eqn.primitive.name in ELEMENTWISE and users.get(var, 0) == 1 and last.get(var) != ends
-            size = 0 if fused or is_view(eqn) else nbytes(var.aval)
+            size = 0 if fused or is_view(eqn) or eqn.primitive.name in _ALIASES else nbytes(var.aval)
             if var in last:
                 now += size
                 dying.setdefault(last[var], []).append(size)

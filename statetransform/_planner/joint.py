@@ -212,7 +212,7 @@ class _Builder:
             cost=sum(map(cost.operations, eqns)),
             scratch=max(map(cost.scratch, eqns)),
             is_backward=self.is_backward[group[-1]],
-            is_inplace=names <= cost.ELEMENTWISE,
+            is_inplace=names <= cost.ELEMENTWISE or names <= cost.INPLACE,
             eqns=eqns,
         )
 

@@ -202,6 +202,18 @@ def _empty(node: Any) -> Any:
     return dataclasses.replace(node, inputs=(), outputs=node.outputs[:0])
 
 
+def closed_of(staged: Any) -> tuple[Any, int]:
+    """The closed jaxpr of a staged function, auxiliary outputs last, and how many outputs are not auxiliary."""
+    count: list[int] = []
+
+    def both(*xs: Any) -> list[Any]:
+        out, aux = staged.fun(*xs)
+        count.append(len(out))
+        return [*out, *aux]
+
+    return jax.make_jaxpr(both)(*staged.inputs), count[-1]
+
+
 class Version:
     """The function in one form, with its graph and its solver.
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from .graph import Graph
+from .graph import Graph, Node
 
 
 class InvalidPlanError(ValueError):
@@ -67,10 +67,20 @@ def profile(
         if node.scratch:
             live[t] += node.scratch
         if node.is_inplace and t in dying:
-            largest = max((sizes[v] for v in node.outputs), default=0)
-            given = [sizes[v] for v in node.inputs if v in dying[t] and sizes[v] <= largest]
-            live[t] -= max(given, default=0)
+            live[t] -= reused(graph, node, dying[t])
     return live
+
+
+def reused(graph: Graph, node: Node, dying: Collection[int]) -> int:
+    """Bytes of the inputs that die here whose buffers the outputs take: each output takes one that is not larger."""
+    sizes = graph.sizes
+    given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
+    total = 0
+    for size in sorted((sizes[v] for v in node.outputs), reverse=True):
+        fitting = next((k for k, other in enumerate(given) if other <= size), None)
+        if fitting is not None:
+            total += given.pop(fitting)
+    return total
 
 
 def peak(graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()) -> int:
