@@ -16,7 +16,7 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     best, which = 0, None
     for i, node in enumerate(graph.nodes):
         need = sum(graph.sizes[v] for v in {*node.inputs, *node.outputs})
-        if node.is_inplace:
+        if node.inplace:
             need -= reused(graph, node, node.inputs)
         if need > best:
             best, which = need, i

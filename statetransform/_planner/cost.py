@@ -31,13 +31,31 @@ REDUCTIONS = frozenset(
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
 _ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
-# Scratch in units of the largest operand, measured on the CPU at small sizes.
-_SCRATCH = {"select_and_scatter_add": 2.0, "reduce_window": 0.0, "sort": 1.0, "cumsum": 1.0, "random_bits": 3.0}
+# Scratch in units of the largest operand or result, each measured alone on the CPU.
+_SCRATCH = {
+    "select_and_scatter_add": 5.5,
+    "cumsum": 1.1, "cumprod": 1.1, "cummax": 1.1, "cummin": 1.1, "cumlogsumexp": 2.2,
+    "random_bits": 3.0,
+    "cholesky": 1.0, "triangular_solve": 1.0,
+}  # fmt: skip
 
 
 def is_view(eqn: Any) -> bool:
     """Whether the results take no memory of their own."""
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
+
+
+def count_inplace(eqns: Any) -> int:
+    """How many of the first outputs may take the buffers of operands that die."""
+    names = {eqn.primitive.name for eqn in eqns}
+    last = eqns[-1]
+    if names <= ELEMENTWISE or names <= INPLACE:
+        return len(last.outvars)
+    if names == {"scan"}:  # what is carried
+        body = jaxcompat.opened(last.params["jaxpr"])
+        pairs = zip(last.outvars, body.outvars, strict=True)
+        return sum(len(outer.aval.shape) == len(inner.aval.shape) for outer, inner in pairs)
+    return 0
 
 
 def operations(eqn: Any) -> float:
@@ -62,16 +80,32 @@ def scratch(eqn: Any) -> int:
     factor = _SCRATCH.get(eqn.primitive.name)
     if factor:
         most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
-    if eqn.primitive.name == "conv_general_dilated":
-        most += _convolution(eqn)
-    return most
+    rule = _RULES.get(eqn.primitive.name)
+    return most + (rule(eqn) if rule else 0)
 
 
 def _convolution(eqn: Any) -> int:
-    # Convolutions that the CPU's library does not take are run over patches.
-    dilated = any(d != 1 for d in (*eqn.params["lhs_dilation"], *eqn.params["rhs_dilation"]))
+    """Copies of operands whose dimensions are not in the order that the library takes, as in gradients of weights."""
     lhs, rhs = (nbytes(v.aval) for v in eqn.invars)
-    return lhs + rhs if dilated or rhs > lhs // 2 else 0
+    numbers = eqn.params["dimension_numbers"]
+    if numbers.lhs_spec[0] != 0:
+        return lhs + rhs + nbytes(eqn.outvars[0].aval)
+    return rhs if numbers.rhs_spec[0] < numbers.rhs_spec[1] and numbers.rhs_spec[0] else 0
+
+
+def _dot(eqn: Any) -> int:
+    """Copies of operands whose batch dimensions do not lead."""
+    _, batch = eqn.params["dimension_numbers"]
+    copied = [v for v, dims in zip(eqn.invars, batch, strict=True) if tuple(dims) != tuple(range(len(dims)))]
+    return sum(nbytes(v.aval) for v in copied)
+
+
+def _scatter(eqn: Any) -> int:
+    operand, indices = (nbytes(v.aval) for v in eqn.invars[:2])
+    return 5 * operand if indices >= operand else 0
+
+
+_RULES = {"conv_general_dilated": _convolution, "dot_general": _dot, "scatter-add": _scatter, "scatter_add": _scatter}
 
 
 def _peak_inside(jaxpr: Any) -> int:

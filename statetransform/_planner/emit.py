@@ -19,6 +19,11 @@ from .joint import Joint
 from .simulate import lifetimes, split_of
 
 
+# A barrier stands after so many runs at the latest. Without any, compilers reorder long stretches, and compute
+# cheap values again in each consumer, which keeps what these are made of alive.
+_STRETCH = 10
+
+
 class Emitted:
     """A plan as two functions.
 
@@ -43,7 +48,9 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, ())
-        for i in self._sequence[: self._split]:
+        for t, i in enumerate(self._sequence[: self._split]):
+            if t and t % _STRETCH == 0:
+                run.tie(self._alive(t), [])
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
@@ -71,21 +78,31 @@ class Emitted:
         for i in sequence[self._split :]:
             is_again.append(i in done)
             done.add(i)
-        starts = [
-            self._split + t for t, again in enumerate(is_again) if again and (t == 0 or not is_again[t - 1])
-        ]
+        starts, since = [], 0
+        for t, again in enumerate(is_again):
+            since += 1
+            if (again and (t == 0 or not is_again[t - 1])) or since >= _STRETCH:
+                starts.append(self._split + t)
+                since = 0
         found: dict[int, tuple[list[Any], list[Any]]] = {}
         fresh: set[int] = set()  # results of the backward pass that no barrier has seen
         ordered = sorted(starts)
         for n, start in enumerate(ordered):
             before = ordered[n - 1] if n else self._split
             fresh = {v for i in sequence[before:start] for v in graph.nodes[i].outputs if v in graph.gradients}
-            alive = [v for v, first, last in self._lives if first < start <= last and v not in graph.gradients]
-            values = [joint.variables[v] for v in sorted({*alive, *fresh})]
+            seen = [joint.variables[v] for v in sorted(fresh)]
+            alive = self._alive(start)
+            values = [*alive, *[var for var in seen if var not in alive]]
             end = ordered[n + 1] if n + 1 < len(ordered) else len(sequence)
             given = [a for t in range(start, end) if is_again[t - self._split] for a in self._anchors(sequence[t])]
             found[start] = values, list(dict.fromkeys(given))
         return found
+
+    def _alive(self, start: int) -> list[Any]:
+        """The variables of the values that are computed before a run and used by it or behind it."""
+        joint = self._joint
+        found = {v for v, first, last in self._lives if first < start <= last and v not in joint.graph.gradients}
+        return [joint.variables[v] for v in sorted(found)]
 
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""

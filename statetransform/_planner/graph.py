@@ -21,7 +21,7 @@ class Node:
       cost: arithmetic operations.
       scratch: bytes that it needs inside, besides inputs and outputs.
       is_backward: whether it depends on the cotangents.
-      is_inplace: whether an output may take the buffer of an input that dies here.
+      inplace: the outputs that may take the buffer of an input that dies here.
       eqns: what it stands for.
     """
 
@@ -30,7 +30,7 @@ class Node:
     cost: float = 1.0
     scratch: int = 0
     is_backward: bool = False
-    is_inplace: bool = False
+    inplace: tuple[int, ...] = ()
     eqns: tuple[Any, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 

@@ -17,7 +17,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
-from .._analysis.rewrite import inlined
+from .._analysis.rewrite import evaluate, inlined, rewrite
 from .._analysis.sizes import nbytes
 from .._core import jaxcompat
 from . import cost
@@ -110,10 +110,19 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
 
 def build(closed: Any, pattern: Pattern) -> Joint:
     """The graph of the gradient of a function."""
-    flat = inlined(joint_step(closed, pattern))
+    flat = inlined(rewrite(inlined(joint_step(closed, pattern)), _open_rules))
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
     return _Builder(jaxpr, n_inputs, n_outputs).joint(consts)
+
+
+def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
+    """Functions with rules of their own are run as they are: nothing differentiates them once more."""
+    del source
+    inner = eqn.params.get("call_jaxpr")
+    if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call") or inner is None:
+        return None
+    return evaluate(jaxcompat.opened(inner), jaxcompat.consts_of(inner), inputs, _open_rules)
 
 
 class _Builder:
@@ -212,7 +221,7 @@ class _Builder:
             cost=sum(map(cost.operations, eqns)),
             scratch=max(map(cost.scratch, eqns)),
             is_backward=self.is_backward[group[-1]],
-            is_inplace=names <= cost.ELEMENTWISE or names <= cost.INPLACE,
+            inplace=tuple(outputs[: cost.count_inplace(eqns)]),
             eqns=eqns,
         )
 

@@ -66,7 +66,7 @@ def profile(
         node = nodes[i]
         if node.scratch:
             live[t] += node.scratch
-        if node.is_inplace and t in dying:
+        if node.inplace and t in dying:
             live[t] -= reused(graph, node, dying[t])
     return live
 
@@ -76,7 +76,7 @@ def reused(graph: Graph, node: Node, dying: Collection[int]) -> int:
     sizes = graph.sizes
     given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
     total = 0
-    for size in sorted((sizes[v] for v in node.outputs), reverse=True):
+    for size in sorted((sizes[v] for v in node.inplace), reverse=True):
         fitting = next((k for k, other in enumerate(given) if other <= size), None)
         if fitting is not None:
             total += given.pop(fitting)
