@@ -14,7 +14,8 @@ from .simulate import reused
 def least_bytes(graph: Graph) -> tuple[int, int | None]:
     """Bytes that are necessary, and the node that needs them."""
     best, which = 0, None
-    for i, node in enumerate(graph.nodes):
+    for i in sorted(graph.needed):
+        node = graph.nodes[i]
         need = sum(graph.sizes[v] for v in {*node.inputs, *node.outputs})
         if node.inplace:
             need -= reused(graph, node, node.inputs)
@@ -39,12 +40,13 @@ def _choices(graph: Graph) -> list[tuple[float, float]]:
     """For each forward node that the backward pass needs: its work, and the fewest bytes that can spare it."""
     used_behind: set[int] = set()
     lazy_of: dict[int, set[int]] = {}
-    for node in reversed(graph.nodes):
+    for i in graph.needed:
+        node = graph.nodes[i]
         if node.is_backward:
             used_behind.update(node.inputs)
     for i in reversed(range(len(graph.nodes))):
         node = graph.nodes[i]
-        if node.is_backward or i in graph.primal:
+        if node.is_backward or i in graph.primal or i not in graph.needed:
             continue
         # What is only there for the backward pass may be held instead of what it is made of.
         for v in node.inputs:

@@ -83,7 +83,17 @@ class Graph:
     @functools.cached_property
     def cost(self) -> float:
         """The operations of plain differentiation."""
-        return sum(node.cost for node in self.nodes)
+        return self.cost_of(sorted(self.needed))
+
+    @functools.cached_property
+    def needed(self) -> frozenset[int]:
+        """The nodes that results, gradients or effects depend on."""
+        wanted, found = {*self.results, *self.gradients}, set()
+        for i in reversed(range(len(self.nodes))):
+            if i in self.pinned or not wanted.isdisjoint(self.nodes[i].outputs):
+                found.add(i)
+                wanted.update(self.nodes[i].inputs)
+        return frozenset(found)
 
     def cost_of(self, sequence: tuple[int, ...] | list[int]) -> float:
         """The operations of a sequence of nodes."""

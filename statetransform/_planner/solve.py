@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from . import exact
 from .blocks import Blocks, backward_part
 from .chain import Chain
 from .fill import filled
@@ -70,6 +71,8 @@ class Solver:
             return self.plain
         if budget not in self._found:
             plans = [plan for count in self._counts() for plan in self._by_chain(count, budget)]
+            if len(self.graph.nodes) <= exact.LARGEST and (found := exact.best(self.graph, budget)) is not None:
+                plans.append(self.rated(found[1]))
             self._found[budget] = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
         return self._found[budget]
 
