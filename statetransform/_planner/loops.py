@@ -7,7 +7,7 @@ a few versions of the function, in which the scans that remember much share a pa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,6 @@ from .._analysis.rewrite import evaluate
 from .._binomial.budget import MemoryBudget
 from .._binomial.execute import scan as binomial_scan
 from .._core import jaxcompat
-
-_SHARES = (0.9, 0.7, 0.5, 0.35, 0.2, 0.1)
-
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -37,24 +34,7 @@ def _can_open(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and eqn.params["length"] > 2 and not eqn.effects
 
 
-def opened_loops(closed: Any, budget: int) -> Iterator[Opened]:
-    """Versions of a function for a budget, without those that equal another."""
-    count = len(scans_in(closed))
-    seen: set[tuple[Any, ...]] = set()
-    if not count:
-        return
-    for share in _SHARES:
-        size = max(int(budget * share / count), 1)
-        version = _with_budget(closed, size)
-        if version is not None and version.key not in seen:
-            seen.add(version.key)
-            yield version
-    version = _with_steps(closed)
-    if version is not None and version.key not in seen:
-        yield version
-
-
-def _with_budget(closed: Any, size: int) -> Opened | None:
+def with_budget(closed: Any, size: int) -> Opened | None:
     """With at most so many bytes for each loop; None if one of them cannot do with that."""
     chosen: list[Any] = []
 
@@ -71,7 +51,7 @@ def _with_budget(closed: Any, size: int) -> Opened | None:
         return None
 
 
-def _with_steps(closed: Any) -> Opened | None:
+def with_steps(closed: Any) -> Opened:
     """With each step recomputed from its carry."""
     step = lambda body: jax.checkpoint(body, prevent_cse=False)
     run = lambda eqn, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +21,17 @@ from .._core import jaxcompat
 from . import bound
 from .emit import Emitted, whole
 from .joint import Joint, Pattern, build, joint_step
-from .loops import opened_loops
+from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
 
 logger = logging.getLogger("statetransform")
 
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+# What share of the budget goes to the loops of a function.
+_SHARES = (0.85, 0.5, 0.25)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +95,7 @@ class Planner:
         self.closed = closed
         self._versions: dict[Pattern, list[Version]] = {}
         self._plain: dict[Pattern, int | None] = {}
+        self._opened_for: dict[int, Opened | None] = {}
 
     def versions(self, pattern: Pattern) -> list[Version]:
         """The function with its loops opened to various degrees, the plain one first."""
@@ -119,14 +125,30 @@ class Planner:
         first = self.versions(pattern)[0]
         if first.solver.plain.bytes <= budget:
             return []
-        found = []
-        for closed in opened_loops(self.closed, budget):
-            known = next((v for v in self.versions(pattern) if v.key == str(closed.key)), None)
-            if known is None:
-                known = Version(closed.jaxpr, pattern, str(closed.key))
-                self.versions(pattern).append(known)
-            found.append(known)
-        return found
+        if not scans_in(self.closed):
+            return []
+        found = {}
+        for share in _SHARES:
+            size = _rounded(budget * share / len(scans_in(self.closed)))
+            if size not in self._opened_for:
+                self._opened_for[size] = with_budget(self.closed, size)
+            opened = self._opened_for[size]
+            if opened is not None:
+                found[opened.key] = opened
+        steps = self._steps
+        found[steps.key] = steps
+        return [self._version(pattern, opened) for opened in found.values()]
+
+    @functools.cached_property
+    def _steps(self) -> Opened:
+        return with_steps(self.closed)
+
+    def _version(self, pattern: Pattern, opened: Opened) -> Version:
+        known = next((v for v in self.versions(pattern) if v.key == str(opened.key)), None)
+        if known is None:
+            known = Version(opened.jaxpr, pattern, str(opened.key))
+            self.versions(pattern).append(known)
+        return known
 
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""
@@ -187,6 +209,11 @@ class Planner:
         _, plan = self.least(pattern)
         size, operation, source = self.necessary(pattern)
         return Shortage(plan.bytes, min(size, plan.bytes), operation, source)
+
+
+def _rounded(size: float) -> int:
+    """A size from a grid, so that budgets close to each other share the same loops."""
+    return max(int(1.1 ** math.floor(math.log(max(size, 1.0), 1.1))), 1)
 
 
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
