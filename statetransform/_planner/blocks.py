@@ -126,7 +126,25 @@ class Blocks:
             if own and max(own) >= 0:
                 where = min(where, max(own))
             found[i] = where
+        self._delay(found)
         return found
+
+    def _delay(self, found: dict[int, int]) -> None:
+        """Moves backward nodes that need no forward value to where they are used, if that holds nothing for longer."""
+        graph = self.graph
+        users: dict[int, list[int]] = {}
+        for i in found:
+            for v in graph.nodes[i].inputs:
+                users.setdefault(v, []).append(i)
+        for i in sorted(found, reverse=True):
+            node = graph.nodes[i]
+            using = [found[u] for v in node.outputs for u in users.get(v, ())]
+            if not using or i in graph.pinned or any(v in self._at for v in node.inputs):
+                continue
+            where = max(using)
+            longer = [v for v in node.inputs if not any(u != i and found[u] <= where for u in users[v])]
+            if where < found[i] and self.size(longer) <= self.size(node.outputs):
+                found[i] = where
 
     def _assign(self) -> None:
         graph = self.graph

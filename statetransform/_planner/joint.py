@@ -166,13 +166,16 @@ class _Builder:
             for root in self._roots_of(self.eqns[t].invars):
                 users.setdefault(root, []).append(t)
         kept = set(self._roots_of(self.jaxpr.outvars))
+        lazy = self._lazy()
         into: dict[int, int] = {}
         for t in worked:
             eqn = self.eqns[t]
             if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
                 continue
             using = users.get(eqn.outvars[0], [])
-            if len(using) == 1 and self._is_fused(t, using[0]):
+            if len(using) != 1:
+                continue
+            if self._is_fused(t, using[0]) or (t in lazy and self._is_better_later(t, using[0])):
                 into[t] = using[0]
         groups: dict[int, list[int]] = {}
         for t in worked:
@@ -185,6 +188,26 @@ class _Builder:
     def _is_fused(self, t: int, user: int) -> bool:
         name = self.eqns[user].primitive.name
         return self.is_backward[t] == self.is_backward[user] and name in cost.ELEMENTWISE | cost.REDUCTIONS
+
+    def _lazy(self) -> set[int]:
+        """The forward equations that only the backward pass needs."""
+        needed = {atom for atom in self.jaxpr.outvars[: self.n_outputs] if not isinstance(atom, jex.Literal)}
+        found = set()
+        for t in reversed(range(len(self.eqns))):
+            eqn = self.eqns[t]
+            if not needed.isdisjoint(eqn.outvars) or eqn.effects:
+                needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
+            elif not self.is_backward[t]:
+                found.add(t)
+        return found
+
+    def _is_better_later(self, t: int, user: int) -> bool:
+        """Whether to hold what an equation is made of takes no more than to hold its result."""
+        name = self.eqns[user].primitive.name
+        if not self.is_backward[user] or name not in cost.ELEMENTWISE | cost.REDUCTIONS:
+            return False
+        inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
+        return inputs <= nbytes(self.eqns[t].outvars[0].aval)
 
     def joint(self, consts: Sequence[Any]) -> Joint:
         groups = self._groups()

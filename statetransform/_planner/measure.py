@@ -181,24 +181,35 @@ class Planner:
         plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain, 1.0)
-        offer = self.plan(pattern, budget)
+        # Where the compiler needs more than the simulator sees, it will for the plan, too.
+        ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
+        target = int(budget * max(ratio, 0.8))
+        offer = self.plan(pattern, target)
+        if offer is None:
+            target = budget
+            offer = self.plan(pattern, budget)
         if offer is None:
             return self._shortage(pattern)
         if plain is None and offer[0] is first and offer[1] == first.solver.plain:
             return Decision(None, offer[1].bytes, None, 1.0)
         best = self._compiled(*offer, first)
-        if best.compiled is None:
-            return best
-        if best.compiled > budget or (best.compiled < 0.9 * budget and best.cost > 1.0 + 1e-9):
-            target = int(offer[1].bytes * budget / max(best.compiled, 1) * (0.985 if best.compiled > budget else 0.97))
-            target = min(target, 2 * budget)
-            again = self.plan(pattern, target)
-            if again is None and best.compiled > budget:
-                again = self.least(pattern)
-            if again is not None and again[1].sequence != offer[1].sequence:
-                other = self._compiled(*again, first)
-                best = min((best, other), key=lambda d: _rank(d, budget))
+        again = self._again(pattern, budget, target, offer[1], best)
+        if again is not None and again[1].sequence != offer[1].sequence:
+            other = self._compiled(*again, first)
+            best = min((best, other), key=lambda d: _rank(d, budget))
         return best
+
+    def _again(
+        self, pattern: Pattern, budget: int, target: int, plan: Plan, found: Decision
+    ) -> tuple[Version, Plan] | None:
+        """Another plan, when the compiler says that there is too little memory, or more than was thought."""
+        if found.compiled is None:
+            return None
+        if found.compiled > budget:
+            again = self.plan(pattern, int(plan.bytes * budget / found.compiled * 0.98))
+            return self.least(pattern) if again is None else again
+        room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
+        return self.plan(pattern, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
 
     def _compiled(self, version: Version, plan: Plan, first: Version) -> Decision:
         emitted = Emitted(version.joint, plan.sequence)

@@ -10,6 +10,7 @@ from .chain import Chain
 from .fill import filled
 from .graph import Graph
 from .simulate import peak, pruned
+from .tidy import tidied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,11 @@ class Solver:
     def rated(self, sequence: list[int] | tuple[int, ...]) -> Plan:
         """A sequence without what nothing needs, and its figures."""
         kept = pruned(self.graph, sequence)
-        return Plan(tuple(kept), peak(self.graph, kept), self.graph.cost_of(kept))
+        better = tidied(self.graph, kept)
+        size, other = peak(self.graph, kept), peak(self.graph, better)
+        if other < size:
+            kept, size = better, other
+        return Plan(tuple(kept), size, self.graph.cost_of(kept))
 
     def _counts(self) -> list[int]:
         n = len(self.graph.primal)
