@@ -1,7 +1,7 @@
 """Budgets against hand policies: which one fits, at how many operations, and how far from what is proved necessary.
 
-    python benchmarks/budget.py --only mlp8,rnn_scan --budgets 0.5,0.25
-    python benchmarks/budget.py --every 4 --no-hand
+python benchmarks/budget.py --only mlp8,rnn_scan --budgets 0.5,0.25
+python benchmarks/budget.py --every 4 --no-hand
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def differs(ours: list[Any], theirs: list[Any]) -> float:
 
 
 def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
-    """Operations over plain that are proved necessary for a budget, the bytes that are, and the equations of the step."""
+    """Operations over plain that are proved necessary for a budget; the bytes that are; the equations of the step."""
     staged = stage(run_layers(program), (program.x, program.ps), {})
     closed, n_outputs = closed_of(staged)
     n_x = len(jax.tree.leaves(program.x))
@@ -214,7 +214,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
             f"honoured by a hand policy {len(by_hand)}, of these not honoured at its operations {len(worse)}: "
             + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
             f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
-            f"operations over the bound: {over(lambda s: s >= 0.35)} at 0.35 and more, {over(lambda s: s < 0.35)} below",
+            f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
         ]
     )
 
@@ -235,7 +235,9 @@ def main() -> None:
         rows += found
         for r in found:
             cell = lambda x: "-" if x is None else f"{x:.3f}"
-            state = "impossible" if r["impossible"] else "none" if r["bytes"] is None else f"{r['bytes'] / r['budget']:.2f}"
+            state = (
+                "impossible" if r["impossible"] else "none" if r["bytes"] is None else f"{r['bytes'] / r['budget']:.2f}"
+            )
             print(
                 f"{name:22} {r['equations']:5} {r['share']:<7} {state:>10}{'!' if r['warned'] else ' '} "
                 f"flops {cell(r['flops'])} bound {cell(r['bound'])} hand {cell(r['hand'])} {r['seconds']:.1f}s",

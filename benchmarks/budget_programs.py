@@ -1,12 +1,13 @@
 """The programs of the budget benchmark: layers in a row, or a body under a scan, with states or without.
 
-Each program is a row of layers `layer(h, p) -> h` between inputs and a loss, so that the hand policies can be applied to all
-in the same way. Sizes are small; what matters is the shape of the computation.
+Each program is a row of layers `layer(h, p) -> h` between inputs and a loss, so that the hand policies can be applied
+to all in the same way. Sizes are small; what matters is the shape of the computation.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,9 @@ def mlp(depth: int, width: int = 32, batch: int = 128, act: Any = jnp.tanh) -> P
 
 def residual(depth: int, width: int = 32, wide: int = 128) -> Program:
     layer = lambda h, p: h + jax.nn.gelu(_norm(h) @ p[0]) @ p[1]
-    return _row(noise(128, width), [(noise(width, wide, seed=i), noise(wide, width, seed=i)) for i in range(depth)], layer)
+    return _row(
+        noise(128, width), [(noise(width, wide, seed=i), noise(wide, width, seed=i)) for i in range(depth)], layer
+    )
 
 
 def _norm(x: Any) -> Any:
@@ -163,7 +166,9 @@ def gnn(depth: int, n: int = 64, edges: int = 256, width: int = 16) -> Program:
         message = jnp.tanh(jnp.concatenate([h[source], h[target]], -1) @ p[0])
         return h + jax.ops.segment_sum(message, target, n) @ p[1]
 
-    return _row(noise(n, width), [(noise(2 * width, width, seed=i), noise(width, width, seed=i)) for i in range(depth)], layer)
+    return _row(
+        noise(n, width), [(noise(2 * width, width, seed=i), noise(width, width, seed=i)) for i in range(depth)], layer
+    )
 
 
 def kalman(steps: int, d: int = 8, is_loop: bool = False) -> Program:
@@ -207,7 +212,7 @@ def spiking(steps: int, width: int = 32, is_loop: bool = True) -> Program:
 def vae(depth: int) -> Program:
     widths = [64 // 2**i for i in range(depth + 1)]
     widths += widths[-2::-1]
-    ps = [noise(a, b, seed=i) for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False))]
+    ps = [noise(a, b, seed=i) for i, (a, b) in enumerate(itertools.pairwise(widths))]
     return _row(noise(256, 64), ps, lambda h, p: jax.nn.softplus(h @ p))
 
 
@@ -225,7 +230,9 @@ def with_average(program: Program, name: str = "mean") -> Program:
 
         return run
 
-    layers = [watched(program.layers[0])] * len(program.layers) if program.is_loop else list(map(watched, program.layers))
+    layers = (
+        [watched(program.layers[0])] * len(program.layers) if program.is_loop else list(map(watched, program.layers))
+    )
     return dataclasses.replace(program, layers=layers, has_state=True)
 
 

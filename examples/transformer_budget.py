@@ -2,9 +2,9 @@
 
     python examples/transformer_budget.py --memory 2MB --layers 4 --out out
 
-The model learns to predict the next letter of a few sentences. `--memory` is what the intermediates of one gradient step may
-take: `policies.fit` decides what is kept and what is computed again. Before the training, the curve of what less memory
-would cost is printed and drawn. Weights, dropout and the count of steps are states.
+The model learns to predict the next letter of a few sentences. `--memory` is what the intermediates of one gradient
+step may take: `policies.fit` decides what is kept and what is computed again. Before the training, the curve of what
+less memory would cost is printed and drawn. Weights, dropout and the count of steps are states.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import statetransform as st
 from statetransform import transform
 
 FACE = {
-    "MemoryBudget", "Param", "RandomState", "State", "StateAxisError", "StateStructureError", "StateTraceError",
+    "BudgetError", "MemoryBudget", "Param", "RandomState", "State", "StateAxisError", "StateStructureError", "StateTraceError",
     "StateTransformError", "Values", "__version__", "schedule", "states", "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {

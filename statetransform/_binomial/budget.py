@@ -82,9 +82,10 @@ class MemoryBudget:
     The loop stores as many carries, and residuals of as many steps, as fit, such that the fewest steps are computed
     again. With enough memory it is the plain scan.
 
-    For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep (present, next and
-    initial carry, and two cotangents). Not counted are the loop's arguments and results, their cotangents, and what a
-    step needs for itself beyond its residuals.
+    For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
+    (present, next and initial carry, and two cotangents). Not counted are the loop's arguments and results, their
+    cotangents, and what a step needs for itself beyond its residuals. For a function, counted are all intermediates
+    and their cotangents, and not its arguments, outputs and gradients.
 
     Args:
       size: bytes, or a text such as "512 MiB" or "2GB".

@@ -96,7 +96,7 @@ class Blocks:
         self.count = len(self.cuts) - 1
 
     def _last_uses(self) -> dict[int, int]:
-        """The last position at which a forward value is used by a forward node, or by a backward one of that position."""
+        """The last position at which a forward value is used, by a forward node or a backward one of that position."""
         last: dict[int, int] = {}
         for i, node in enumerate(self.graph.nodes):
             if node.is_backward:
@@ -283,27 +283,14 @@ class Blocks:
         """Bytes alive, without those of values that are there and not counted."""
         made = {v for i in nodes for v in self.graph.nodes[i].outputs}
         stays = {v for v in end if v in made or v in there}
-        top = profile(_Without(self.graph, there - counted - made), nodes, start=there, end=stays)
+        unseen = there - counted - made
+        top = profile(self.graph, nodes, start=there, end=stays, uncounted=unseen)
         return max(int(top.max(initial=0)), self.size(counted))
 
 
-class _Without:
-    """A graph in which some values weigh nothing."""
-
-    def __init__(self, graph: Graph, values: set[int]) -> None:
-        self.nodes = graph.nodes
-        self.sizes = _Zeroed(graph.sizes, values)
-
-
-class _Zeroed:
-    def __init__(self, sizes: Sequence[int], values: set[int]) -> None:
-        self._sizes, self._values = sizes, values
-
-    def __getitem__(self, v: int) -> int:
-        return 0 if v in self._values else self._sizes[v]
-
-
-def backward_part(graph: Graph, nodes: Sequence[int], held: frozenset[int] | set[int], forward: dict[int, int]) -> list[int]:
+def backward_part(
+    graph: Graph, nodes: Sequence[int], held: frozenset[int] | set[int], forward: dict[int, int]
+) -> list[int]:
     """Backward nodes with what has to be computed for them: primal nodes first, the others just in time."""
     wanted = {v for i in nodes for v in graph.nodes[i].inputs if v in forward and v not in held}
     again = closure(graph, wanted, held)

@@ -1,8 +1,8 @@
 """What is proved: fewer bytes, or less work within some bytes, no plan can do with.
 
 * Every node that has to run needs its inputs and outputs at once.
-* When the forward pass is over, no cotangent is there yet. Of the forward values that the backward pass uses, no more can
-  be held than fit; every other one whose node has run in the forward pass has run in vain, and runs again.
+* When the forward pass is over, no cotangent is there yet. Of the forward values that the backward pass uses, no more
+  can be held than fit; every other one whose node has run in the forward pass has run in vain, and runs again.
 """
 
 from __future__ import annotations

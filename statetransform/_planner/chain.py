@@ -75,7 +75,11 @@ class Chain:
             if i == j:
                 cost = np.full(size, level.cost + level.forward_cost)
             else:
-                cost = level.cost + level.forward_cost + _shifted(self._at(i + 1, j), self._units(level.bytes) + step[i][i + 1])
+                cost = (
+                    level.cost
+                    + level.forward_cost
+                    + _shifted(self._at(i + 1, j), self._units(level.bytes) + step[i][i + 1])
+                )
             cost[: self._units(need)] = np.inf
             offer(cost, -1 - number)
         for k in range(i + 1, j + 1):
@@ -171,8 +175,11 @@ class _Writer:
             for b in range(max(i, self._reached), k):
                 nodes.update(blocks.nodes[b])
         made = {v for n in nodes for v in self._graph.nodes[n].outputs}
-        nodes.update(closure(self._graph, [v for v in kept if v not in made], self._held | made) if nodes else
-                     closure(self._graph, kept, self._held))
+        nodes.update(
+            closure(self._graph, [v for v in kept if v not in made], self._held | made)
+            if nodes
+            else closure(self._graph, kept, self._held)
+        )
         if nodes:
             missing = {v for n in nodes for v in self._graph.nodes[n].inputs if v not in made}
             nodes.update(closure(self._graph, missing, self._held))

@@ -1,9 +1,9 @@
 """A function under a byte budget, with the derivative that the plan gives it.
 
-The function is a `custom_jvp`: undifferentiated it is itself. Its derivative rule knows which inputs are differentiated, and
-guesses which outputs will have cotangents; for these it plans. The forward pass of the plan runs, and the tangent is one
-linear equation: forward mode differentiates the plain function, reverse mode runs the backward pass of the plan. Where
-that is differentiated again, the plain function takes its place.
+The function is a `custom_jvp`: undifferentiated it is itself. Its derivative rule knows which inputs are
+differentiated, and guesses which outputs will have cotangents; for these it plans. The forward pass of the plan runs,
+and the tangent is one linear equation: forward mode differentiates the plain function, reverse mode runs the backward
+pass of the plan. Where that is differentiated again, the plain function takes its place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -157,7 +158,7 @@ class Budgeted:
             )
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
-        """The forward pass of the plan; what it keeps has no tangent, since the linear equation starts from the inputs."""
+        """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
         found = self._decisions[Pattern(moves, self._guess)]
         emitted = found.emitted if isinstance(found, Decision) else None
 
@@ -247,9 +248,7 @@ class Budgeted:
     def _pull(self, pattern: Pattern, primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
         found = self.decision(pattern)
         if isinstance(found, Shortage):
-            raise BudgetError(
-                shortage_message(self._budget, found), least=found.least, necessary=found.necessary
-            )
+            raise BudgetError(shortage_message(self._budget, found), least=found.least, necessary=found.necessary)
         if pattern.outputs == self._guess and found.emitted is not None:
             return jax.jit(found.emitted.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
@@ -279,5 +278,3 @@ def _zero_tangent(x: Any) -> Any:
     if jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return jnp.zeros(np.shape(x), jnp.result_type(x))
     return np.zeros(np.shape(x), jax.dtypes.float0)
-
-

@@ -18,10 +18,10 @@ from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, split_of
 
-
-# A barrier stands after so many runs at the latest. Without any, compilers reorder long stretches, and compute
-# cheap values again in each consumer, which keeps what these are made of alive.
-_STRETCH = 10
+# With a barrier before each run the compiled program has the bytes of the plan to some percent. Without, compilers
+# reorder long stretches, and compute cheap values again in each consumer, which keeps what these are made of alive.
+# Barriers cost compile time, so in long plans there is one for a few runs.
+_BARRIERS = 200
 
 
 class Emitted:
@@ -44,12 +44,13 @@ class Emitted:
         used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         self._lives = lives
+        self._stretch = stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, ())
         for t, i in enumerate(self._sequence[: self._split]):
-            if t and t % _STRETCH == 0:
+            if t and t % self._stretch == 0:
                 run.tie(self._alive(t), [])
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
@@ -60,7 +61,7 @@ class Emitted:
 
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
-        joint, graph = self._joint, self._joint.graph
+        joint = self._joint
         run = _Run(joint, inputs, cotangents)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
         barriers = self._barriers()
@@ -81,7 +82,7 @@ class Emitted:
         starts, since = [], 0
         for t, again in enumerate(is_again):
             since += 1
-            if (again and (t == 0 or not is_again[t - 1])) or since >= _STRETCH:
+            if (again and (t == 0 or not is_again[t - 1])) or since >= self._stretch:
                 starts.append(self._split + t)
                 since = 0
         found: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -121,6 +122,11 @@ class Emitted:
             elif atom in self._joint.views:
                 stack.extend(self._joint.views[atom].invars)
         return sorted(read, key=lambda var: getattr(var.aval, "size", 0))[:1]
+
+
+def stretch_of(sequence: Sequence[int]) -> int:
+    """After how many runs there is a barrier at the latest."""
+    return 1 + len(sequence) // _BARRIERS
 
 
 def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:

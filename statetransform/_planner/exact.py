@@ -24,7 +24,7 @@ def best(graph: Graph, budget: int, most: int = 60_000) -> tuple[float, list[int
     costs: dict[tuple[int, int], float] = {first: 0.0}
     came: dict[tuple[int, int], tuple[tuple[int, int], int | None]] = {}
     order = itertools.count()
-    queue = [(0.0, next(order), first)]
+    queue: list[tuple[float, int, tuple[int, int]]] = [(0.0, next(order), first)]
     inputs = [_mask(node.inputs) for node in graph.nodes]
     outputs = [_mask(node.outputs) for node in graph.nodes]
     free = _mask(graph.free)
@@ -46,8 +46,7 @@ def best(graph: Graph, budget: int, most: int = 60_000) -> tuple[float, list[int
             now = alive | outputs[i]
             if _size(graph, now) + node.scratch <= budget:
                 moves.append((node.cost, (now, seen | outputs[i]), i))
-        for v in _bits(alive & ~free):
-            moves.append((0.0, (alive & ~(1 << v), seen), None))
+        moves += [(0.0, (alive & ~(1 << v), seen), None) for v in _bits(alive & ~free)]
         for extra, after, node in moves:
             if cost + extra < costs.get(after, float("inf")) - 1e-12:
                 costs[after] = cost + extra

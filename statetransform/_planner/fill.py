@@ -1,8 +1,8 @@
 """Improving a plan: values are held longer, where memory is left, instead of being computed again.
 
-Every run of a node but the first could be spared by holding what it computes since its last use. Those that spare the most
-work for the memory and time that they take are taken first, as long as the bytes alive stay within the budget at every
-step between.
+Every run of a node but the first could be spared by holding what it computes since its last use. Those that spare the
+most work for the memory and time that they take are taken first, as long as the bytes alive stay within the budget at
+every step between.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class _Builder:
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
         given = [*jaxpr.constvars, *jaxpr.invars]
-        self.roots.update({var: () for var in given})
+        self.roots.update(dict.fromkeys(given, ()))
         moving = set(jaxpr.invars[n_inputs:])  # the cotangents
         self.is_backward: list[bool] = []
         for eqn in self.eqns:
@@ -228,7 +228,9 @@ class _Builder:
                 sizes.append(0 if var in outputs or var in gradients else nbytes(var.aval))
                 variables.append(var)
             drafts.append((group, dict.fromkeys(outer), made))
-        nodes = tuple(self._node(group, [number[v] for v in outer], [number[v] for v in made]) for group, outer, made in drafts)
+        nodes = tuple(
+            self._node(group, [number[v] for v in outer], [number[v] for v in made]) for group, outer, made in drafts
+        )
         pinned = frozenset(i for i, node in enumerate(nodes) if any(eqn.effects for eqn in node.eqns))
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
@@ -237,7 +239,6 @@ class _Builder:
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)
-        names = {eqn.primitive.name for eqn in eqns}
         return Node(
             tuple(inputs),
             tuple(outputs),

@@ -1,7 +1,7 @@
-"""Loops within a function, opened: the same function with the schedules of `scan(checkpoint=...)` in the place of scans.
+"""Loops within a function, opened: the same function with the schedules of `scan(checkpoint=...)` for its scans.
 
-A plain scan is one operation to the planner, with the residuals of all its steps as one value. For each budget there are
-a few versions of the function, in which the scans that remember much share a part of the budget.
+A plain scan is one operation to the planner, with the residuals of all its steps as one value. For each budget there
+are a few versions of the function, in which the scans that remember much share a part of the budget.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .._analysis.rewrite import evaluate
 from .._binomial.budget import MemoryBudget
 from .._binomial.execute import scan as binomial_scan
 from .._core import jaxcompat
+
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -65,7 +66,10 @@ def _rewritten(closed: Any, run: Any) -> Any:
         del source
         return _scan(eqn, inputs, run) if _can_open(eqn) else None
 
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False)) for v in body.invars]
+    avals = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
+        for v in body.invars
+    ]
     return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from .._analysis.sizes import format_bytes
 from .._core import jaxcompat
 from . import bound
-from .emit import Emitted, whole
+from .emit import Emitted, stretch_of, whole
 from .joint import Joint, Pattern, build, joint_step
 from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
@@ -78,7 +78,8 @@ def temporary_bytes(function: Callable[..., Any], avals: list[Any]) -> int | Non
     options: dict[str, Any] | None = _FAST if jax.default_backend() == "cpu" else None
     try:
         compiled = lowered.compile(compiler_options=options)
-        return int(compiled.memory_analysis().temp_size_in_bytes)
+        found = compiled.memory_analysis()
+        return None if found is None else int(found.temp_size_in_bytes)
     except Exception as error:
         logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
         return None
@@ -181,9 +182,10 @@ class Planner:
         plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain, 1.0)
-        # Where the compiler needs more than the simulator sees, it will for the plan, too.
-        ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
-        target = int(budget * max(ratio, 0.8))
+        # Where the compiler needs more than the simulator sees, it will for a plan without a barrier at each run, too.
+        is_exact = stretch_of(first.joint.graph.plain) == 1
+        ratio = 1.0 if not plain or is_exact else min(first.solver.plain.bytes / plain, 1.0)
+        target = int(budget * max(ratio, 0.85))
         offer = self.plan(pattern, target)
         if offer is None:
             target = budget

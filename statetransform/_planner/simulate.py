@@ -36,8 +36,7 @@ def lifetimes(
     found: list[tuple[int, int, int]] = []
     for t in range(n - 1, -1, -1):
         node = nodes[sequence[t]]
-        for value in node.outputs:
-            found.append((value, t, last.pop(value, t)))
+        found += [(value, t, last.pop(value, t)) for value in node.outputs]
         for value in node.inputs:
             if value not in last:
                 last[value] = t
@@ -49,14 +48,18 @@ def lifetimes(
 
 
 def profile(
-    graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()
+    graph: Graph,
+    sequence: Sequence[int],
+    start: Collection[int] = (),
+    end: Collection[int] = (),
+    uncounted: Collection[int] = (),
 ) -> np.ndarray:
-    """Bytes alive at each step."""
+    """Bytes alive at each step, without those of the uncounted values."""
     n, sizes, nodes = len(sequence), graph.sizes, graph.nodes
     change = np.zeros(n + 1, np.int64)
     dying: dict[int, set[int]] = {}
     for value, first, final in lifetimes(graph, sequence, start, end):
-        size = sizes[value]
+        size = 0 if value in uncounted else sizes[value]
         if size:
             change[max(first, 0)] += size
             change[final + 1] -= size
@@ -152,7 +155,9 @@ def split_of(graph: Graph, sequence: Sequence[int]) -> int:
     return last
 
 
-def closure(graph: Graph, wanted: Iterable[int], held: Collection[int], among: Collection[int] | None = None) -> list[int]:
+def closure(
+    graph: Graph, wanted: Iterable[int], held: Collection[int], among: Collection[int] | None = None
+) -> list[int]:
     """The forward nodes to run, in order, to have some values when others are held."""
     producer, nodes = graph.producer, graph.nodes
     found: set[int] = set()

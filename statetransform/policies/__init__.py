@@ -30,8 +30,8 @@ name                                   keeps                                   u
 ``save_from``                          what a function, file or line computes  the model is not yours to put names in
 ====================================== ======================================= =====================================
 
-``fit`` is a budget in the place of a policy: it says how much memory there is, and the plan follows; ``plan`` shows what
-each budget would cost.
+``fit`` is a budget in the place of a policy: it says how much memory there is, and the plan follows; ``plan`` shows
+what each budget would cost.
 
 Those that take names remember them, and a name that no value bears is a :class:`PolicyWarning`.
 """

@@ -157,7 +157,7 @@ remat = checkpoint
 class _Around:
     """:func:`jax.checkpoint` around the body of the one trace."""
 
-    _policy: Callable[..., Any] | None
+    _policy: Callable[..., Any] | MemoryBudget | None
     _prevent_cse: Any
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:

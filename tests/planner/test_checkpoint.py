@@ -1,4 +1,4 @@
-"""A budget in the place of a policy: the same values and derivatives as those of the plain function, in every context."""
+"""A budget in the place of a policy: values and derivatives are those of the plain function, in every context."""
 
 from __future__ import annotations
 
