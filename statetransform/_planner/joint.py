@@ -1,8 +1,8 @@
 """From a function to the graph of its gradient: one jaxpr of both passes, and the nodes in it.
 
 What depends on the cotangents is the backward pass. Views are not nodes: whoever emits a plan makes them again where
-they are used. An elementwise result with one user that is elementwise or a reduction, in the same pass, is
-computed within its user, as compilers do it.
+they are used. An elementwise result whose users are elementwise or reductions is computed within its user, or in each
+of a few users, as compilers do it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from .._analysis.sizes import nbytes
 from .._core import jaxcompat
 from . import cost
 from .graph import Graph, Node
+
+
+# How much of the arithmetic may be repeated to have cheap values computed in each of their users, and in how many.
+_CLONED = 0.01
+_MOST_HOMES = 3
 
 
 def is_differentiable(aval: Any) -> bool:
@@ -166,48 +171,53 @@ class _Builder:
             for root in self._roots_of(self.eqns[t].invars):
                 users.setdefault(root, []).append(t)
         kept = set(self._roots_of(self.jaxpr.outvars))
-        lazy = self._lazy()
-        into: dict[int, int] = {}
+        homes = self._homes(worked, users, kept)
+        groups: dict[int, list[int]] = {}
         for t in worked:
+            for home in homes[t]:
+                groups.setdefault(home, []).append(t)
+        return [groups[home] for home in sorted(groups)]
+
+    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, list[int]]:
+        """The equations whose nodes compute each equation: itself, or those that it is fused with.
+
+        A cheap one may be computed in each of a few users, as compilers do, while that adds little work in all.
+        """
+        homes: dict[int, list[int]] = {}
+        spare = _CLONED * sum(cost.operations(self.eqns[t]) for t in worked)
+        for t in reversed(worked):
             eqn = self.eqns[t]
+            homes[t] = [t]
             if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
                 continue
             using = users.get(eqn.outvars[0], [])
-            if len(using) != 1:
+            if len(using) == 1 and self._is_fused(t, using[0]):
+                found = homes[using[0]]
+            elif using and all(self._is_taken(t, u) for u in using) and self._is_better_later(t):
+                found = sorted({home for u in using for home in homes[u]})
+            else:
                 continue
-            if self._is_fused(t, using[0]) or (t in lazy and self._is_better_later(t, using[0])):
-                into[t] = using[0]
-        groups: dict[int, list[int]] = {}
-        for t in worked:
-            home = t
-            while home in into:
-                home = into[home]
-            groups.setdefault(home, []).append(t)
-        return [groups[home] for home in sorted(groups)]
+            extra = (len(found) - 1) * cost.operations(eqn)
+            if len(found) <= _MOST_HOMES and extra <= spare:
+                spare -= extra
+                homes[t] = found
+        return homes
+
+    def _is_taken(self, t: int, user: int) -> bool:
+        """Whether a user may compute an equation of its own or, if only the backward pass needs it, the forward pass."""
+        if self._is_fused(t, user):
+            return True
+        fits = self.eqns[user].primitive.name in cost.ELEMENTWISE | cost.REDUCTIONS
+        return fits and self.is_backward[user] and not self.is_backward[t]
 
     def _is_fused(self, t: int, user: int) -> bool:
         name = self.eqns[user].primitive.name
         return self.is_backward[t] == self.is_backward[user] and name in cost.ELEMENTWISE | cost.REDUCTIONS
 
-    def _lazy(self) -> set[int]:
-        """The forward equations that only the backward pass needs."""
-        needed = {atom for atom in self.jaxpr.outvars[: self.n_outputs] if not isinstance(atom, jex.Literal)}
-        found = set()
-        for t in reversed(range(len(self.eqns))):
-            eqn = self.eqns[t]
-            if not needed.isdisjoint(eqn.outvars) or eqn.effects:
-                needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
-            elif not self.is_backward[t]:
-                found.add(t)
-        return found
-
-    def _is_better_later(self, t: int, user: int) -> bool:
-        """Whether to hold what an equation is made of takes no more than to hold its result."""
-        name = self.eqns[user].primitive.name
-        if not self.is_backward[user] or name not in cost.ELEMENTWISE | cost.REDUCTIONS:
-            return False
+    def _is_better_later(self, t: int) -> bool:
+        """Whether to hold what an equation is made of takes hardly more than to hold its result."""
         inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
-        return inputs <= nbytes(self.eqns[t].outvars[0].aval)
+        return inputs <= 1.1 * nbytes(self.eqns[t].outvars[0].aval)
 
     def joint(self, consts: Sequence[Any]) -> Joint:
         groups = self._groups()
