@@ -114,6 +114,7 @@ class Budgeted:
         self._body, self._budget, self._guess = body, budget, guess
         self._planner = Planner(_closed(body))
         self._decisions: dict[Pattern, Decision | Shortage] = {}
+        self._programs: dict[Any, Callable[..., Any]] = {}
         self._can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
 
     def plain(self, *inputs: Any) -> list[Any]:
@@ -165,7 +166,7 @@ class Budgeted:
         def forward(*inputs: Any) -> tuple[list[Any], list[Any]]:
             return (self.plain(*inputs), []) if emitted is None else emitted.forward(inputs)
 
-        run = jax.custom_jvp(jax.jit(forward))
+        run = jax.custom_jvp(self._compiled(("forward", moves), forward))
 
         def rule(primals: Leaves, tangents: Leaves) -> Any:
             out, kept = run(*primals)
@@ -250,7 +251,7 @@ class Budgeted:
         if isinstance(found, Shortage):
             raise BudgetError(shortage_message(self._budget, found), least=found.least, necessary=found.necessary)
         if pattern.outputs == self._guess and found.emitted is not None:
-            return jax.jit(found.emitted.backward)(primals, kept, cts)
+            return self._compiled(("backward", pattern), found.emitted.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
         n = len(pattern.outputs)
         if found.emitted is None:
@@ -258,7 +259,11 @@ class Budgeted:
         else:
             step = whole(found.emitted, len(primals))
         primals, cts = jax.lax.optimization_barrier((primals, list(cts)))
-        return list(jax.jit(step)(*primals, *cts)[n:])
+        return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
+
+    def _compiled(self, key: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """A function as one program for eager calls; the same object every time, so that it is compiled once."""
+        return self._programs.setdefault(key, jax.jit(fun))
 
 
 def _closed(body: Any) -> Any:

@@ -23,7 +23,6 @@ from .._core import jaxcompat
 from . import cost
 from .graph import Graph, Node
 
-
 # How much of the arithmetic may be repeated to have cheap values computed in each of their users, and in how many.
 _CLONED = 0.01
 _MOST_HOMES = 3
@@ -204,7 +203,7 @@ class _Builder:
         return homes
 
     def _is_taken(self, t: int, user: int) -> bool:
-        """Whether a user may compute an equation of its own or, if only the backward pass needs it, the forward pass."""
+        """Whether a user may compute an equation of its own pass, or a backward one an equation of the forward pass."""
         if self._is_fused(t, user):
             return True
         fits = self.eqns[user].primitive.name in cost.ELEMENTWISE | cost.REDUCTIONS
