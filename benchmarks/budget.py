@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ import statetransform as st
 from statetransform import policies, transform
 from statetransform._analysis.flops import jaxpr_flops
 from statetransform._analysis.rewrite import inlined
+from statetransform._analysis.split import without_dead_code
 from statetransform._analysis.staged import stage
 from statetransform._core import jaxcompat
 from statetransform._planner import bound
@@ -108,6 +109,12 @@ def hand_policies(program: Program) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
+class Alive(NamedTuple):
+    """As much of a jaxpr as is counted."""
+
+    eqns: list[Any]
+
+
 class Measured:
     """A gradient step: temporary bytes, operations, and the gradients."""
 
@@ -115,13 +122,15 @@ class Measured:
         step = transform.grad(loss, argnums=1)
         staged = stage(step, (program.x, program.ps), {})
         closed = jax.make_jaxpr(lambda *xs: staged.fun(*xs))(*staged.inputs)
-        self.flops = jaxpr_flops(inlined(inlined(closed))).operations
+        flat = jaxcompat.opened(inlined(inlined(closed)))
+        self.flops = jaxpr_flops(Alive(without_dead_code(flat, list(flat.outvars)))).operations
         body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
         inputs = staged.inputs
-        lowered = jax.jit(lambda *xs: jaxcompat.eval_jaxpr(body, consts, *xs)).lower(*inputs)
+        # What is closed over is an argument, too: constants of a program count as its temporaries.
+        lowered = jax.jit(lambda cs, *xs: jaxcompat.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
         compiled = lowered.compile(compiler_options=FAST)
         self.bytes = compiled.memory_analysis().temp_size_in_bytes
-        self.gradients = compiled(*inputs)
+        self.gradients = compiled(list(consts), *inputs)
 
 
 def differs(ours: list[Any], theirs: list[Any]) -> float:

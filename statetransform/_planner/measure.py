@@ -109,7 +109,7 @@ class Planner:
         """Temporary bytes of the plain gradient step."""
         if pattern not in self._plain:
             version = self.versions(pattern)[0]
-            self._plain[pattern] = temporary_bytes(version.plain_step, version.avals)
+            self._plain[pattern] = temporary_bytes(version.as_outermost(version.plain_step), version.avals)
         return self._plain[pattern]
 
     def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
@@ -215,7 +215,7 @@ class Planner:
 
     def _compiled(self, version: Version, plan: Plan, first: Version) -> Decision:
         emitted = Emitted(version.joint, plan.sequence)
-        size = temporary_bytes(whole(emitted, version.joint.n_inputs), version.avals)
+        size = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version.avals)
         return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))
 
     def _shortage(self, pattern: Pattern) -> Shortage:
@@ -276,13 +276,29 @@ class Version:
         """Plans for any budget."""
         return Solver(self.joint.graph)
 
-    @functools.cached_property
-    def avals(self) -> list[Any]:
-        """Inputs and cotangents."""
+    @property
+    def cotangents(self) -> list[Any]:
+        """The abstract values of the cotangents."""
         body = jaxcompat.opened(self.closed)
-        struct = lambda var: jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
-        wanted = [v for v, active in zip(body.outvars, self.pattern.outputs, strict=True) if active]
-        return [*map(struct, body.invars), *map(struct, wanted)]
+        return [v.aval for v, active in zip(body.outvars, self.pattern.outputs, strict=True) if active]
+
+    @property
+    def avals(self) -> list[Any]:
+        """Inputs, and the cotangents that are no scalars."""
+        given = [var.aval for var in jaxcompat.opened(self.closed).invars]
+        given += [aval for aval in self.cotangents if aval.shape]
+        return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in given]
+
+    def as_outermost(self, step: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """A gradient step as `jax.grad` runs it: the cotangent of a scalar is one."""
+        n = len(self.pattern.inputs)
+
+        def run(*xs: Any) -> list[Any]:
+            rest = iter(xs[n:])
+            cts = [next(rest) if aval.shape else jnp.ones((), aval.dtype) for aval in self.cotangents]
+            return step(*xs[:n], *cts)
+
+        return run
 
     def plain_step(self, *xs: Any) -> list[Any]:
         """The gradient step as JAX differentiates it."""

@@ -187,7 +187,8 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         cheapest = found.cost
         size = None
         if is_compiled:
-            size = temporary_bytes(whole(Emitted(version.joint, found.sequence), version.joint.n_inputs), version.avals)
+            step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
+            size = temporary_bytes(version.as_outermost(step), version.avals)
         floor = min(bound.least_cost(graph, found.bytes), found.cost)
         points.append(Point(found.bytes, size, found.cost / graph.cost, floor / graph.cost))
     return points[::-1]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -323,26 +322,6 @@ def test_the_body_runs_once_per_trace() -> None:
     for _ in range(3):
         transform.grad(f, argnums=1)(X, WS)
     assert len(runs) == 1
-
-
-def test_a_second_eager_gradient_compiles_nothing() -> None:
-    compiled: list[str] = []
-    is_watched = False
-
-    def listen(event: str, seconds: float, **_: Any) -> None:
-        del seconds
-        if is_watched and "backend_compile" in event:
-            compiled.append(event)
-
-    f = transform.grad(fitting(loss), argnums=1)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    is_watched = True
-    first = f(X, WS)
-    assert compiled  # the listener hears compilations
-    compiled.clear()
-    assert_close(f(X, WS), first, 0.0)
-    is_watched = False
-    assert compiled == []
 
 
 def test_fit_is_a_memory_budget() -> None:
