@@ -4,13 +4,21 @@ from . import inspect, policies, transform
 from ._checkpointed_loops.budget import MemoryBudget
 from ._checkpointed_loops.plan import schedule
 from ._core.bulk import update, values
-from ._core.errors import RetraceWarning, StateAxisError, StateStructureError, StateTraceError, StateTransformError
+from ._core.errors import (
+    BudgetError,
+    RetraceWarning,
+    StateAxisError,
+    StateStructureError,
+    StateTraceError,
+    StateTransformError,
+)
 from ._core.find import states
 from ._core.state import Param, RandomState, State
 from ._core.values import Values
 from ._version import __version__
 
 __all__ = [
+    "BudgetError",
     "MemoryBudget",
     "Param",
     "RandomState",

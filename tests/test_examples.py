@@ -20,6 +20,11 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
             "--memory 200kB --steps 120 --size 48 --shots 2 --iterations 2",
             ["a loop of 120 steps within 195.3 KiB", "| all steps stored", "iteration   1: misfit"],
         ),
+        (
+            "transformer_budget",
+            "--memory 900kB --steps 3 --layers 1",
+            ["loss: what less memory costs", "Less than", "step    2: loss"],
+        ),
         ("digits", "--steps 12 --hidden 8 --epochs 1", ["checkpoint each step"]),
         (
             "spiking_delays",

@@ -12,8 +12,8 @@ import statetransform as st
 from statetransform import transform
 
 FACE = {
-    "MemoryBudget", "Param", "RandomState", "State", "StateAxisError", "StateStructureError", "StateTraceError",
-    "StateTransformError", "Values", "__version__", "schedule", "states", "transform", "update", "values",
+    "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "State", "StateAxisError",
+    "StateStructureError", "StateTraceError", "StateTransformError", "Values", "__version__", "schedule", "states", "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",

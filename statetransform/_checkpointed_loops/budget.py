@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 
+from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes, parse_bytes
 from . import plan
 
@@ -75,14 +76,19 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemoryBudget:
-    """The memory that a loop may use to remember its steps: `scan(..., checkpoint=st.MemoryBudget("2GiB"))`.
+    """The memory that a loop or a function may use to remember what its gradient needs.
+
+    `scan(..., checkpoint=st.MemoryBudget("2GiB"))` is about the steps of a loop,
+    `checkpoint(f, policy=st.MemoryBudget("2GiB"))`, also spelled `policies.fit("2GiB")`, about the intermediates of any
+    function that are alive at the same time.
 
     The loop stores as many carries, and residuals of as many steps, as fit, such that the fewest steps are computed
     again. With enough memory it is the plain scan.
 
-    Counted are the stored carries, the recorded residuals, and the five carries at work in a sweep (present, next and
-    initial carry, and two cotangents). Not counted are the loop's arguments and results, their cotangents, and what a
-    step needs for itself beyond its residuals.
+    For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
+    (present, next and initial carry, and two cotangents). Not counted are the loop's arguments and results, their
+    cotangents, and what a step needs for itself beyond its residuals. For a function, counted are all intermediates
+    and their cotangents, and not its arguments, outputs and gradients.
 
     Args:
       size: bytes, or a text such as "512 MiB" or "2GB".
@@ -133,7 +139,7 @@ class MemoryBudget:
           carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
 
         Raises:
-          ValueError: nothing fits; the message says what the least possible is.
+          BudgetError: nothing fits; the message says what the least possible is.
         """
         make = lambda k, block: Choice(n, k, block, carry_bytes, residual_bytes, self.bytes)
         fitting = [make(k, block) for k, block in _candidates(n, self.bytes, carry_bytes, residual_bytes)]
@@ -141,11 +147,13 @@ class MemoryBudget:
             least = make(0, 1).bytes
             if n is not None:
                 least = min(least, make(0, n).bytes)
-            raise ValueError(
+            raise BudgetError(
                 f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
                 f"({format_bytes(least)}): a sweep works on {_WORKING} carries of {format_bytes(carry_bytes)}, and the "
                 f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
-                "carry smaller."
+                "carry smaller.",
+                least=least,
+                necessary=least,
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         _chosen.add(self, best)

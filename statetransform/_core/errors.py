@@ -269,3 +269,17 @@ class RetraceWarning(UserWarning):
             f"{name} is traced again and again because `{path}` changes: it was {before} and is {after}. Make it a "
             "`State`, whose value is no part of the trace, or keep it where the function does not look."
         )
+
+
+class BudgetError(StateTransformError, ValueError):
+    """A budget of memory that cannot be met.
+
+    Attributes:
+      least: the fewest bytes for which a plan was found.
+      necessary: the fewest bytes that are proved to be necessary.
+    """
+
+    def __init__(self, message: str, *, least: int | None = None, necessary: int | None = None) -> None:
+        super().__init__(message)
+        self.least: int | None = least
+        self.necessary: int | None = necessary

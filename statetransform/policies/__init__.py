@@ -31,6 +31,9 @@ name                                   keeps                                   u
 ``save_from``                          what a function, file or line computes  the model is not yours to put names in
 ====================================== ======================================= =====================================
 
+``fit`` is a budget in the place of a policy: it says how much memory there is, and the plan follows; ``plan`` shows
+what each budget would cost.
+
 Those that take names remember them, and a name that no value bears is a :class:`PolicyWarning`.
 """
 
@@ -41,6 +44,7 @@ from typing import Any
 import jax
 
 from ._combine import all_of, any_of, none_of
+from ._fit import fit, plan
 from ._jax import (
     offload_dot_with_no_batch_dims,
     save_and_offload_only_these_names,
@@ -72,9 +76,11 @@ __all__ = [
     "dots_saveable",
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",
+    "fit",
     "none_of",
     "nothing_saveable",
     "offload_dot_with_no_batch_dims",
+    "plan",
     "save_and_offload_only_these_names",
     "save_any_names_but_these",
     "save_anything_except_these_names",

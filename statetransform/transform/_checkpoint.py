@@ -10,9 +10,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
+from .._checkpointed_loops.budget import MemoryBudget
 from .._core.errors import refuse_asynchronous
 from .._core.lift import Staged
 from .._core.wrapper import decorate
+from .._planner.differentiate import planned
 from ..policies._apply import checkpointed
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
@@ -118,7 +120,8 @@ def checkpoint(
             "Python decides in `static_argnums` or `static_argnames`, and compute what depends on constants only "
             "under `jax.ensure_compile_time_eval()`."
         )
-    check_policy(policy)
+    if not isinstance(policy, MemoryBudget):
+        check_policy(policy)
     options = {
         "prevent_cse": prevent_cse,
         "policy": policy,
@@ -182,7 +185,7 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
 class _Around:
     """:func:`jax.checkpoint` around the body of the one trace."""
 
-    _policy: Callable[..., Any] | None
+    _policy: Callable[..., Any] | MemoryBudget | None
     _prevent_cse: Any
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,6 +194,9 @@ class _Around:
             if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
                 prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
+            if isinstance(self._policy, MemoryBudget):
+                # Of the results, what is written to states rarely has a cotangent.
+                return planned(body, self._policy.bytes, (True, False, False))(*args, **kwargs)
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
             # Names in a policy are looked for in the jaxpr.
             is_checked = isinstance(self._policy, Policy) or names_of(self._policy)

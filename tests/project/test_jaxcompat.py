@@ -247,15 +247,7 @@ ATTRIBUTES = {
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
 #: What is left to move, by folder or file. Take an entry away with its last use; add none.
 ALLOWED = {
-    "_binomial": {"jax.core", "jax.interpreters", "debug_info", "SymbolicZero", "convert_element_type_p.bind"},
     "_planner/differentiate.py": {"jax.core", "debug_info", "func_src_info", "SymbolicZero"},
-    "_planner/emit.py": {
-        "jax.extend.source_info_util",
-        "ctx",
-        "get_bind_params",
-        "name_stack",
-        "source_info",
-    },
     "_core/concretization.py": {"debug_info"},
     "_core/state.py": {"str_short"},
     "transform/_bodies.py": {"str_short"},

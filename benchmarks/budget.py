@@ -1,0 +1,261 @@
+"""Budgets against hand policies: which one fits, at how many operations, and how far from what is proved necessary.
+
+python benchmarks/budget.py --only mlp8,rnn_scan --budgets 0.5,0.25
+python benchmarks/budget.py --every 4 --no-hand
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import statetransform as st
+from statetransform import policies, transform
+from statetransform._core import jaxcompat
+from statetransform._jaxpr.flops import jaxpr_flops
+from statetransform._jaxpr.rewrite import inlined
+from statetransform._jaxpr.walk import backward_slice
+from statetransform._planner import bound
+from statetransform._planner.joint import Pattern
+from statetransform._planner.measure import Planner, closed_of
+from statetransform.inspect._view import view_of as stage
+
+sys.path.insert(0, str(Path(__file__).parent))
+from budget_programs import PROGRAMS, Program
+
+BUDGETS = (0.9, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625)
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+DOTS = policies.dots_with_no_batch_dims_saveable
+
+
+def run_layers(program: Program, around: Any = lambda f: f, parts: int | None = None) -> Callable[[Any, Any], Any]:
+    """The loss as a function of input and parameters, with a checkpoint around each of some parts of the layers."""
+    if program.is_loop:
+        return _run_loop(program, around, parts)
+
+    def loss(x: Any, ps: Any) -> Any:
+        n = len(ps)
+        size = 1 if parts is None else math.ceil(n / parts)
+        for start in range(0, n, size):
+
+            def part(h: Any, some: Any, start: int = start) -> Any:
+                for k, p in enumerate(some):
+                    h = program.layers[start + k](h, p)
+                return h
+
+            x = around(part)(x, ps[start : start + size])
+        return program.loss(x)
+
+    return loss
+
+
+def _run_loop(program: Program, around: Any, parts: int | None) -> Callable[[Any, Any], Any]:
+    layer = program.layers[0]
+
+    def loss(x: Any, ps: Any) -> Any:
+        xs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ps)
+        n = len(ps)
+        if parts is None or n % parts:
+            step = around(layer)
+            return program.loss(transform.scan(lambda h, p: (step(h, p), None), x, xs)[0])
+        xs = jax.tree.map(lambda leaf: leaf.reshape(parts, n // parts, *leaf.shape[1:]), xs)
+        inner = around(lambda h, some: transform.scan(lambda h, p: (layer(h, p), None), h, some)[0])
+        return program.loss(transform.scan(lambda h, some: (inner(h, some), None), x, xs)[0])
+
+    return loss
+
+
+def halved(program: Program) -> Callable[[Any, Any], Any]:
+    """Recursive halving: each half is recomputed, and within it each half of it."""
+    if program.is_loop:
+        n = len(program.ps)
+        return _run_loop(program, transform.checkpoint, next((d for d in (2, 3, 5) if n % d == 0), None))
+
+    def part(start: int, stop: int) -> Any:
+        def run(h: Any, some: Any) -> Any:
+            if stop - start == 1:
+                return program.layers[start](h, some[0])
+            middle = (stop - start) // 2
+            h = transform.checkpoint(part(start, start + middle))(h, some[:middle])
+            return part(start + middle, stop)(h, some[middle:])
+
+        return run
+
+    return lambda x, ps: program.loss(part(0, len(ps))(x, ps))
+
+
+def hand_policies(program: Program) -> dict[str, Callable[[Any, Any], Any]]:
+    """The seven ways to write checkpoints by hand."""
+    plain, parts = run_layers(program), round(math.sqrt(len(program.ps)))
+    dots = lambda f: transform.checkpoint(f, policy=DOTS)
+    return {
+        "none": plain,
+        "everything": transform.checkpoint(plain),
+        "dots": dots(plain),
+        "per layer": run_layers(program, transform.checkpoint),
+        "per layer with dots": run_layers(program, dots),
+        "sqrt segments": run_layers(program, transform.checkpoint, parts),
+        "halving": halved(program),
+    }
+
+
+class Alive(NamedTuple):
+    """As much of a jaxpr as is counted."""
+
+    eqns: list[Any]
+
+
+class Measured:
+    """A gradient step: temporary bytes, operations, and the gradients."""
+
+    def __init__(self, loss: Callable[[Any, Any], Any], program: Program) -> None:
+        step = transform.grad(loss, argnums=1)
+        staged = stage(step, (program.x, program.ps), {})
+        closed = jax.make_jaxpr(lambda *xs: staged.fun(*xs))(*staged.inputs)
+        flat = jaxcompat.opened(inlined(inlined(closed)))
+        self.flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars)))).operations
+        body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+        inputs = staged.inputs
+        # What is closed over is an argument, too: constants of a program count as its temporaries.
+        lowered = jax.jit(lambda cs, *xs: jaxcompat.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
+        compiled = lowered.compile(compiler_options=FAST)
+        self.bytes = compiled.memory_analysis().temp_size_in_bytes
+        self.gradients = compiled(list(consts), *inputs)
+
+
+def differs(ours: list[Any], theirs: list[Any]) -> float:
+    """The largest difference of two lists of gradients, in units of the largest of each."""
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if jnp.issubdtype(b.dtype, jnp.inexact) and b.size:
+            worst = max(worst, float(jnp.abs(a - b).max() / (jnp.abs(b).max() + 1e-6)))
+    return worst
+
+
+def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
+    """Operations over plain that are proved necessary for a budget; the bytes that are; the equations of the step."""
+    staged = stage(run_layers(program), (program.x, program.ps), {})
+    closed, n_outputs = closed_of(staged)
+    n_x = len(jax.tree.leaves(program.x))
+    n_ps = len(jax.tree.leaves(program.ps))
+    floats = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in closed.in_avals]
+    moves = tuple(is_float and n_x <= i < n_x + n_ps for i, is_float in enumerate(floats))
+    pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
+    planner = Planner(closed)
+    joint = planner.versions(pattern)[0].joint
+    cost = lambda budget: bound.least_cost(joint.graph, budget) / joint.graph.cost
+    return cost, planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
+
+
+def budgeted(program: Program, budget: int) -> tuple[Measured | None, str]:
+    """The step under a budget, and what was said: a warning, or an error."""
+    loss = transform.checkpoint(run_layers(program), policy=policies.fit(budget))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = Measured(loss, program)
+        except st.BudgetError as error:
+            return None, str(error)
+    return found, "; ".join(str(w.message) for w in caught if issubclass(w.category, policies.PolicyWarning))
+
+
+def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[str, Any]]:
+    """One row for each budget of one program."""
+    program = PROGRAMS[name]()
+    plain = Measured(run_layers(program), program)
+    least_cost, necessary, equations = bounds_of(program)
+    hand = {}
+    if with_hand:
+        for label, loss in hand_policies(program).items():
+            found = Measured(loss, program)
+            hand[label] = (found.bytes, found.flops / plain.flops)
+    rows = []
+    for share in shares:
+        budget = int(share * plain.bytes)
+        start = time.perf_counter()
+        found, said = budgeted(program, budget)
+        fitting = [flops for size, flops in hand.values() if size <= budget]
+        rows.append(
+            {
+                "program": name,
+                "equations": equations,
+                "share": share,
+                "budget": budget,
+                "impossible": necessary > budget,
+                "bytes": None if found is None else found.bytes,
+                "flops": None if found is None else found.flops / plain.flops,
+                "bound": least_cost(budget),
+                "hand": min(fitting, default=None),
+                "error": None if found is None else differs(found.gradients, plain.gradients),
+                "warned": bool(said) and found is not None,
+                "seconds": time.perf_counter() - start,
+            }
+        )
+    return rows
+
+
+def _mean(ratios: list[float]) -> str:
+    return "-" if not ratios else f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f} ({len(ratios)})"
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """The figures in words."""
+    possible = [r for r in rows if not r["impossible"]]
+    honoured = [r for r in possible if r["bytes"] is not None and r["bytes"] <= r["budget"]]
+    by_hand = [r for r in rows if r["hand"] is not None]
+    worse = [r for r in by_hand if r not in honoured or r["flops"] > r["hand"] * 1.001]
+    silent = [r for r in rows if r["bytes"] is not None and r["bytes"] > r["budget"] and not r["warned"]]
+    over = lambda keep: _mean([r["flops"] / r["bound"] for r in honoured if keep(r["share"])])
+    return "\n".join(
+        [
+            f"pairs {len(rows)}, not proved impossible {len(possible)}, honoured {len(honoured)}"
+            f" ({100 * len(honoured) / max(len(possible), 1):.0f} %)",
+            f"honoured by a hand policy {len(by_hand)}, of these not honoured at its operations {len(worse)}: "
+            + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
+            f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
+            f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="names of programs, with commas between")
+    parser.add_argument("--every", type=int, default=1, help="every n-th program")
+    parser.add_argument("--budgets", help="shares of the plain step's temporary bytes")
+    parser.add_argument("--no-hand", action="store_true", help="leave out the hand policies")
+    parser.add_argument("--json", help="a file for the rows")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(PROGRAMS)[:: options.every]
+    shares = tuple(map(float, options.budgets.split(","))) if options.budgets else BUDGETS
+    rows = []
+    for name in names:
+        found = measure(name, shares, not options.no_hand)
+        rows += found
+        for r in found:
+            cell = lambda x: "-" if x is None else f"{x:.3f}"
+            state = (
+                "impossible" if r["impossible"] else "none" if r["bytes"] is None else f"{r['bytes'] / r['budget']:.2f}"
+            )
+            print(
+                f"{name:22} {r['equations']:5} {r['share']:<7} {state:>10}{'!' if r['warned'] else ' '} "
+                f"flops {cell(r['flops'])} bound {cell(r['bound'])} hand {cell(r['hand'])} {r['seconds']:.1f}s",
+                flush=True,
+            )
+        if options.json:
+            Path(options.json).write_text(json.dumps(rows, indent=1))
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What an equation costs: which ones are views, which ones are fused, their operations, and what they need inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.extend.core as jex
+
+from .._core import jaxcompat
+from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.sizes import nbytes
+from .._jaxpr.walk import inner_jaxprs
+
+VIEWS = frozenset(
+    ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "copy", "copy_p", "name", "iota", "empty",
+     "empty2", "stop_gradient", "pvary", "sharding_constraint", "create_token", "full", "random_wrap", "random_unwrap")
+)  # fmt: skip
+# Computes each element of the output from the elements at the same place.
+ELEMENTWISE = frozenset(
+    ("add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "square", "sqrt",
+     "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+     "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv",
+     "select_n", "convert_element_type", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "floor",
+     "ceil", "round", "rem", "clamp", "is_finite", "add_any", "one_minus_square", "real", "imag", "conj",
+     "complex", "nextafter", "mul_add", "reduce_precision", "slice", "pad")
+)  # fmt: skip
+REDUCTIONS = frozenset(
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
+)
+# These may write into the buffers of operands that die.
+INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
+# Within loops these work in the buffers of their operands.
+_ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
+# Scratch in units of the largest operand or result, each measured alone on the CPU.
+_SCRATCH = {
+    "select_and_scatter_add": 5.5,
+    "cumsum": 1.1, "cumprod": 1.1, "cummax": 1.1, "cummin": 1.1, "cumlogsumexp": 2.2,
+    "random_bits": 3.0,
+    "cholesky": 1.0, "triangular_solve": 1.0,
+}  # fmt: skip
+
+
+def is_view(eqn: Any) -> bool:
+    """Whether the results take no memory of their own."""
+    return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
+
+
+def count_inplace(eqns: Any) -> int:
+    """How many of the first outputs may take the buffers of operands that die."""
+    names = {eqn.primitive.name for eqn in eqns}
+    last = eqns[-1]
+    if names <= ELEMENTWISE or names <= INPLACE:
+        return len(last.outvars)
+    if names == {"scan"}:  # what is carried
+        body = jaxcompat.opened(last.params["jaxpr"])
+        pairs = zip(last.outvars, body.outvars, strict=True)
+        return sum(len(outer.aval.shape) == len(inner.aval.shape) for outer, inner in pairs)
+    return 0
+
+
+def operations(eqn: Any) -> float:
+    """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
+    counted = jaxpr_flops(_Single([eqn])).operations
+    moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
+    return counted + moved
+
+
+class _Single:
+    """As much of a jaxpr as `jaxpr_flops` reads."""
+
+    def __init__(self, eqns: list[Any]) -> None:
+        self.eqns = eqns
+
+
+def scratch(eqn: Any) -> int:
+    """Bytes that an equation needs inside: what one run of a body has alive at once, and what kernels need."""
+    most = 0
+    for inner in inner_jaxprs(eqn):
+        most = max(most, _peak_inside(inner.jaxpr))
+    factor = _SCRATCH.get(eqn.primitive.name)
+    if factor:
+        most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
+    rule = _RULES.get(eqn.primitive.name)
+    return most + (rule(eqn) if rule else 0)
+
+
+def _convolution(eqn: Any) -> int:
+    """Copies of operands whose dimensions are not in the order that the library takes, as in gradients of weights."""
+    lhs, rhs = (nbytes(v.aval) for v in eqn.invars)
+    numbers = eqn.params["dimension_numbers"]
+    if numbers.lhs_spec[0] != 0:
+        return lhs + rhs + nbytes(eqn.outvars[0].aval)
+    return rhs if numbers.rhs_spec[0] < numbers.rhs_spec[1] and numbers.rhs_spec[0] else 0
+
+
+def _dot(eqn: Any) -> int:
+    """Copies of operands whose batch dimensions do not lead."""
+    _, batch = eqn.params["dimension_numbers"]
+    copied = [v for v, dims in zip(eqn.invars, batch, strict=True) if tuple(dims) != tuple(range(len(dims)))]
+    return sum(nbytes(v.aval) for v in copied)
+
+
+def _scatter(eqn: Any) -> int:
+    operand, indices = (nbytes(v.aval) for v in eqn.invars[:2])
+    return 5 * operand if indices >= operand else 0
+
+
+_RULES = {"conv_general_dilated": _convolution, "dot_general": _dot, "scatter-add": _scatter, "scatter_add": _scatter}
+
+
+def _peak_inside(jaxpr: Any) -> int:
+    body = jaxcompat.opened(jaxpr)
+    last: dict[Any, int] = {}
+    for t, eqn in enumerate(body.eqns):
+        for atom in eqn.invars:
+            if not isinstance(atom, jex.Literal):
+                last[atom] = t
+    ends = len(body.eqns)
+    for atom in body.outvars:
+        if not isinstance(atom, jex.Literal):
+            last[atom] = ends
+    now, most, dying = 0, 0, {}
+    users: dict[Any, int] = {}
+    for eqn in body.eqns:
+        for atom in eqn.invars:
+            if not isinstance(atom, jex.Literal):
+                users[atom] = users.get(atom, 0) + 1
+    for t, eqn in enumerate(body.eqns):
+        for var in eqn.outvars:
+            fused = eqn.primitive.name in ELEMENTWISE and users.get(var, 0) == 1 and last.get(var) != ends
+            size = 0 if fused or is_view(eqn) or eqn.primitive.name in _ALIASES else nbytes(var.aval)
+            if var in last:
+                now += size
+                dying.setdefault(last[var], []).append(size)
+        most = max(most, now + scratch(eqn))
+        now -= sum(dying.pop(t, ()))
+    return most

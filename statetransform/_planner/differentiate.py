@@ -1,0 +1,285 @@
+"""A function under a byte budget, with the derivative that the plan gives it.
+
+The function is a `custom_jvp`: undifferentiated it is itself. Its derivative rule knows which inputs are
+differentiated, and guesses which outputs will have cotangents; for these it plans. The forward pass of the plan runs,
+and the tangent is one linear equation: forward mode differentiates the plain function, reverse mode runs the backward
+pass of the plan. Where that is differentiated again, the plain function takes its place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from .._checkpointed_loops.linear import Linear
+from .._core import jaxcompat
+from .._core.errors import BudgetError
+from .._jaxpr.rewrite import evaluate
+from .._jaxpr.sizes import format_bytes
+from ..policies._refuse import warn
+from .emit import whole
+from .joint import Pattern
+from .measure import Decision, Planner, Shortage, shortage_message
+
+MARK = "statetransform_within_a_budget"
+
+Leaves = Sequence[Any]
+
+
+def planned(fun: Callable[..., Any], budget: int, active: Any = True) -> Callable[..., Any]:
+    """A pure function whose gradient keeps its intermediates within a budget.
+
+    Args:
+      fun: a function of pytrees of arrays.
+      budget: bytes.
+      active: a tree prefix of the result with a flag for the outputs that are expected to have cotangents.
+
+    Returns:
+      The function, with the same values and derivatives.
+    """
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+
+        def flat(*xs: Any) -> Any:
+            args, kwargs = treedef.unflatten(xs)
+            return fun(*args, **kwargs)
+
+        traced: Any = jax.make_jaxpr(functools.wraps(fun, updated=())(flat), return_shape=True)(*leaves)
+        closed, shapes = traced
+        flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
+        body, consts = jaxcompat.without_constvars(without_budgets(closed))
+        out = Budgeted(body, budget, _guess(flags, jax.tree.leaves(shapes)))(*consts, *leaves)
+        return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+    return call
+
+
+def without_budgets(closed: Any) -> Any:
+    """A function with the budgets inside it left out: the outermost one holds for everything."""
+    body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+    if not any(_is_budgeted(eqn) for eqn in body.eqns):
+        return closed
+
+    def visit(eqn: Any, inputs: Leaves, source: Any) -> Leaves | None:
+        del source
+        if not _is_budgeted(eqn):
+            return None
+        inner = eqn.params["call_jaxpr"]
+        return jaxcompat.eval_jaxpr(jaxcompat.opened(inner), jaxcompat.consts_of(inner), *inputs)
+
+    avals = [_struct(var.aval) for var in body.invars]
+    return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
+
+
+def _is_budgeted(eqn: Any) -> bool:
+    inner = eqn.params.get("call_jaxpr")
+    info = getattr(jaxcompat.opened(inner), "debug_info", None) if inner is not None else None
+    return eqn.primitive.name == "custom_jvp_call" and MARK in str(getattr(info, "func_src_info", ""))
+
+
+def _struct(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _guess(flags: list[bool], outputs: list[Any]) -> tuple[bool, ...]:
+    """Which outputs will have cotangents: of a loss with other things, the loss; otherwise all that can."""
+    can = [jnp.issubdtype(y.dtype, jnp.inexact) for y in outputs]
+    likely = [wanted and flag for wanted, flag in zip(can, flags, strict=True)]
+    if not any(likely):
+        return tuple(can)
+    first = likely.index(True)
+    if first == 0 and not outputs[0].shape and sum(likely) > 1:
+        return tuple(i == 0 for i in range(len(outputs)))
+    return tuple(likely)
+
+
+class Budgeted:
+    """A flat function and its budget.
+
+    Args:
+      body: an open jaxpr without constants.
+      budget: bytes.
+      guess: which outputs are expected to have cotangents.
+    """
+
+    def __init__(self, body: Any, budget: int, guess: tuple[bool, ...]) -> None:
+        self._body, self._budget, self._guess = body, budget, guess
+        self._planner = Planner(_closed(body))
+        self._decisions: dict[Pattern, Decision | Shortage] = {}
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
+
+    def plain(self, *inputs: Any) -> list[Any]:
+        """The function itself."""
+        return jaxcompat.eval_jaxpr(self._body, (), *inputs)
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Runs the function, differentiably."""
+        plain = lambda *xs: self.plain(*xs)
+        plain.__name__ = plain.__qualname__ = MARK
+        run = jax.custom_jvp(plain)
+
+        def rule(primals: Leaves, tangents: Leaves) -> Any:
+            moves = _moving(tangents)
+            if not any(moves):
+                return (out := self.plain(*primals)), [_zero_tangent(y) for y in out]
+            found = self.decision(Pattern(moves, self._guess))
+            if isinstance(found, Decision) and found.emitted is None:
+                return self._plain_jvp(moves, primals, tangents)
+            out, kept = self._first(moves)(*primals)
+            return out, self._tangent(moves, primals, tangents, out, kept)
+
+        run.defjvp(rule, symbolic_zeros=True)
+        return list(run(*inputs))
+
+    def decision(self, pattern: Pattern) -> Decision | Shortage:
+        """What the budget leads to, found once for each pattern."""
+        if pattern not in self._decisions:
+            found = self._planner.decide(pattern, self._budget)
+            self._decisions[pattern] = found
+            if isinstance(found, Decision):
+                self._warn(found)
+        return self._decisions[pattern]
+
+    def _warn(self, found: Decision) -> None:
+        if found.compiled is not None and found.compiled > self._budget:
+            warn(
+                f"checkpoint: the plan for a budget of {format_bytes(self._budget)} has {found.planned} bytes "
+                f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step "
+                f"takes {found.compiled} bytes ({format_bytes(found.compiled)}): operations need memory inside, or the "
+                "compiler merges what is computed again. Ask for a smaller budget to come below."
+            )
+
+    def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
+        """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
+        found = self._decisions[Pattern(moves, self._guess)]
+        emitted = found.emitted if isinstance(found, Decision) else None
+
+        def forward(*inputs: Any) -> tuple[list[Any], list[Any]]:
+            return (self.plain(*inputs), []) if emitted is None else emitted.forward(inputs)
+
+        run = jax.custom_jvp(self._compiled(("forward", moves), forward))
+
+        def rule(primals: Leaves, tangents: Leaves) -> Any:
+            out, kept = run(*primals)
+            moved = _moving(tangents)
+            if not any(moved):
+                dots = [_zero_tangent(y) for y in out]
+            else:
+                dots = self._plain_jvp(moved, primals, tangents)[1]
+            return (out, kept), (dots, [_zero_tangent(x) for x in kept])
+
+        run.defjvp(rule, symbolic_zeros=True)
+        return run
+
+    def _plain_jvp(self, moves: tuple[bool, ...], primals: Leaves, tangents: Leaves) -> tuple[list[Any], list[Any]]:
+        which = [i for i, flag in enumerate(moves) if flag]
+        fun = self._restricted(which, primals)
+        out, dots = jax.jvp(fun, [primals[i] for i in which], [tangents[i] for i in which])
+        return out, dots
+
+    def _restricted(self, which: list[int], primals: Leaves) -> Callable[..., list[Any]]:
+        def fun(*some: Any) -> list[Any]:
+            whole = list(primals)
+            for i, x in zip(which, some, strict=True):
+                whole[i] = x
+            return self.plain(*whole)
+
+        return fun
+
+    def _tangent(
+        self, moves: tuple[bool, ...], primals: Leaves, tangents: Leaves, out: list[Any], kept: list[Any]
+    ) -> list[Any]:
+        """The tangents of the outputs, as one linear equation in those of the inputs."""
+        n, which = len(primals), [i for i, flag in enumerate(moves) if flag]
+        moving_out = [i for i, can in enumerate(self._can) if can]
+
+        def forward_mode(residuals: Leaves, dots: Leaves) -> list[Any]:
+            primals = residuals[:n]
+            moved = jax.jvp(self._restricted(which, primals), [primals[i] for i in which], list(dots))[1]
+            return [moved[i] for i in moving_out]
+
+        def transpose(residuals: Leaves, cts: Leaves) -> list[Any]:
+            return self._backward(moves)(list(residuals[:n]), list(residuals[n:]), list(cts))
+
+        avals = tuple(jax.core.ShapedArray(y.shape, y.dtype) for y in (self._body.outvars[i].aval for i in moving_out))
+        linear = Linear(forward_mode, transpose, avals, n + len(kept))
+        moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
+        return [next(moved) if can else _zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
+
+    def _backward(self, moves: tuple[bool, ...]) -> Callable[..., list[Any]]:
+        """The cotangents of the inputs that are differentiated, differentiable in its turn."""
+        which = [i for i, flag in enumerate(moves) if flag]
+        moving_out = [i for i, can in enumerate(self._can) if can]
+
+        def again(primals: Leaves, cts: Leaves) -> list[Any]:
+            """The same without the plan."""
+            present = [k for k, ct in enumerate(cts) if ct is not None]
+            some = lambda *xs: [self._restricted(which, primals)(*xs)[moving_out[k]] for k in present]
+            _, pull = jax.vjp(some, *[primals[i] for i in which])
+            return list(pull([cts[k] for k in present]))
+
+        def run(primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
+            given = {moving_out[k] for k, ct in enumerate(cts) if ct is not None}
+            if not given:
+                return [jnp.zeros(np.shape(primals[i]), jnp.result_type(primals[i])) for i in which]
+            outputs = tuple(i in given for i in range(len(self._can)))
+            present = [ct for ct in cts if ct is not None]
+            return self._pull(Pattern(moves, outputs), primals, kept, present)
+
+        backward = jax.custom_jvp(run)
+
+        def rule(args: Any, dots: Any) -> Any:
+            primals, _, cts = args
+            dots_primals, _, dots_cts = dots
+            fun = lambda primals, cts: again(primals, cts)
+            return backward(*args), jax.jvp(fun, (primals, cts), (dots_primals, dots_cts))[1]
+
+        backward.defjvp(rule)
+        return backward
+
+    def _pull(self, pattern: Pattern, primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
+        found = self.decision(pattern)
+        if isinstance(found, Shortage):
+            raise BudgetError(shortage_message(self._budget, found), least=found.least, necessary=found.necessary)
+        if pattern.outputs == self._guess and found.emitted is not None:
+            return self._compiled(("backward", pattern), found.emitted.backward)(primals, kept, cts)
+        # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
+        n = len(pattern.outputs)
+        if found.emitted is None:
+            step = self._planner.versions(pattern)[0].plain_step
+        else:
+            step = whole(found.emitted, len(primals))
+        primals, cts = jax.lax.optimization_barrier((primals, list(cts)))
+        return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
+
+    def _compiled(self, key: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """A function as one program for eager calls; the same object every time, so that it is compiled once."""
+        return self._programs.setdefault(key, jax.jit(fun))
+
+
+def _closed(body: Any) -> Any:
+    avals = [_struct(var.aval) for var in body.invars]
+    return jax.make_jaxpr(lambda *xs: jaxcompat.eval_jaxpr(body, (), *xs))(*avals)
+
+
+def _moving(tangents: Leaves) -> tuple[bool, ...]:
+    """Which of the inputs have a tangent that is not zero for certain."""
+    is_zero = lambda dot: (
+        type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+    )
+    return tuple(not is_zero(dot) for dot in tangents)
+
+
+def _zero_tangent(x: Any) -> Any:
+    if jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        return jnp.zeros(np.shape(x), jnp.result_type(x))
+    return np.zeros(np.shape(x), jax.dtypes.float0)

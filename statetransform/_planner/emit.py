@@ -1,0 +1,208 @@
+"""From a plan to programs: the forward pass with what it keeps, and the backward pass with its recomputation.
+
+Where the backward pass begins to compute something again, an `optimization_barrier` ties all values that are alive:
+nothing after it can be moved before it, and what is computed again is not merged with what was computed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax import lax
+
+from .._core import jaxcompat
+from .graph import Graph
+from .joint import Joint
+from .simulate import lifetimes, split_of
+
+# With a barrier before each run the compiled program has the bytes of the plan to some percent. Without, compilers
+# reorder long stretches, and compute cheap values again in each consumer, which keeps what these are made of alive.
+# Barriers cost compile time, so in long plans there is one for a few runs.
+_BARRIERS = 200
+
+
+class Emitted:
+    """A plan as two functions.
+
+    Args:
+      joint: what was planned.
+      sequence: the plan.
+
+    Attributes:
+      kept: the values that the forward pass hands to the backward pass, by number.
+    """
+
+    def __init__(self, joint: Joint, sequence: Sequence[int]) -> None:
+        self._joint, self._sequence = joint, list(sequence)
+        self._split = split_of(joint.graph, sequence)
+        lives = lifetimes(joint.graph, sequence)
+        s = self._split
+        used = set(_needed_later(joint.graph, self._sequence[s:]))
+        used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
+        self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
+        self._lives = lives
+        self._stretch = stretch_of(self._sequence)
+
+    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs, and what is kept."""
+        run = _Run(self._joint, inputs, ())
+        for t, i in enumerate(self._sequence[: self._split]):
+            if t and t % self._stretch == 0:
+                run.tie(self._alive(t), [])
+            run.node(i)
+        outputs = [run.read(atom) for atom in self._joint.outputs]
+        kept = [run.env[self._joint.variables[v]] for v in self.kept]
+        if kept:
+            outputs, kept = lax.optimization_barrier((outputs, kept))
+        return outputs, kept
+
+    def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """The gradients."""
+        joint = self._joint
+        run = _Run(joint, inputs, cotangents)
+        run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
+        barriers = self._barriers()
+        for t in range(self._split, len(self._sequence)):
+            if t in barriers:
+                run.tie(*barriers[t])
+            run.node(self._sequence[t])
+        return [run.read(atom) for atom in joint.gradients]
+
+    def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
+        """Before which runs a barrier stands, with the values and the given variables that it ties."""
+        joint, graph, sequence = self._joint, self._joint.graph, self._sequence
+        done = set(sequence[: self._split])
+        is_again = []
+        for i in sequence[self._split :]:
+            is_again.append(i in done)
+            done.add(i)
+        starts, since = [], 0
+        for t, again in enumerate(is_again):
+            since += 1
+            if (again and (t == 0 or not is_again[t - 1])) or since >= self._stretch:
+                starts.append(self._split + t)
+                since = 0
+        found: dict[int, tuple[list[Any], list[Any]]] = {}
+        fresh: set[int] = set()  # results of the backward pass that no barrier has seen
+        ordered = sorted(starts)
+        for n, start in enumerate(ordered):
+            before = ordered[n - 1] if n else self._split
+            fresh = {v for i in sequence[before:start] for v in graph.nodes[i].outputs if v in graph.gradients}
+            seen = [joint.variables[v] for v in sorted(fresh)]
+            alive = self._alive(start)
+            values = [*alive, *[var for var in seen if var not in alive]]
+            end = ordered[n + 1] if n + 1 < len(ordered) else len(sequence)
+            given = [a for t in range(start, end) if is_again[t - self._split] for a in self._anchors(sequence[t])]
+            found[start] = values, list(dict.fromkeys(given))
+        return found
+
+    def _alive(self, start: int) -> list[Any]:
+        """The variables of the values that are computed before a run and used by it or behind it."""
+        joint = self._joint
+        found = {v for v, first, last in self._lives if first < start <= last and v not in joint.graph.gradients}
+        return [joint.variables[v] for v in sorted(found)]
+
+    def _anchors(self, i: int) -> list[Any]:
+        """For a node that is made of given variables only: the smallest of them."""
+        node = self._joint.graph.nodes[i]
+        if node.inputs:
+            return []
+        given = set(self._joint.given)
+        read: list[Any] = []
+        stack = [atom for eqn in node.eqns for atom in eqn.invars]
+        while stack:
+            atom = stack.pop()
+            if isinstance(atom, jex.Literal):
+                continue
+            if atom in given:
+                read.append(atom)
+            elif atom in self._joint.views:
+                stack.extend(self._joint.views[atom].invars)
+        return sorted(read, key=lambda var: getattr(var.aval, "size", 0))[:1]
+
+
+def stretch_of(sequence: Sequence[int]) -> int:
+    """After how many runs there is a barrier at the latest."""
+    return 1 + len(sequence) // _BARRIERS
+
+
+def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:
+    """The values that a part of a sequence uses and does not compute before."""
+    needed: set[int] = set()
+    for i in reversed(sequence):
+        needed.difference_update(graph.nodes[i].outputs)
+        needed.update(graph.nodes[i].inputs)
+    return needed
+
+
+def _made(graph: Graph, sequence: Sequence[int]) -> set[int]:
+    return {v for i in sequence for v in graph.nodes[i].outputs}
+
+
+def _values_of(joint: Joint, atom: Any) -> list[int]:
+    """The values that an atom is a view of."""
+    numbers = joint.numbers
+    found, stack = [], [atom]
+    while stack:
+        var = stack.pop()
+        if isinstance(var, jex.Literal):
+            continue
+        if var in numbers:
+            found.append(numbers[var])
+        elif var in joint.views:
+            stack.extend(joint.views[var].invars)
+    return found
+
+
+class _Run:
+    """Evaluates nodes, making views where they are used."""
+
+    def __init__(self, joint: Joint, inputs: Sequence[Any], cotangents: Sequence[Any]) -> None:
+        self._joint = joint
+        self.env: dict[Any, Any] = dict(zip(joint.jaxpr.constvars, joint.consts, strict=True))
+        self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
+        self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
+        self._views: dict[Any, Any] = {}
+
+    def read(self, atom: Any) -> Any:
+        """The value of an atom, now."""
+        if isinstance(atom, jex.Literal):
+            return atom.val
+        if atom in self.env:
+            return self.env[atom]
+        if atom not in self._views:
+            (self._views[atom],) = self._bind(self._joint.views[atom])
+        return self._views[atom]
+
+    def node(self, i: int) -> None:
+        """Runs one node."""
+        for eqn in self._joint.graph.nodes[i].eqns:
+            outputs = self._bind(eqn)
+            if not self.env.keys().isdisjoint(eqn.outvars):
+                self._views.clear()  # they may be views of the old value
+            self.env.update(zip(eqn.outvars, outputs, strict=True))
+
+    def tie(self, values: list[Any], given: list[Any]) -> None:
+        """Puts a barrier around some variables."""
+        names = [*values, *given]
+        tied = lax.optimization_barrier([self.env[var] for var in names])
+        self.env.update(zip(names, tied, strict=True))
+        self._views.clear()
+
+    def _bind(self, eqn: Any) -> Sequence[Any]:
+        inputs = [self.read(atom) for atom in eqn.invars]
+        with jaxcompat.in_place_of(eqn):
+            return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+
+
+def whole(emitted: Emitted, n_inputs: int) -> Any:
+    """Both passes as one function of inputs and cotangents, as the outermost gradient runs them."""
+
+    def step(*xs: Any) -> list[Any]:
+        outputs, kept = emitted.forward(xs[:n_inputs])
+        return [*outputs, *emitted.backward(xs[:n_inputs], kept, xs[n_inputs:])]
+
+    return jax.named_call(step, name="budgeted_step")

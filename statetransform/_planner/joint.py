@@ -1,0 +1,274 @@
+"""From a function to the graph of its gradient: one jaxpr of both passes, and the nodes in it.
+
+What depends on the cotangents is the backward pass. Views are not nodes: whoever emits a plan makes them again where
+they are used. An elementwise result whose users are elementwise or reductions is computed within its user, or in each
+of a few users, as compilers do it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+
+from .._core import jaxcompat
+from .._jaxpr.rewrite import evaluate, inlined, rewrite
+from .._jaxpr.sizes import nbytes
+from . import cost
+from .graph import Graph, Node
+
+# How much of the arithmetic may be repeated to have cheap values computed in each of their users, and in how many.
+_CLONED = 0.01
+_MOST_HOMES = 3
+
+
+def is_differentiable(aval: Any) -> bool:
+    """Whether a value has a tangent other than `float0`."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """What is differentiated: one flag for each input, and one for each output that has a cotangent."""
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """Both passes of a function as one open jaxpr without constants, and as a graph.
+
+    Attributes:
+      jaxpr: from the constants, inputs and cotangents to outputs and gradients.
+      consts: the values of its constants.
+      n_inputs, n_outputs: of the function.
+      graph: the nodes.
+      variables: the variable of each value of the graph.
+      views: the equation that makes each variable that is a view, or is made of constants.
+    """
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    n_inputs: int
+    n_outputs: int
+    graph: Graph
+    variables: tuple[Any, ...]
+    views: dict[Any, Any]
+
+    @functools.cached_property
+    def numbers(self) -> dict[Any, int]:
+        """The number of each variable that is a value of the graph."""
+        return {var: i for i, var in enumerate(self.variables)}
+
+    @property
+    def given(self) -> list[Any]:
+        """The variables that are there from the start: constants, inputs and cotangents."""
+        return [*self.jaxpr.constvars, *self.jaxpr.invars]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The atoms of the outputs."""
+        return list(self.jaxpr.outvars[: self.n_outputs])
+
+    @property
+    def gradients(self) -> list[Any]:
+        """The atoms of the gradients."""
+        return list(self.jaxpr.outvars[self.n_outputs :])
+
+
+def joint_step(closed: Any, pattern: Pattern) -> Any:
+    """The closed jaxpr of a gradient step: from inputs, and cotangents of the active outputs, to outputs and gradients.
+
+    Args:
+      closed: the closed jaxpr of the function, without constants that are tracers.
+      pattern: what is differentiated.
+    """
+    body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+    avals = [var.aval for var in body.invars]
+    cotangents = [v.aval for v, wanted in zip(body.outvars, pattern.outputs, strict=True) if wanted]
+
+    def step(*xs: Any) -> list[Any]:
+        inputs, cts = list(xs[: len(avals)]), list(xs[len(avals) :])
+        which = [i for i, moves in enumerate(pattern.inputs) if moves]
+
+        def some(*moving: Any) -> tuple[list[Any], list[Any]]:
+            whole = list(inputs)
+            for i, x in zip(which, moving, strict=True):
+                whole[i] = x
+            out = jaxcompat.eval_jaxpr(body, consts, *whole)
+            return [y for y, wanted in zip(out, pattern.outputs, strict=True) if wanted], out
+
+        _, pull, out = jax.vjp(some, *[inputs[i] for i in which], has_aux=True)
+        return [*out, *pull(cts)]
+
+    arguments = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
+    return jax.make_jaxpr(step)(*arguments, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in cotangents])
+
+
+def build(closed: Any, pattern: Pattern) -> Joint:
+    """The graph of the gradient of a function."""
+    flat = inlined(rewrite(inlined(joint_step(closed, pattern)), _open_rules))
+    jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
+    n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
+    return _Builder(jaxpr, n_inputs, n_outputs).joint(consts)
+
+
+def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
+    """Functions with rules of their own are run as they are: nothing differentiates them once more."""
+    del source
+    inner = eqn.params.get("call_jaxpr")
+    if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call") or inner is None:
+        return None
+    return evaluate(jaxcompat.opened(inner), jaxcompat.consts_of(inner), inputs, _open_rules)
+
+
+class _Builder:
+    """Turns equations into nodes."""
+
+    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int) -> None:
+        self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
+        self.eqns = _without_dead_code(jaxpr)
+        self.roots: dict[Any, tuple[Any, ...]] = {}
+        self.views: dict[Any, Any] = {}
+        given = [*jaxpr.constvars, *jaxpr.invars]
+        self.roots.update(dict.fromkeys(given, ()))
+        moving = set(jaxpr.invars[n_inputs:])  # the cotangents
+        self.is_backward: list[bool] = []
+        for eqn in self.eqns:
+            depends = any(not isinstance(a, jex.Literal) and a in moving for a in eqn.invars)
+            self.is_backward.append(depends)
+            if depends:
+                moving.update(eqn.outvars)
+            if cost.is_view(eqn) or (not eqn.effects and self._is_constant(eqn)):
+                self.roots[eqn.outvars[0]] = self._roots_of(eqn.invars)
+                self.views[eqn.outvars[0]] = eqn
+            else:
+                self.roots.update({var: (var,) for var in eqn.outvars})
+
+    def _is_constant(self, eqn: Any) -> bool:
+        """Whether a scalar is computed of scalar constants: not worth a node."""
+        return len(eqn.outvars) == 1 and not eqn.invars and eqn.primitive.name in cost.VIEWS
+
+    def _roots_of(self, atoms: Sequence[Any]) -> tuple[Any, ...]:
+        found = [root for a in atoms if not isinstance(a, jex.Literal) for root in self.roots.get(a, ())]
+        return tuple(dict.fromkeys(found))
+
+    def _groups(self) -> list[list[int]]:
+        """The equations of each node, those that are fused with it first."""
+        users: dict[Any, list[int]] = {}
+        worked = [t for t, eqn in enumerate(self.eqns) if eqn.outvars and eqn.outvars[0] not in self.views]
+        worked += [t for t, eqn in enumerate(self.eqns) if not eqn.outvars]
+        worked.sort()
+        for t in worked:
+            for root in self._roots_of(self.eqns[t].invars):
+                users.setdefault(root, []).append(t)
+        kept = set(self._roots_of(self.jaxpr.outvars))
+        homes = self._homes(worked, users, kept)
+        groups: dict[int, list[int]] = {}
+        for t in worked:
+            for home in homes[t]:
+                groups.setdefault(home, []).append(t)
+        return [groups[home] for home in sorted(groups)]
+
+    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, list[int]]:
+        """The equations whose nodes compute each equation: itself, or those that it is fused with.
+
+        A cheap one may be computed in each of a few users, as compilers do, while that adds little work in all.
+        """
+        homes: dict[int, list[int]] = {}
+        spare = _CLONED * sum(cost.operations(self.eqns[t]) for t in worked)
+        for t in reversed(worked):
+            eqn = self.eqns[t]
+            homes[t] = [t]
+            if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
+                continue
+            using = users.get(eqn.outvars[0], [])
+            if len(using) == 1 and self._is_fused(t, using[0]):
+                found = homes[using[0]]
+            elif using and all(self._is_taken(t, u) for u in using) and self._is_better_later(t):
+                found = sorted({home for u in using for home in homes[u]})
+            else:
+                continue
+            extra = (len(found) - 1) * cost.operations(eqn)
+            if len(found) <= _MOST_HOMES and extra <= spare:
+                spare -= extra
+                homes[t] = found
+        return homes
+
+    def _is_taken(self, t: int, user: int) -> bool:
+        """Whether a user may compute an equation of its own pass, or a backward one an equation of the forward pass."""
+        if self._is_fused(t, user):
+            return True
+        fits = self.eqns[user].primitive.name in cost.ELEMENTWISE | cost.REDUCTIONS
+        return fits and self.is_backward[user] and not self.is_backward[t]
+
+    def _is_fused(self, t: int, user: int) -> bool:
+        name = self.eqns[user].primitive.name
+        return self.is_backward[t] == self.is_backward[user] and name in cost.ELEMENTWISE | cost.REDUCTIONS
+
+    def _is_better_later(self, t: int) -> bool:
+        """Whether to hold what an equation is made of takes hardly more than to hold its result."""
+        inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
+        return inputs <= 1.1 * nbytes(self.eqns[t].outvars[0].aval)
+
+    def joint(self, consts: Sequence[Any]) -> Joint:
+        groups = self._groups()
+        # Forward nodes first; the order within each pass is that of the trace.
+        groups.sort(key=lambda group: self.is_backward[group[-1]])
+        outputs = set(self._roots_of(self.jaxpr.outvars[: self.n_outputs]))
+        gradients = set(self._roots_of(self.jaxpr.outvars[self.n_outputs :])) - outputs
+        number: dict[Any, int] = {}
+        sizes: list[int] = []
+        variables: list[Any] = []
+        drafts = []
+        for group in groups:
+            inside = {var for t in group for var in self.eqns[t].outvars}
+            outer = [root for t in group for root in self._roots_of(self.eqns[t].invars) if root not in inside]
+            made = list(self.eqns[group[-1]].outvars)
+            for var in made:
+                number[var] = len(sizes)
+                sizes.append(0 if var in outputs or var in gradients else nbytes(var.aval))
+                variables.append(var)
+            drafts.append((group, dict.fromkeys(outer), made))
+        nodes = tuple(
+            self._node(group, [number[v] for v in outer], [number[v] for v in made]) for group, outer, made in drafts
+        )
+        pinned = frozenset(i for i, node in enumerate(nodes) if any(eqn.effects for eqn in node.eqns))
+        in_numbers = lambda some: frozenset(number[var] for var in some)
+        results = in_numbers(v for v in outputs)
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned)
+        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views)
+
+    def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
+        eqns = tuple(self.eqns[t] for t in group)
+        return Node(
+            tuple(inputs),
+            tuple(outputs),
+            cost=sum(map(cost.operations, eqns)),
+            scratch=max(map(cost.scratch, eqns)),
+            is_backward=self.is_backward[group[-1]],
+            inplace=tuple(outputs[: cost.count_inplace(eqns)]),
+            eqns=eqns,
+        )
+
+
+def _without_dead_code(jaxpr: Any) -> list[Any]:
+    needed = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(var in needed for var in eqn.outvars):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
+    return kept[::-1]
+
+
+def zero(aval: Any) -> Any:
+    """The zero among the tangents of a value."""
+    return jnp.zeros(aval.shape, aval.dtype) if is_differentiable(aval) else np.zeros(aval.shape, jax.dtypes.float0)

@@ -1,0 +1,101 @@
+"""Loops within a function, opened: the same function with the schedules of `scan(checkpoint=...)` for its scans.
+
+A plain scan is one operation to the planner, with the residuals of all its steps as one value. For each budget there
+are a few versions of the function, in which the scans that remember much share a part of the budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.loops import scan as binomial_scan
+from .._core import jaxcompat
+from .._jaxpr.rewrite import evaluate
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A version: the closed jaxpr, and what was chosen for each loop."""
+
+    jaxpr: Any
+    key: tuple[Any, ...]
+
+
+def scans_in(closed: Any) -> list[Any]:
+    """The scans at the top level of a jaxpr, in order."""
+    return [eqn for eqn in jaxcompat.opened(closed).eqns if _can_open(eqn)]
+
+
+def _can_open(eqn: Any) -> bool:
+    return eqn.primitive.name == "scan" and eqn.params["length"] > 2 and not eqn.effects
+
+
+def with_budget(closed: Any, size: int) -> Opened | None:
+    """With at most so many bytes for each loop; None if one of them cannot do with that."""
+    chosen: list[Any] = []
+
+    def run(eqn: Any, body: Any, init: Any, xs: Any, options: dict[str, Any]) -> Any:
+        budget = MemoryBudget(size)
+        out = binomial_scan(body, init, xs, checkpoint=budget, **options)
+        choice = budget.choices[-1]
+        chosen.append((choice.carries, choice.block))
+        return out
+
+    try:
+        return Opened(_rewritten(closed, run), tuple(chosen))
+    except ValueError:  # of the budget: nothing fits
+        return None
+
+
+def with_steps(closed: Any) -> Opened:
+    """With each step recomputed from its carry."""
+    step = lambda body: jax.checkpoint(body, prevent_cse=False)
+    run = lambda eqn, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)
+    return Opened(_rewritten(closed, run), ("step",))
+
+
+def _rewritten(closed: Any, run: Any) -> Any:
+    body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+
+    def visit(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
+        del source
+        return _scan(eqn, inputs, run) if _can_open(eqn) else None
+
+    avals = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
+        for v in body.invars
+    ]
+    return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
+
+
+def _scan(eqn: Any, inputs: Sequence[Any], run: Any) -> Sequence[Any]:
+    params = eqn.params
+    inner, inner_consts = jaxcompat.opened(params["jaxpr"]), jaxcompat.consts_of(params["jaxpr"])
+    n_consts, n_carry = _counts(eqn)
+    consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+
+    def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        out = jaxcompat.eval_jaxpr(inner, inner_consts, *consts, *carry, *x)
+        return out[:n_carry], out[n_carry:]
+
+    options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
+    carry, ys = run(eqn, body, list(init), list(xs), options)
+    return [*carry, *ys]
+
+
+def _counts(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
+    than what the body sees of them.
+    """
+    body = jaxcompat.opened(eqn.params["jaxpr"])
+    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
+    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
+    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
+    return n_unstacked - n_carry, n_carry

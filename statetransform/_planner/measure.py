@@ -1,0 +1,322 @@
+"""From a budget to a program: plans, compiles, reads the bytes, and plans again.
+
+At most three compilations for each pattern of differentiation: of the plain gradient step, of the plan, and of the plan
+with what operations need inside taken into account.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._core import jaxcompat
+from .._jaxpr.sizes import format_bytes
+from . import bound
+from .emit import Emitted, stretch_of, whole
+from .joint import Joint, Pattern, build, joint_step
+from .loops import Opened, scans_in, with_budget, with_steps
+from .solve import Plan, Solver
+
+logger = logging.getLogger("statetransform")
+
+# Of the CPU's compiler: the same temporaries and operations in half the time.
+_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+# What share of the budget goes to the loops of a function.
+_SHARES = (0.85, 0.5, 0.25)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a budget leads to for one pattern.
+
+    Attributes:
+      emitted: the plan as programs; None for the plain program.
+      planned: bytes of the plan.
+      compiled: temporary bytes of the compiled gradient step, None if it could not be read.
+      cost: operations over those of the plain program.
+    """
+
+    emitted: Emitted | None
+    planned: int
+    compiled: int | None
+    cost: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """A budget that cannot be met.
+
+    Attributes:
+      least: the fewest bytes for which a plan was found.
+      necessary: the fewest that are proved to be necessary.
+      operation: which operation needs these.
+      source: where it stands, if that is known.
+    """
+
+    least: int
+    necessary: int
+    operation: str
+    source: str | None
+
+
+def temporary_bytes(function: Callable[..., Any], avals: list[Any]) -> int | None:
+    """Temporary bytes of a compiled function; None where the backend does not say."""
+    try:
+        lowered = jax.jit(function, keep_unused=True).lower(*avals)
+    except Exception as error:  # what cannot be compiled alone can still be planned
+        logger.info("the gradient step alone cannot be compiled: %s", error)
+        return None
+    options: dict[str, Any] | None = _FAST if jax.default_backend() == "cpu" else None
+    try:
+        compiled = lowered.compile(compiler_options=options)
+        found = compiled.memory_analysis()
+        return None if found is None else int(found.temp_size_in_bytes)
+    except Exception as error:
+        logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
+        return None
+
+
+class Planner:
+    """Everything about one function: its graphs by pattern, and decisions by pattern and budget.
+
+    Args:
+      closed: the closed jaxpr of the function.
+    """
+
+    def __init__(self, closed: Any) -> None:
+        self.closed = closed
+        self._versions: dict[Pattern, list[Version]] = {}
+        self._plain: dict[Pattern, int | None] = {}
+        self._opened_for: dict[int, Opened | None] = {}
+
+    def versions(self, pattern: Pattern) -> list[Version]:
+        """The function with its loops opened to various degrees, the plain one first."""
+        if pattern not in self._versions:
+            first = Version(self.closed, pattern)
+            self._versions[pattern] = [first]
+        return self._versions[pattern]
+
+    def plain_bytes(self, pattern: Pattern) -> int | None:
+        """Temporary bytes of the plain gradient step."""
+        if pattern not in self._plain:
+            version = self.versions(pattern)[0]
+            self._plain[pattern] = temporary_bytes(version.as_outermost(version.plain_step), version.avals)
+        return self._plain[pattern]
+
+    def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
+        """The cheapest plan found, over all versions."""
+        first = self.versions(pattern)[0]
+        offers = [(first, plan)] if (plan := first.solver.plan(budget)) is not None else []
+        for version in self._opened(pattern, budget):
+            plan = version.solver.plan(budget)
+            if plan is not None:
+                offers.append((version, plan))
+        return min(offers, key=lambda offer: (offer[1].cost, offer[1].bytes), default=None)
+
+    def _opened(self, pattern: Pattern, budget: int) -> list[Version]:
+        first = self.versions(pattern)[0]
+        if first.solver.plain.bytes <= budget:
+            return []
+        if not scans_in(self.closed):
+            return []
+        found = {}
+        for share in _SHARES:
+            size = _rounded(budget * share / len(scans_in(self.closed)))
+            if size not in self._opened_for:
+                self._opened_for[size] = with_budget(self.closed, size)
+            opened = self._opened_for[size]
+            if opened is not None:
+                found[opened.key] = opened
+        steps = self._steps
+        found[steps.key] = steps
+        return [self._version(pattern, opened) for opened in found.values()]
+
+    @functools.cached_property
+    def _steps(self) -> Opened:
+        return with_steps(self.closed)
+
+    def _version(self, pattern: Pattern, opened: Opened) -> Version:
+        known = next((v for v in self.versions(pattern) if v.key == str(opened.key)), None)
+        if known is None:
+            known = Version(opened.jaxpr, pattern, str(opened.key))
+            self.versions(pattern).append(known)
+        return known
+
+    def least(self, pattern: Pattern) -> tuple[Version, Plan]:
+        """The plan with the fewest bytes that is found."""
+        first = self.versions(pattern)[0]
+        best = first, first.solver.least()
+        budget = best[1].bytes // 2
+        for version in self._opened(pattern, max(budget, 1)):
+            plan = version.solver.least()
+            if plan.bytes < best[1].bytes:
+                best = version, plan
+        return best
+
+    def necessary(self, pattern: Pattern) -> tuple[int, str, str | None]:
+        """The fewest bytes that are proved to be necessary, the operation that needs them, and its source."""
+        from .._jaxpr.sources import source_of
+
+        graph = self.versions(pattern)[0].joint.graph
+        if self._opened(pattern, 1):
+            # A loop can be run in other ways: what its own equations need is proved for none of them.
+            graph = dataclasses.replace(graph, nodes=tuple(n if not _has_loop(n) else _empty(n) for n in graph.nodes))
+        size, node = bound.least_bytes(graph)
+        if node is None:
+            return 0, "nothing", None
+        eqn = graph.nodes[node].eqns[-1]
+        source = source_of(eqn)
+        return size, eqn.primitive.name, None if source is None else str(source)
+
+    def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
+        """The program for a budget."""
+        plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
+        if plain is not None and plain <= budget:
+            return Decision(None, first.solver.plain.bytes, plain, 1.0)
+        # Where the compiler needs more than the simulator sees, it will for a plan without a barrier at each run, too.
+        is_exact = stretch_of(first.joint.graph.plain) == 1
+        ratio = 1.0 if not plain or is_exact else min(first.solver.plain.bytes / plain, 1.0)
+        target = int(budget * max(ratio, 0.85))
+        offer = self.plan(pattern, target)
+        if offer is None:
+            target = budget
+            offer = self.plan(pattern, budget)
+        if offer is None:
+            return self._shortage(pattern)
+        if plain is None and offer[0] is first and offer[1] == first.solver.plain:
+            return Decision(None, offer[1].bytes, None, 1.0)
+        best = self._compiled(*offer, first)
+        again = self._again(pattern, budget, target, offer[1], best)
+        if again is not None and again[1].sequence != offer[1].sequence:
+            other = self._compiled(*again, first)
+            best = min((best, other), key=lambda d: _rank(d, budget))
+        return best
+
+    def _again(
+        self, pattern: Pattern, budget: int, target: int, plan: Plan, found: Decision
+    ) -> tuple[Version, Plan] | None:
+        """Another plan, when the compiler says that there is too little memory, or more than was thought."""
+        if found.compiled is None:
+            return None
+        if found.compiled > budget:
+            again = self.plan(pattern, int(plan.bytes * budget / found.compiled * 0.98))
+            return self.least(pattern) if again is None else again
+        room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
+        return self.plan(pattern, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
+
+    def _compiled(self, version: Version, plan: Plan, first: Version) -> Decision:
+        emitted = Emitted(version.joint, plan.sequence)
+        size = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version.avals)
+        return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))
+
+    def _shortage(self, pattern: Pattern) -> Shortage:
+        _, plan = self.least(pattern)
+        size, operation, source = self.necessary(pattern)
+        return Shortage(plan.bytes, min(size, plan.bytes), operation, source)
+
+
+def _rounded(size: float) -> int:
+    """A size from a grid, so that budgets close to each other share the same loops."""
+    return max(int(1.1 ** math.floor(math.log(max(size, 1.0), 1.1))), 1)
+
+
+def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
+    size = decision.planned if decision.compiled is None else decision.compiled
+    return size > budget, float(size) if size > budget else decision.cost
+
+
+def _has_loop(node: Any) -> bool:
+    return any(eqn.primitive.name in ("scan", "while") for eqn in node.eqns)
+
+
+def _empty(node: Any) -> Any:
+    return dataclasses.replace(node, inputs=(), outputs=node.outputs[:0])
+
+
+def closed_of(staged: Any) -> tuple[Any, int]:
+    """The closed jaxpr of a staged function, auxiliary outputs last, and how many outputs are not auxiliary."""
+    count: list[int] = []
+
+    def both(*xs: Any) -> list[Any]:
+        out, aux = staged.fun(*xs)
+        count.append(len(out))
+        return [*out, *aux]
+
+    return jax.make_jaxpr(both)(*staged.inputs), count[-1]
+
+
+class Version:
+    """The function in one form, with its graph and its solver.
+
+    Args:
+      closed: the closed jaxpr.
+      pattern: what is differentiated.
+      key: tells versions apart.
+    """
+
+    def __init__(self, closed: Any, pattern: Pattern, key: str = "") -> None:
+        self.closed, self.pattern, self.key = closed, pattern, key
+
+    @functools.cached_property
+    def joint(self) -> Joint:
+        """Both passes."""
+        return build(self.closed, self.pattern)
+
+    @functools.cached_property
+    def solver(self) -> Solver:
+        """Plans for any budget."""
+        return Solver(self.joint.graph)
+
+    @property
+    def cotangents(self) -> list[Any]:
+        """The abstract values of the cotangents."""
+        body = jaxcompat.opened(self.closed)
+        return [v.aval for v, active in zip(body.outvars, self.pattern.outputs, strict=True) if active]
+
+    @property
+    def avals(self) -> list[Any]:
+        """Inputs, and the cotangents that are no scalars."""
+        given = [var.aval for var in jaxcompat.opened(self.closed).invars]
+        given += [aval for aval in self.cotangents if aval.shape]
+        return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in given]
+
+    def as_outermost(self, step: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """A gradient step as `jax.grad` runs it: the cotangent of a scalar is one."""
+        n = len(self.pattern.inputs)
+
+        def run(*xs: Any) -> list[Any]:
+            rest = iter(xs[n:])
+            cts = [next(rest) if aval.shape else jnp.ones((), aval.dtype) for aval in self.cotangents]
+            return step(*xs[:n], *cts)
+
+        return run
+
+    def plain_step(self, *xs: Any) -> list[Any]:
+        """The gradient step as JAX differentiates it."""
+        step = joint_step(self.closed, self.pattern)
+        return jaxcompat.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *xs)
+
+
+def shortage_message(budget: int, shortage: Shortage) -> str:
+    """What a `BudgetError` says."""
+    place = f" at {shortage.source}" if shortage.source else ""
+    return (
+        f"checkpoint: a budget of {format_bytes(budget)} cannot be met. The least for which a plan was found is "
+        f"{shortage.least} bytes ({format_bytes(shortage.least)}); at least {shortage.necessary} bytes "
+        f"({format_bytes(shortage.necessary)}) are necessary, for `{shortage.operation}`{place}. "
+        "Raise the budget, or make that operation smaller (a smaller batch, for example)."
+    )
+
+
+def is_float(aval: Any) -> bool:
+    """Whether an output can have a cotangent."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)

@@ -1,0 +1,194 @@
+"""A budget in the place of a policy, and the curve of what budgets cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from .._checkpointed_loops.budget import MemoryBudget
+from .._jaxpr.sizes import format_bytes
+from .._planner import bound
+from .._planner.emit import Emitted, whole
+from .._planner.joint import Pattern
+from .._planner.measure import Planner, closed_of, temporary_bytes
+from ..inspect._view import view_of as stage
+
+_POINTS = 16
+
+
+def fit(size: int | str) -> MemoryBudget:
+    """Says how much memory there is instead of what to keep: the intermediates of the function fit into it.
+
+    The plan says what is kept, what is computed again, and when, such that the bytes alive at the same time never
+    exceed the budget. With a budget that the plain function meets, as compiled, it is the plain program.
+
+    Args:
+      size: bytes, or a text such as "512 MiB".
+
+    Returns:
+      A :class:`statetransform.MemoryBudget`, for `transform.checkpoint(f, policy=...)`.
+
+    Raises:
+      TypeError, ValueError: `size` is not a size.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from statetransform import policies, transform
+      >>> def loss(x, ws):
+      ...     for w in ws:
+      ...         x = jnp.tanh(x @ w)
+      ...     return (x**2).sum()
+      >>> x, ws = jnp.ones((256, 32)), [jnp.ones((32, 32))] * 8
+      >>> fitting = transform.checkpoint(loss, policy=policies.fit("1 MiB"))
+      >>> gradients = transform.grad(fitting, argnums=1)(x, ws)
+    """
+    return MemoryBudget(size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One plan on the curve.
+
+    Attributes:
+      planned_bytes: intermediates alive at the same time at most.
+      compiled_bytes: temporary bytes of the compiled gradient step; None where that was not asked for.
+      flops_over_plain: operations over those of plain differentiation.
+      bound_over_plain: as many are proved to be necessary within `planned_bytes`.
+    """
+
+    planned_bytes: int
+    compiled_bytes: int | None
+    flops_over_plain: float
+    bound_over_plain: float
+
+
+class Curve(Sequence[Point]):
+    """What less memory costs: plans from the plain program down to the least found.
+
+    Attributes:
+      name: of the function.
+      plain_bytes: temporary bytes of the compiled plain gradient step, None where that was not asked for.
+      necessary_bytes: fewer are proved to be impossible.
+    """
+
+    def __init__(self, name: str, points: Sequence[Point], plain_bytes: int | None, necessary_bytes: int) -> None:
+        self.name: str = name
+        self.plain_bytes: int | None = plain_bytes
+        self.necessary_bytes: int = necessary_bytes
+        self._points = tuple(points)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._points[index]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per point."""
+        return [dataclasses.asdict(point) for point in self]
+
+    def __str__(self) -> str:
+        has_compiled = any(point.compiled_bytes is not None for point in self)
+        rows = [["planned", *(["compiled"] if has_compiled else []), "FLOPs", "at least"]]
+        for p in self:
+            compiled = "unknown" if p.compiled_bytes is None else format_bytes(p.compiled_bytes)
+            ratios = [f"{p.flops_over_plain:.3f} x", f"{p.bound_over_plain:.3f} x"]
+            rows.append([format_bytes(p.planned_bytes), *([compiled] if has_compiled else []), *ratios])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        title = f"{self.name}: what less memory costs in one gradient step"
+        return "\n".join([title, *lines, f"Less than {format_bytes(self.necessary_bytes)} is impossible."])
+
+    __repr__ = __str__
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws FLOPs over bytes, with the proved bound.
+
+        Args:
+          ax: matplotlib axes; None makes a figure.
+
+        Returns:
+          The axes.
+
+        Raises:
+          ImportError: matplotlib is not installed.
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError("plan(...).plot needs matplotlib: `pip install statetransform[plot]`") from error
+        if ax is None:
+            _, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
+        mib = [p.planned_bytes / 2**20 for p in self]
+        ax.plot(mib, [p.flops_over_plain for p in self], "o-", label="plan")
+        ax.plot(mib, [p.bound_over_plain for p in self], "--", color="0.5", label="proved necessary")
+        ax.axvline(self.necessary_bytes / 2**20, color="0.8", label="impossible below")
+        ax.set(xlabel="bytes alive at most (MiB)", ylabel="FLOPs over plain", title=self.name)
+        ax.legend()
+        return ax
+
+
+def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: Any) -> Curve:
+    """The trade-off between memory and recomputation of a function's gradient, before a budget is chosen.
+
+    Args:
+      f: a function, with states or without.
+      `*args`, `**kwargs`: its arguments: arrays, `jax.ShapeDtypeStruct`, or objects that hold states.
+      compile: also compile each plan, and read its temporary bytes.
+
+    Returns:
+      The points, the plain program first; prints as a table, and draws itself with `plot()`.
+
+    Raises:
+      TypeError: `f` is not callable, or has nothing to differentiate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from statetransform import policies
+      >>> def loss(x, ws):
+      ...     for w in ws:
+      ...         x = jnp.tanh(x @ w)
+      ...     return (x**2).sum()
+      >>> curve = policies.plan(loss, jnp.ones((256, 32)), [jnp.ones((32, 32))] * 8)
+      >>> curve[0].flops_over_plain, curve[-1].planned_bytes < curve[0].planned_bytes / 2
+      (1.0, True)
+    """
+    staged = stage(f, args, kwargs)
+    closed, n_outputs = closed_of(staged)
+    is_moving = lambda aval: jnp.issubdtype(aval.dtype, jnp.inexact)
+    moves = tuple(map(is_moving, closed.in_avals))
+    outputs = tuple(i < n_outputs and is_moving(aval) for i, aval in enumerate(closed.out_avals))
+    if not any(moves) or not any(outputs):
+        raise TypeError(f"plan: {staged.name} has no floating-point argument or result, so it has no gradient to plan")
+    planner, pattern = Planner(closed), Pattern(moves, outputs)
+    points = _points(planner, pattern, compile)
+    plain = planner.plain_bytes(pattern) if compile else None
+    return Curve(staged.name, points, plain, planner.necessary(pattern)[0])
+
+
+def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
+    first = planner.versions(pattern)[0]
+    graph, top = first.joint.graph, first.solver.plain
+    offers = [(first, top)]
+    least = planner.least(pattern)
+    ratio = max(least[1].bytes, 1) / max(top.bytes, 1)
+    for k in range(1, _POINTS - 1):
+        offer = planner.plan(pattern, int(top.bytes * ratio ** (k / (_POINTS - 1))))
+        if offer is not None:
+            offers.append(offer)
+    offers.append(least)
+    points, cheapest = [], None
+    for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
+        if cheapest is not None and found.cost >= cheapest - 1e-9:
+            continue  # another plan does it with less
+        cheapest = found.cost
+        size = None
+        if is_compiled:
+            step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
+            size = temporary_bytes(version.as_outermost(step), version.avals)
+        floor = min(bound.least_cost(graph, found.bytes), found.cost)
+        points.append(Point(found.bytes, size, found.cost / graph.cost, floor / graph.cost))
+    return points[::-1]

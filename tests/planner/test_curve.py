@@ -1,0 +1,79 @@
+"""`policies.plan`: what less memory costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, policies
+
+
+def loss(x: Any, ws: Any) -> Any:
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return (x**2).sum()
+
+
+ARGS = jnp.ones((64, 16)), [jnp.full((16, 16), 0.1)] * 8
+
+
+def test_the_curve_goes_from_the_plain_program_down() -> None:
+    curve = policies.plan(loss, *ARGS)
+    assert 3 <= len(curve) <= 20
+    assert curve[0].flops_over_plain == 1.0
+    sizes = [point.planned_bytes for point in curve]
+    costs = [point.flops_over_plain for point in curve]
+    assert sizes == sorted(sizes, reverse=True)
+    assert costs == sorted(costs)
+    assert all(1.0 <= point.bound_over_plain <= point.flops_over_plain for point in curve)
+    assert curve.necessary_bytes <= sizes[-1]
+
+
+def test_compiled_bytes_come_on_request() -> None:
+    assert all(point.compiled_bytes is None for point in policies.plan(loss, *ARGS))
+    curve = policies.plan(loss, *ARGS, compile=True)
+    assert all(isinstance(point.compiled_bytes, int) for point in curve)
+    assert isinstance(curve.plain_bytes, int)
+
+
+def test_abstract_arguments_will_do() -> None:
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), ARGS)
+    assert policies.plan(loss, *abstract).to_dicts() == policies.plan(loss, *ARGS).to_dicts()
+
+
+def test_states_are_arguments() -> None:
+    w = State(jnp.full((16, 16), 0.1), name="w")
+
+    def step(x: Any) -> Any:
+        for _ in range(8):
+            x = jnp.tanh(x @ w.value)
+        w.value = w.value + 1
+        return (x**2).sum()
+
+    curve = policies.plan(step, ARGS[0])
+    assert curve[-1].planned_bytes < 0.7 * curve[0].planned_bytes
+    assert float(w.value[0, 0]) == pytest.approx(0.1)
+
+
+def test_it_prints_as_a_table_and_draws_itself() -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    curve = policies.plan(loss, *ARGS)
+    lines = str(curve).splitlines()
+    assert lines[0] == "loss: what less memory costs in one gradient step"
+    assert lines[1].split() == ["planned", "FLOPs", "at", "least"]
+    assert len(lines) == 3 + len(curve)
+    axes = curve.plot()
+    assert axes.get_xlabel() == "bytes alive at most (MiB)"
+    plt.close(axes.figure)
+
+
+def test_what_cannot_be_differentiated_is_refused() -> None:
+    with pytest.raises(TypeError, match="no gradient to plan"):
+        policies.plan(lambda n: n + 1, 3)

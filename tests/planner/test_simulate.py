@@ -1,0 +1,94 @@
+"""The simulator against an interpreter that holds values one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from statetransform._planner.graph import Graph, Node
+from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned, split_of
+
+from .graphs import chain, random_graph
+
+
+def interpreted(graph: Graph, sequence: list[int]) -> list[int]:
+    """Bytes at each step: a value is held if a later step uses it before it is computed again."""
+    found = []
+    for t, i in enumerate(sequence):
+        held = set(graph.nodes[i].outputs)
+        for v in range(len(graph.sizes)):
+            made = [s for s in range(t) if v in graph.nodes[sequence[s]].outputs]
+            if not made:
+                continue
+            for later in range(t, len(sequence)):
+                if v in graph.nodes[sequence[later]].inputs:
+                    held.add(v)
+                    break
+                if v in graph.nodes[sequence[later]].outputs:
+                    break
+        found.append(sum(graph.sizes[v] for v in held) + graph.nodes[i].scratch)
+    return found
+
+
+def a_sequence(graph: Graph, seed: int) -> list[int]:
+    """The plain order with forward nodes run again at random places."""
+    rng = random.Random(seed)
+    found: list[int] = []
+    for i in graph.plain:
+        while found and rng.random() < 0.4:
+            found.append(rng.choice([j for j in set(found) if not graph.nodes[j].is_backward]))
+        found.append(i)
+    return found
+
+
+def test_the_profile_is_that_of_an_interpreter_on_random_graphs() -> None:
+    for seed in range(300):
+        graph = random_graph(seed)
+        sequence = a_sequence(graph, seed)
+        assert profile(graph, sequence).tolist() == interpreted(graph, sequence), seed
+
+
+def test_pruning_keeps_a_plan_valid_and_costs_nothing() -> None:
+    for seed in range(300):
+        graph = random_graph(seed)
+        sequence = a_sequence(graph, seed)
+        short = pruned(graph, sequence)
+        check(graph, short)
+        assert graph.cost_of(short) <= graph.cost_of(sequence)
+        assert peak(graph, short) <= peak(graph, sequence)
+
+
+def test_a_chain_holds_all_its_layers_at_the_turn() -> None:
+    graph = chain(6)
+    assert peak(graph, graph.plain) == 6  # five activations and a cotangent
+
+
+def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
+    nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
+    graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}))
+    assert profile(graph, [0, 1, 2]).tolist() == [8, 8, 8]
+
+
+def test_a_value_that_is_not_there_is_refused() -> None:
+    graph = chain(3)
+    with pytest.raises(InvalidPlanError, match="before they are computed"):
+        peak(graph, [1, 0, 2, 3, 4, 5])
+
+
+def test_a_backward_node_waits_for_the_results() -> None:
+    graph = chain(3)
+    with pytest.raises(InvalidPlanError, match="before the forward pass is complete"):
+        check(graph, [0, 1, 3, 2, 4, 5])
+
+
+def test_an_effect_happens_once() -> None:
+    nodes = (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True))
+    graph = Graph(nodes, (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}))
+    with pytest.raises(InvalidPlanError, match="an effect happens more than once"):
+        check(graph, [0, 1, 0, 2])
+
+
+def test_the_forward_pass_ends_with_the_last_result() -> None:
+    graph = chain(4)
+    assert split_of(graph, graph.plain) == 4

@@ -1,0 +1,103 @@
+"""The solvers against the search over all states, and the bounds against both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from statetransform._planner import bound, exact
+from statetransform._planner.blocks import Blocks
+from statetransform._planner.chain import Chain
+from statetransform._planner.fill import filled
+from statetransform._planner.simulate import check, peak
+from statetransform._planner.solve import Solver
+
+from .graphs import chain, random_graph
+
+
+def test_no_plan_is_better_than_the_best_and_every_one_is_valid() -> None:
+    solved = 0
+    for seed in range(200):
+        graph = random_graph(seed)
+        top = peak(graph, graph.plain)
+        for budget in {top, (3 * top) // 4, top // 2}:
+            best, found = exact.best(graph, budget), Solver(graph).plan(budget)
+            if found is None:
+                continue
+            check(graph, found.sequence)
+            assert peak(graph, found.sequence) == found.bytes <= budget
+            assert best is not None and found.cost >= best[0] - 1e-9
+            solved += 1
+    assert solved > 200
+
+
+def test_the_search_keeps_to_its_budget() -> None:
+    for seed in range(200):
+        graph = random_graph(seed)
+        budget = peak(graph, graph.plain) - 1
+        best = exact.best(graph, budget)
+        if best is not None:
+            check(graph, best[1])
+            assert peak(graph, best[1]) <= budget
+            assert graph.cost_of(best[1]) == pytest.approx(best[0])
+
+
+def test_the_bounds_hold_for_the_best_plans() -> None:
+    for seed in range(200):
+        graph = random_graph(seed)
+        least, _ = bound.least_bytes(graph)
+        assert exact.best(graph, least - 1) is None
+        for budget in range(least, peak(graph, graph.plain)):
+            best = exact.best(graph, budget)
+            if best is not None:
+                assert bound.least_cost(graph, budget) <= best[0] + 1e-9, (seed, budget)
+
+
+def test_larger_budgets_cost_no_more() -> None:
+    graph = chain(24)
+    solver = Solver(graph)
+    costs = [plan.cost if (plan := solver.plan(budget)) else math.inf for budget in range(4, 26)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == graph.cost
+
+
+@pytest.mark.parametrize(("n", "budget"), [(8, 5), (12, 6), (16, 8)])
+def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, budget: int) -> None:
+    graph = chain(n)
+    found = Solver(graph).plan(budget)
+    assert found is not None and found.bytes <= budget
+    # Griewank and Walther's schedule for as many slots as there are beside the two values at work.
+    from statetransform._checkpointed_loops.plan import advances
+
+    assert found.cost - graph.cost <= advances(n, budget - 1) + 1
+
+
+def test_the_dynamic_program_needs_no_more_than_it_was_given() -> None:
+    graph = chain(20)
+    for budget in (6, 8, 12, 16):
+        sequence = Chain(Blocks(graph, 20), budget).sequence()
+        assert sequence is not None
+        check(graph, sequence)
+        assert peak(graph, sequence) <= budget
+
+
+def test_filling_spares_work_within_the_budget() -> None:
+    graph = chain(20)
+    tight = Solver(graph).plan(6)
+    assert tight is not None
+    better = filled(graph, tight.sequence, 12)
+    check(graph, better)
+    assert peak(graph, better) <= 12
+    assert graph.cost_of(better) < tight.cost
+
+
+def test_the_same_graph_gives_the_same_plan() -> None:
+    assert Solver(chain(20)).plan(7) == Solver(chain(20)).plan(7)
+
+
+def test_the_least_plan_needs_fewer_bytes_than_the_plain_one() -> None:
+    solver = Solver(chain(32))
+    least = solver.least()
+    assert bound.least_bytes(chain(32))[0] <= least.bytes <= 8
+    assert solver.plain.bytes == 32
