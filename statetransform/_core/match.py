@@ -317,7 +317,8 @@ class Settled:
             if not self._is_outside(edge, recorder):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
-            dropped.add(edge.register)
+            if edge.register >= 0:  # -1 would stand for the roots
+                dropped.add(edge.register)
             self._pin(edge, recorder)
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
