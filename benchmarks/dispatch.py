@@ -1,6 +1,6 @@
-"""Compiled calls on a known signature, over the hand-threaded call with the same options: `python -m benchmarks.dispatch`.
+"""Compiled calls on a known signature: `python -m benchmarks.dispatch`.
 
-Each row is one way to reach the states and call. Both programs of a pair take part in the same run, in turns; what is
+The floor is the hand-threaded call with the same options. Each row is one way to reach the states and call. Both programs of a pair take part in the same run, in turns; what is
 printed is the median of the ratios of a round.
 """
 
@@ -247,7 +247,7 @@ def settled(run: Run, n: int) -> Run:
 
 
 def dispatch(sizes: Sequence[int] = SIZES, chosen: Sequence[str] = ()) -> None:
-    """The table; wanted are 1.25 for closures and 1.35 for all others at one state, 1.08 from 30 on, 1.15 for objects."""
+    """The table; wanted at one state are 1.25 for closures and 1.35 for others; from 30 on 1.08, 1.15 with objects."""
     rows: dict[str, dict[str, str]] = {}
     cases = [(way.__name__, way, {}) for way in WAYS]
     cases += [(f"{way.__name__}, states in objects of their own", way, {"make": Layers}) for way in OWN_OBJECTS]

@@ -1,4 +1,4 @@
-"""Eager loops and branches: what a second call costs, over the same body under `jax.jit`: `python -m benchmarks.eager`."""
+"""Eager loops and branches: a second call, over the same body under `jax.jit`: `python -m benchmarks.eager`."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ HAND: dict[str, Callable[[Any, Any], Any]] = {
     "for_loop": lambda u, xs: jax.lax.scan(lambda u, _: (body(u), None), u, None, length=LENGTH)[0],
     "checkpointed": lambda u, xs: jax.lax.scan(lambda u, _: (body(u), None), u, None, length=LENGTH)[0],
     "fori_loop": lambda u, xs: jax.lax.fori_loop(0, LENGTH, lambda i, c: (body(c[0]), c[1] + i), (u, 0))[0],
-    "while_loop": lambda u, xs: jax.lax.while_loop(
-        lambda c: c[1] < LENGTH, lambda c: (body(c[0]), c[1] + 1), (u, 0)
-    )[0],
+    "while_loop": lambda u, xs: jax.lax.while_loop(lambda c: c[1] < LENGTH, lambda c: (body(c[0]), c[1] + 1), (u, 0))[
+        0
+    ],
     "mapped": lambda u, xs: jax.lax.scan(lambda u, x: (body(u), x + 1), u, xs)[0],
     "cond": lambda u, xs: jax.lax.cond(xs[0] > 0, body, lambda u: stepped(u, 0.2, 2, 0.1), u),
     "switch": lambda u, xs: jax.lax.switch(1, [body, lambda u: stepped(u, 0.2, 2, 0.1), lambda u: u], u),
