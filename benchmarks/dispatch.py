@@ -1,7 +1,7 @@
 """Compiled calls on a known signature: `python -m benchmarks.dispatch`.
 
-The floor is the hand-threaded call with the same options. Each row is one way to reach the states and call. Both programs of a pair take part in the same run, in turns; what is
-printed is the median of the ratios of a round.
+The floor is the hand-threaded call with the same options. Each row is one way to reach the states and call. Both
+programs of a pair take part in the same run, in turns; what is printed is the median of the ratios of a round.
 """
 
 from __future__ import annotations

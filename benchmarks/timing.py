@@ -13,13 +13,13 @@ from rich.table import Table
 Run = Callable[[], Any]
 
 
-def ratios(runs: dict[str, Run], floor: str, *, seconds: float = 0.002, rounds: int = 60) -> dict[str, float]:
+def ratios(runs: dict[str, Run], floor: str, *, seconds: float = 0.0004, rounds: int = 301) -> dict[str, float]:
     """Time of each over that of the floor: the median of the rounds, in each of which all take their turn.
 
     Args:
       runs: by name; each has been called as often as it needs to settle.
       floor: the name of that which is 1.
-      seconds: how long a turn takes.
+      seconds: how long a turn takes; short ones are seldom interrupted by other programs.
       rounds: how many there are.
     """
     times = {name: seconds_of(run, 3) for name, run in runs.items()}

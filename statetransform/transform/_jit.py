@@ -123,31 +123,32 @@ class Jitted(Transformed):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._owners or self._is_method or self._takes_cls:
             return super().__call__(*args, **kwargs)
-        return self._call_bound(NO_SELF, *args, **kwargs)
-
-    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._call_bound(obj, *args, **kwargs)
+        return self._call(NO_SELF, args, kwargs)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._call(obj, args, kwargs)
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if stack.frame is not None:
             return self._call_slowly(obj, args, kwargs)
         if obj is NO_SELF:
             obj = self._instance
-        for program in self._store.programs:
-            if program.enter:
+        programs = self._store.programs
+        for program in programs:
+            if enter := program.enter:
                 try:
-                    found = program.enter(self._fun, obj, args, kwargs)
+                    found = enter(self._fun, obj, args, kwargs)
                 except Exception:  # whatever fails on the way, in user code too, says that the structure is another
                     continue
                 if found is not None:
                     break
         else:
             return self._call_slowly(obj, args, kwargs)
-        if program is not self._store.programs[0]:
+        if program is not programs[0]:
             self._store.use(program)
         try:
             # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
-            if program.shape == _ONE:
+            if program.is_simple:
                 values, targets, arg = found
                 out, written = program.jitted(values, arg)
             else:
@@ -163,8 +164,8 @@ class Jitted(Transformed):
         if type(written) is not list or len(written) != len(targets):
             return self._finish(program, obj, args, kwargs, (out, written))
         array_type = concrete_array()
-        if len(written) == 1 and type(written[0]) is array_type:
-            targets[0]._value = written[0]
+        if len(written) == 1 and type(value := written[0]) is array_type:
+            targets[0]._value = value
             return out
         # One look at the trace context costs as much as looking at eight values.
         for value in written if len(written) <= 8 else ():
@@ -279,9 +280,6 @@ class Jitted(Transformed):
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
-
-
-_ONE = (False, True, False)
 
 
 def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
