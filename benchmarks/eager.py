@@ -85,7 +85,7 @@ def mapped(rod: Rod, xs: Any) -> Any:
 
 
 def cond(rod: Rod, xs: Any) -> None:
-    transform.cond(xs[0] > 0, lambda: rod.step(0.1, 2), lambda: rod.step(0.2, 2))
+    transform.cond(xs, lambda: rod.step(0.1, 2), lambda: rod.step(0.2, 2))
 
 
 def switch(rod: Rod, xs: Any) -> None:
@@ -102,7 +102,7 @@ HAND: dict[str, Callable[[Any, Any], Any]] = {
         0
     ],
     "mapped": lambda u, xs: jax.lax.scan(lambda u, x: (body(u), x + 1), u, xs)[0],
-    "cond": lambda u, xs: jax.lax.cond(xs[0] > 0, body, lambda u: stepped(u, 0.2, 2, 0.1), u),
+    "cond": lambda u, xs: jax.lax.cond(xs, body, lambda u: stepped(u, 0.2, 2, 0.1), u),
     "switch": lambda u, xs: jax.lax.switch(1, [body, lambda u: stepped(u, 0.2, 2, 0.1), lambda u: u], u),
 }
 OURS = (scan, for_loop, checkpointed, fori_loop, while_loop, mapped, cond, switch)
@@ -110,7 +110,7 @@ OURS = (scan, for_loop, checkpointed, fori_loop, while_loop, mapped, cond, switc
 
 def pair(ours: Callable[[Rod, Any], Any]) -> tuple[Run, Run]:
     """The eager call, and the hand-threaded one under `jax.jit`; both wait for the result."""
-    rod, xs = Rod(), jnp.ones(LENGTH)
+    rod, xs = Rod(), jnp.bool_(True) if ours is cond else jnp.ones(LENGTH)
     held, compiled = {"u": rod.u.value}, jax.jit(HAND[ours.__name__])
 
     def run() -> None:
@@ -134,7 +134,7 @@ def eager() -> None:
             run()
         for _ in range(500):  # until what is matched often is written down
             run()
-        found = ratios({"ours": run, "by hand": by_hand}, "by hand", seconds=0.01, rounds=30)
+        found = ratios({"ours": run, "by hand": by_hand}, "by hand", seconds=0.001, rounds=101)
         name = {"checkpointed": "for_loop, checkpoint=20", "mapped": "map"}.get(ours.__name__, ours.__name__)
         rows[name] = {"compilations of the second call": str(count[0]), "time": f"{found['ours']:.2f}"}
     show(f"Eager loops of {LENGTH} steps and branches, over the hand-threaded program under jax.jit", rows)
