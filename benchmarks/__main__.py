@@ -1,7 +1,7 @@
 """Runs all benchmarks and prints one table for each: `make bench`.
 
-Every figure is a ratio to the hand-threaded JAX program (1.00), measured in turns in the same run; what is
-reported is the lower quartile. brainstate and flax.nnx take part where they are installed.
+Every figure is a ratio to the hand-threaded JAX program (1.00), measured in turns in the same run. brainstate and
+flax.nnx take part where they are installed. `python -m benchmarks dispatch cold` runs some of them only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from rich.table import Table
 
 import statetransform as st
 from statetransform import State, transform
+from statetransform._core import room as stack_room
 
 from . import report
+from .dispatch import dispatch
+from .eager import eager
+from .layers import layers, simulators
 
 Runs = dict[str, Callable[[], Any]]
 
@@ -121,8 +125,8 @@ def _compiled(cells: list[State]) -> Callable[[Any], None]:
     return add
 
 
-def dispatch() -> None:
-    """A compiled call on a known signature."""
+def peers() -> None:
+    """A compiled call on a known signature, with the peers beside it."""
     rows = {}
     for n in (1, 10, 100, 1000):
         function, model, x = _compiled(Model(n).cells), Model(n), jnp.float32(1)
@@ -135,7 +139,7 @@ def dispatch() -> None:
             if importlib.util.find_spec(package):
                 runs[name] = make(n)
         rows[f"{n} states, all written"] = interleaved(runs, 2000 // n + 3)
-    show("Dispatch: time of a compiled call", rows, "by hand")
+    show("Dispatch and the peers: time of a compiled call", rows, "by hand")
 
 
 def eager_checkpoint() -> None:
@@ -175,49 +179,67 @@ def _step(values: list[Any], x: Any) -> tuple[list[Any], Any]:
     return new, y
 
 
+def _hand_lowered() -> Any:
+    step = jax.checkpoint(lambda values, x: _step(values, x))
+
+    def loss(x: Any, values: Any) -> Any:
+        (values, x), _ = jax.lax.scan(lambda c, _: (step(*c), None), (values, x), None, length=10)
+        return x, values
+
+    values = [jnp.ones(8) * i / 100 for i in range(120)]
+    return lambda: jax.jit(jax.grad(loss, has_aux=True)).lower(1.0, values)
+
+
+def _our_lowered() -> Any:
+    cells = [State(jnp.ones(8) * i / 100) for i in range(120)]
+
+    @transform.checkpoint
+    def step(x: Any) -> Any:
+        new, y = _step([cell.value for cell in cells], x)
+        for cell, value in zip(cells, new, strict=True):
+            cell.value = value
+        return y
+
+    loss = lambda x: transform.scan(lambda c, _: (step(c), None), x, None, length=10)[0]
+    return lambda: transform.jit(transform.grad(loss)).lower(1.0)
+
+
+def _without_room() -> Any:
+    run = _our_lowered()
+
+    def narrow() -> Any:
+        stack_room._room.is_made = True  # as if somebody above had made it
+        try:
+            return run()
+        finally:
+            stack_room._room.is_made = False
+
+    return narrow
+
+
 def cold() -> None:
-    """Trace and lowering of jit(grad(scan(checkpoint(step))))."""
+    """Trace and lowering of jit(grad(scan(checkpoint(step)))), over depths of the call stack; and what room brings.
 
-    def hand() -> Any:
-        step = jax.checkpoint(lambda values, x: _step(values, x))
-
-        def loss(x: Any, values: Any) -> Any:
-            (values, x), _ = jax.lax.scan(lambda c, _: (step(*c), None), (values, x), None, length=10)
-            return x, values
-
-        values = [jnp.ones(8) * i / 100 for i in range(120)]
-        return lambda: jax.jit(jax.grad(loss, has_aux=True)).lower(1.0, values)
-
-    def ours() -> Any:
-        cells = [State(jnp.ones(8) * i / 100) for i in range(120)]
-
-        @transform.checkpoint
-        def step(x: Any) -> Any:
-            new, y = _step([cell.value for cell in cells], x)
-            for cell, value in zip(cells, new, strict=True):
-                cell.value = value
-            return y
-
-        loss = lambda x: transform.scan(lambda c, _: (step(c), None), x, None, length=10)[0]
-        return lambda: transform.jit(transform.grad(loss)).lower(1.0)
-
-    times: dict[str, list[float]] = {"by hand": [], "statetransform": []}
-    for depth in (0, 8, 16, 24, 32, 40):  # CPython's stack makes tracing slower at some depths, see _core/room.py
+    CPython's stack makes tracing slower at some depths, see `_core/room.py`.
+    """
+    makers = {"by hand": _hand_lowered, "statetransform": _our_lowered, "without room": _without_room}
+    times: dict[str, dict[int, float]] = {name: {} for name in makers}
+    for depth in (0, 8, 16, 24, 32, 40):
         for _ in range(2):
-            for name, make in (("by hand", hand), ("statetransform", ours)):
+            for name, make in makers.items():
                 run = make()
-                gc.collect()
                 start = time.perf_counter()
                 _deep(depth, run)
-                times[name].append(time.perf_counter() - start)
-    show(
-        "Cold: trace and lowering of jit(grad(scan(checkpoint(step)))), 120 states",
-        {
-            "best depth of the call stack": {name: min(found) for name, found in times.items()},
-            "mean over depths": {name: sum(found) / len(found) for name, found in times.items()},
-        },
-        "by hand",
-    )
+                taken = time.perf_counter() - start
+                del run  # with it go its traces, which functions of the same code would find
+                gc.collect()
+                times[name][depth] = min(taken, times[name].get(depth, taken))
+    rows = {f"depth {depth}": {name: found[depth] for name, found in times.items()} for depth in times["by hand"]}
+    rows["best depth"] = {name: min(found.values()) for name, found in times.items()}
+    rows["mean over depths"] = {name: sum(found.values()) / len(found) for name, found in times.items()}
+    show("Cold: trace and lowering of jit(grad(scan(checkpoint(step)))), 120 states", rows, "by hand")
+    worst = {name: max(found.values()) / min(found.values()) for name, found in times.items()}
+    print("Worst depth over best:", ", ".join(f"{name} {ratio:.2f}" for name, ratio in worst.items()))
 
 
 def _deep(depth: int, run: Callable[[], Any]) -> Any:
@@ -250,7 +272,7 @@ def main() -> None:
     parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
     options = parser.parse_args()
     chosen = options.benchmarks
-    for benchmark in (dispatch, eager_checkpoint, cold, same_program):
+    for benchmark in (dispatch, peers, layers, simulators, eager, eager_checkpoint, cold, same_program):
         if not chosen or benchmark.__name__ in chosen:
             with contextlib.suppress(KeyboardInterrupt):
                 benchmark()

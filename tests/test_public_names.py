@@ -13,7 +13,8 @@ from statetransform import transform
 
 FACE = {
     "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "State", "StateAxisError",
-    "StateStructureError", "StateTraceError", "StateTransformError", "Values", "__version__", "schedule", "states", "transform", "update", "values",
+    "StateStructureError", "StateTraceError", "StateTransformError",
+    "Values", "__version__", "schedule", "states", "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from .held import held_by
+from .library import is_ours
 from .state import State
 from .structure import MISSING, Edge, Recorder, identity, is_plain, reference, same_plain
 
@@ -330,7 +331,8 @@ class Settled:
             if not self._is_outside(edge, recorder):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
-            dropped.add(edge.register)
+            if edge.register >= 0:
+                dropped.add(edge.register)
             self._pin(edge, recorder)
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
@@ -388,6 +390,8 @@ class Writer:
         }  # fmt: skip
         self.lines: list[str] = []
         self._constants: dict[int, str] = {}
+        self._asked: set[str] = set()  # for what the weak references lead to
+        self._class_of: dict[str, str] = {}
         self._failure = failure
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
@@ -453,7 +457,7 @@ class Writer:
             "cell": f"{above}.__closure__[{key[0] if how == 'cell' else ''}].cell_contents",
             "global": f"{above}.__globals__[{index}]",
             "dict": f"{above}.__dict__[{index}]",
-            "class": f"type({above})",
+            "class": self._class_of.get(above) or f"type({above})",
             "mro": f"{above}.__mro__[{index}]",
             "call": f"{above}()",
         }
@@ -472,22 +476,34 @@ class Writer:
 
     def _condition(self, value: str, what: str, argument: Any) -> None:
         if what == "state":
-            self.leave_if(
-                f"type({value}) is not {self.constant(argument[0])}() or {value}._static is not {argument[1]}"
-            )
+            self.leave_if(f"type({value}) is not {self._class(argument[0])} or {value}._static is not {argument[1]}")
         elif what == "object":
+            cls = self._class(argument[0])
             length = f" or len({value}) != {argument[1]}" if argument[1] >= 0 else ""
-            self.leave_if(f"type({value}) is not {self.constant(argument[0])}(){length}")
+            self.leave_if(f"type({value}) is not {cls}{length}")
+            self._class_of[value] = cls
         elif what == "sequence":
             self.leave_if(f"type({value}) is not {self.constant(argument[0])} or len({value}) != {argument[1]}")
         elif what == "code":
-            self.leave_if(f"type({value}) is not FunctionType or {value}.__code__ is not {self.constant(argument)}()")
+            # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
+            code = self.constant(argument())
+            self.leave_if(f"type({value}) is not FunctionType or {value}.__code__ is not {code}")
         elif what == "is":
-            self.leave_if(f"{value} is not {self.constant(argument)}()")
+            self.leave_if(f"{value} is not {self._class(argument)} or {value} is None")
         elif what == "type":
-            self.leave_if(f"type({value}) is not {self.constant(argument)}()")
+            self.leave_if(f"type({value}) is not {self._class(argument)}")
         else:
             self.unless(f"holds({value}, {what!r}, {self.constant(argument)})")
+
+    def _class(self, reference: Callable[[], Any]) -> str:
+        """A name for what is held weakly, asked for once in a walk; this package's own classes never go."""
+        if isinstance(cls := reference(), type) and is_ours(cls):
+            return self.constant(cls)
+        name = self.constant(reference)
+        if name not in self._asked:
+            self._asked.add(name)
+            self.lines.append(f"{name}_now = {name}()")
+        return f"{name}_now"
 
     def _distinct(self, group: tuple[int, ...], structure: Structure) -> None:
         names = [f"r{i}" for i in group]

@@ -467,7 +467,11 @@ class TraceCache:
           objects: the hidden objects.
         """
         leaves, treedef = jax.tree.flatten((args, kwargs))
-        key = (treedef, tuple([typeof(leaf) for leaf in leaves]), keys.is_checking())
+        try:
+            avals = tuple([typeof(leaf) for leaf in leaves])
+        except TypeError as error:
+            raise refused(fun, args, kwargs) from error
+        key = (treedef, avals, keys.is_checking())
         roots = (fun, *objects)
         slot = self._records.current()
         known = slot.get(key, ())
@@ -565,6 +569,19 @@ class TraceCache:
 def _drop(cache: Callable[[], Any], slot: dict[Any, Any], key: Any, record: Record) -> None:
     if cache() is not None:
         slot[key] = tuple(r for r in slot.get(key, ()) if r is not record)
+
+
+def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
+    """The error for an argument that is neither an array nor an object of the user's."""
+    for name, leaf in named_arguments(fun, args, kwargs):
+        try:
+            typeof(leaf)
+        except TypeError:
+            called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
+            return TypeError(
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. List it in `static_argnums` or `static_argnames` if Python is to see its value."
+            )
+    return TypeError("an argument is not a valid JAX type")
 
 
 def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:

@@ -25,6 +25,7 @@ class Transformed:
     __wrapped__: Callable[..., Any]
     __name__: str
     __qualname__: str
+    where: str = "checkpoint"  # the transform's name, for messages
     _static: Any = ()
     _instance: Any = NO_SELF
 
@@ -44,7 +45,7 @@ class Transformed:
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it is called")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
             return self._call(args[0], args[1:], kwargs)
         return self._call(NO_SELF, args, kwargs)
@@ -184,10 +185,15 @@ def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
         return staticmethod(kind(fun.__func__, is_method=False, **options))
     if isinstance(fun, classmethod):
         return classmethod(kind(fun.__func__, is_method=True, **options))
+    where = options.get("where") or kind.where
+    if isinstance(fun, property):
+        raise TypeError(
+            f"{where}: a property is not a function. Put the transform below: `@property` above `@transform.{where}`."
+        )
     if not callable(fun):
         raise TypeError(
-            f"expected a function, got {fun!r} of type {type(fun).__name__}. "
-            "Options are given by keyword: `@transform.checkpoint(static_argnums=1)`."
+            f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}. "
+            f"Options are given by keyword, as in `@transform.{where}(...)`."
         )
     return kind(fun, is_method=False, **options)
 

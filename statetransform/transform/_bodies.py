@@ -49,11 +49,15 @@ class Staged:
         fun, obj = unbound(fun)
         instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
         self.leading: tuple[Any, ...] = () if obj is NO_SELF else (instance,)
-        with Frame() as frame:
-            for state, value in values.items():
-                frame.seed(state, value)
-            abstract = jax.tree.map(typeof, (*self.leading, *args))
-            self.found: Call = cache_of(fun, where).find(fun, abstract, {}, [*owners, *objects])
+        abstract = jax.tree.map(typeof, (*self.leading, *args))
+        roots = [*owners, *objects]
+        if values:
+            with Frame() as frame:
+                for state, value in values.items():
+                    frame.seed(state, value)
+                self.found: Call = cache_of(fun, where).find(fun, abstract, {}, roots)
+        else:
+            self.found = cache_of(fun, where).find(fun, abstract, {}, roots)
         for state in self.found.created:
             raise StateTraceError.born_inside(where, state)
         for i, _ in self.found.record.static_written:
@@ -233,7 +237,7 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
     """The value on entry, with weakly typed leaves converted where the type afterwards is another one."""
     leaves, treedef = jax.tree.flatten(value)
     afters, treedef_after = jax.tree.flatten(after)
-    if treedef != treedef_after:
+    if treedef != treedef_after or not any(typeof(leaf).weak_type for leaf in leaves):
         return value, False
     changed = False
     for i, (leaf, later) in enumerate(zip(leaves, afters, strict=True)):

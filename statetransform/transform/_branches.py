@@ -139,22 +139,21 @@ def _branch(
 
 def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, Staged]]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
+    values = [branch.written_avals.get(state, entry) for _, branch in branches]
+    if len({_type_of(value) for value in values}) == 1:
+        return
     rows: list[tuple[str, str]] = []
-    kinds: set[Any] = set()
-    for name, branch in branches:
-        value = branch.written_avals.get(state, entry)
-        leaves, treedef = jax.tree.flatten(value)
-        kinds.add((treedef, tuple((typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves)))
+    for (name, branch), value in zip(branches, values, strict=True):
         site = branch.found.sites.get(state)
-        rows.append(
-            (
-                name,
-                f"{show_types(value)}   ({'written at ' + show_site(site) if site else 'not written'})",
-            )
-        )
-    if len(kinds) > 1:
-        cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
-        raise StateStructureError.branch(where, state, rows, cure)
+        where_written = f"written at {show_site(site)}" if site else "not written"
+        rows.append((name, f"{show_types(value)}   ({where_written})"))
+    cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
+    raise StateStructureError.branch(where, state, rows, cure)
+
+
+def _type_of(value: Any) -> tuple[Any, ...]:
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
 
 
 def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[Staged]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 import jax
 
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
+from .._core.errors import refuse_asynchronous
 from .._core.frame import refuse_tracers, stack
 from .._core.jaxcompat import concrete_array, is_jit_disabled, is_top_level
 from .._core.kept import kept
@@ -25,6 +26,7 @@ from .._core.stage import Record, TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
 from ._programs import Disabled, Program, Untraced
 
+_AGAIN: Any = object()
 _NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
 
 
@@ -59,6 +61,8 @@ class Jitted(Transformed):
       donates: whether the buffers of written states are given to the compiled program.
     """
 
+    where = "jit"
+
     def __init__(
         self,
         fun: Callable[..., Any],
@@ -77,6 +81,8 @@ class Jitted(Transformed):
             donate_states=donate_states,
             **options,
         )
+        refuse_asynchronous("jit", fun)
+        _check_options(fun, static_argnums, static_argnames, options)
         self.donates = donate_states
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
@@ -120,51 +126,55 @@ class Jitted(Transformed):
             options["out_shardings"] = (options["out_shardings"], None)
         return options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._owners or self._is_method or self._takes_cls:
             return super().__call__(*args, **kwargs)
-        return self._call_bound(NO_SELF, *args, **kwargs)
-
-    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._call_bound(obj, *args, **kwargs)
+        return self._call(NO_SELF, args, kwargs)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._call(obj, args, kwargs)
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if stack.frame is not None:
             return self._call_slowly(obj, args, kwargs)
         if obj is NO_SELF:
             obj = self._instance
-        for program in self._store.programs:
-            if program.enter:
+        programs = self._store.programs
+        for program in programs:
+            if enter := program.enter:
                 try:
-                    found = program.enter(self._fun, obj, args, kwargs)
+                    found = enter(self._fun, obj, args, kwargs)
                 except Exception:  # whatever fails on the way, in user code too, says that the structure is another
                     continue
                 if found is not None:
                     break
         else:
             return self._call_slowly(obj, args, kwargs)
-        if program is not self._store.programs[0]:
+        if program is not programs[0]:
             self._store.use(program)
         try:
             # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
-            if program.shape == _ONE:
+            if program.is_simple:
                 values, targets, arg = found
                 out, written = program.jitted(values, arg)
             else:
                 targets, out, written = _call_with(program, found)
         except Exception as error:
             # Not the user's error: new types, or an object where there was an array.
-            if isinstance(error, Untraced | Disabled) or hide((args, kwargs))[1]:
-                return self._call_slowly(obj, args, kwargs)
-            if program.donates:
-                _, roots, _ = self._roots(obj, args, kwargs)
-                program.explain(error, program.match(roots) or ())
-            raise
+            is_other = isinstance(error, Untraced | Disabled)
+            if not (is_other or (isinstance(error, TypeError) and hide((args, kwargs))[1])):
+                if program.donates:
+                    _, roots, _ = self._roots(obj, args, kwargs)
+                    program.explain(error, program.match(roots) or ())
+                raise
+            written = _AGAIN
+        if written is _AGAIN:
+            return self._call_slowly(obj, args, kwargs)
         if type(written) is not list or len(written) != len(targets):
             return self._finish(program, obj, args, kwargs, (out, written))
         array_type = concrete_array()
-        if len(written) == 1 and type(written[0]) is array_type:
-            targets[0]._value = written[0]
+        if len(written) == 1 and type(value := written[0]) is array_type:
+            targets[0]._value = value
             return out
         # One look at the trace context costs as much as looking at eight values.
         for value in written if len(written) <= 8 else ():
@@ -281,9 +291,6 @@ class Jitted(Transformed):
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
 
 
-_ONE = (False, True, False)
-
-
 def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
     """A call with donated states, several arguments or keywords: the written states, the output and their values."""
     donates, is_single, has_keywords = program.shape
@@ -296,6 +303,18 @@ def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
 
 def _forget(store: Store, program: Program, record: Record) -> None:
     store.drop(program)
+
+
+def _check_options(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:
+    """Lets JAX say what is wrong with names and numbers of arguments; numbers of a method do not count `self`."""
+    named = {"static_argnames": static_argnames, "donate_argnames": options.get("donate_argnames")}
+    numbered = {"static_argnums": static_argnums, "donate_argnums": options.get("donate_argnums")}
+    parameters = positional_parameters(fun)
+    if parameters is None or parameters[:1] not in (("self",), ("cls",)):
+        named |= numbered
+    given = {name: value for name, value in named.items() if value is not None}
+    if given and not isinstance(fun, functools.partial):
+        jax.jit(fun, **given)
 
 
 class AheadOfTime:

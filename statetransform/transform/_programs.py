@@ -64,6 +64,7 @@ class Program:
       donated, passed: positions of the states whose values go in.
       statics: positions of static states with their values.
       targets: positions of the states written, in the plainest output.
+      is_simple: whether a call through it has the passed values and one argument.
       enter: the generated way in, see `generate`; None before that, False where there can be none.
       uses: how often the slow path took it.
     """
@@ -90,6 +91,7 @@ class Program:
         self.statics = record.statics
         self.targets: tuple[int, ...] | None = None
         self.enter: Any = None
+        self.is_simple = False
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self._keeps_places = has_self, has_instance, keeps_places
@@ -271,6 +273,7 @@ class Program:
         if rest_kw:
             parts.append(f"{{{', '.join(rest_kw)}}}")
         self.shape = self.donates, is_single, bool(rest_kw)
+        self.is_simple = self.shape == (False, True, False)
         self.enter = writer.compile("fun, obj, args, kwargs", f"return {', '.join(parts)}")
 
 

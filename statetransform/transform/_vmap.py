@@ -119,6 +119,8 @@ class LaneFrame(Frame):
 class Vectorized(Direct):
     """A function under `vmap`."""
 
+    where = "vmap"
+
     def __init__(
         self,
         fun: Callable[..., Any],

@@ -152,3 +152,38 @@ def test_alternating_signatures_with_different_states_trace_once_each() -> None:
         assert f(True, 1.0) == i
         assert f(False, 2.0) == 2 * i
     assert runs == [2]
+
+
+def test_a_method_that_counts_its_runs_serves_all_objects_and_sees_what_they_have() -> None:
+    runs = [0]
+
+    class Layer:
+        def __init__(self, order: int) -> None:
+            self.w, self.order = State(jnp.float32(2)), order
+
+        @transform.checkpoint
+        def __call__(self, x: Any) -> Any:
+            runs[0] += 1
+            return self.w.value**self.order * x
+
+    layers = [Layer(2) for _ in range(5)]
+    assert [float(layer(1.0)) for layer in layers] == [4.0] * 5
+    assert runs == [1]
+    layers[0].order = 3
+    assert float(layers[0](1.0)) == 8.0
+
+
+def test_a_function_that_counts_its_runs_sees_what_an_object_without_states_has() -> None:
+    runs = [0]
+
+    class Scale:
+        def __init__(self, order: int) -> None:
+            self.order = order
+
+    @transform.checkpoint
+    def power(scale: Scale, x: Any) -> Any:
+        runs[0] += 1
+        return x**scale.order
+
+    assert [float(power(Scale(order), 2.0)) for order in (2, 3, 3)] == [4.0, 8.0, 8.0]
+    assert runs == [2]
