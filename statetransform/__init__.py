@@ -7,6 +7,7 @@ from ._core.bulk import update, values
 from ._core.errors import (
     BudgetError,
     RetraceWarning,
+    StaleReadWarning,
     StateAxisError,
     StateStructureError,
     StateTraceError,
@@ -23,6 +24,7 @@ __all__ = [
     "Param",
     "RandomState",
     "RetraceWarning",
+    "StaleReadWarning",
     "State",
     "StateAxisError",
     "StateStructureError",

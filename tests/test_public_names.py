@@ -12,8 +12,8 @@ import statetransform as st
 from statetransform import transform
 
 FACE = {
-    "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "State", "StateAxisError",
-    "StateStructureError", "StateTraceError", "StateTransformError",
+    "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "StaleReadWarning", "State",
+    "StateAxisError", "StateStructureError", "StateTraceError", "StateTransformError",
     "Values", "__version__", "schedule", "states", "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {

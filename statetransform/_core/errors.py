@@ -283,3 +283,16 @@ class BudgetError(StateTransformError, ValueError):
         super().__init__(message)
         self.least: int | None = least
         self.necessary: int | None = necessary
+
+
+class StaleReadWarning(UserWarning):
+    """A state is read inside a raw JAX transform that stages, where its value becomes a constant."""
+
+    @staticmethod
+    def text(state: Any) -> str:
+        """A read under raw JAX alone."""
+        return (
+            f"{describe(state)} is read inside a raw JAX transform that stages (`jax.jit`, `jax.lax.scan`, "
+            "`jax.checkpoint`, ...). Its present value becomes a constant there, and a later call may not see another "
+            "one. Use the transform of the same name from `statetransform.transform`, or pass the value as an argument."
+        )

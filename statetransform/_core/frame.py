@@ -12,22 +12,28 @@ active. Asynchronous tasks cannot meet: nothing awaits between the push and the 
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import itertools
 import os.path
 import sys
 import threading
 import types
+import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
-from .errors import StateTraceError
-from .jaxcompat import has_tracer, is_top_level, trace_state
+from .errors import StaleReadWarning, StateTraceError
+from .jaxcompat import has_tracer, is_top_level, staging_trace, trace_state
 
 if TYPE_CHECKING:
     from .state import State
+
+T = TypeVar("T")
 
 MISSING = object()
 UNSET = object()  # the committed value of a state that was created in a frame which is still open
@@ -68,6 +74,45 @@ def own_containers(value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf, value)
 
 
+class ReadInRawTransform(BaseException):
+    """Leaves a run in which a raw JAX transform that stages is about to read a state, and to cache what it traces."""
+
+
+#: JAX's caches of traces are keyed by its value.
+_run: Any = jax.make_user_context(None)
+_runs = itertools.count(1)
+_readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
+
+
+class _Seen:
+    """Whether a raw transform has read a state outside of every run, so that any of them may find what it traced."""
+
+    outside = False
+
+
+def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
+    """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
+
+    JAX caches the traces of `jax.jit`, `jax.lax.scan` and the like by the identity of their function, with whatever
+    that closes over as it was: the values of states, too. In a run with a context value of its own nothing is found.
+    But then JAX traces and compiles again whatever is jitted, so it is done only for functions in which such a read
+    was seen, and these begin again at the first one.
+
+    Args:
+      fun: the function.
+      run: runs it, and is told whether the caches are fresh.
+    """
+    code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+    if not _Seen.outside and (code is None or code not in _readers):
+        try:
+            return run(False)
+        except ReadInRawTransform:
+            if code is not None:
+                _readers.add(code)
+    with _run(next(_runs)):
+        return run(True)
+
+
 class Frame:
     """What one active transform knows of the states: the values it was given, has read and written."""
 
@@ -78,6 +123,9 @@ class Frame:
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self._here: Any = None
+        self._stage: Any = None
+        self._renewed: contextlib.ExitStack | None = None
+        self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
 
     def __enter__(self) -> Frame:
         self.parent = stack.frame
@@ -92,14 +140,18 @@ class Frame:
         tb: TracebackType | None,
     ) -> None:
         stack.frame = self.parent
-        self._here = None
+        self._here = self._stage = None
+        if self._renewed is not None:
+            self._renewed.close()
 
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
-        self._here = trace_state()
+        self._here, self._stage = trace_state(), staging_trace()
 
     def read(self, state: State) -> Any:
         """The one rule of reading: what this frame knows, or else what the frame around it says."""
+        if not self.is_fresh and trace_state() != self._here and staging_trace() is not self._stage:
+            raise ReadInRawTransform
         value = self.values.get(state, MISSING)
         if value is MISSING:
             value = self.born.get(state, MISSING)
@@ -130,6 +182,9 @@ class Frame:
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         """The one rule of writing: into the innermost frame, from the trace in which it runs."""
         self.check_write(state)
+        if self.is_fresh:  # what was cached until now knows the old value
+            self._renewed = self._renewed or contextlib.ExitStack()
+            self._renewed.enter_context(_run(next(_runs)))
         if state in self.born:
             self.born[state] = value
             return
@@ -177,7 +232,22 @@ def read(state: State) -> Any:
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)
+    if not is_top_level() and not state._static and staging_trace() is not None:
+        _warn_of_stale(state)
     return value
+
+
+_warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+
+
+def _warn_of_stale(state: State) -> None:
+    """Once for each state and place."""
+    site = user_site()
+    places = _warned.setdefault(state, set())
+    if site not in places:
+        warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
+        places.add(site)
+    _Seen.outside = True
 
 
 def peek(state: State) -> Any:

@@ -138,6 +138,12 @@ def _chain(trace: Any) -> Iterator[Any]:
         trace = getattr(trace, "parent_trace", None)
 
 
+def staging_trace() -> Any:
+    """The innermost trace that stages, and None where functions run at once. Not to be kept."""
+    with take_current_trace() as trace:
+        return next((each for each in _chain(trace) if type(each).__name__ not in _DIRECT), None)
+
+
 def runs_directly() -> bool:
     """Whether JAX runs functions with derivative rules at once, and stages none of them."""
     with take_current_trace() as trace:

@@ -16,7 +16,7 @@ import jax
 
 from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
-from .frame import Frame, read
+from .frame import Frame, fresh, read
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .stage import TraceCache
@@ -40,11 +40,16 @@ class Lift:
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
-        with self._make_frame() as frame:
-            for state, value in values.items():
-                frame.seed(state, value)
-            results, self.outcome = pack(frame, self._fun(*args, **kwargs))
-        return results
+
+        def run(is_fresh: bool) -> Results:
+            with self._make_frame() as frame:
+                frame.is_fresh = is_fresh
+                for state, value in values.items():
+                    frame.seed(state, value)
+                results, self.outcome = pack(frame, self._fun(*args, **kwargs))
+            return results
+
+        return fresh(self._fun, run)
 
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""

@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, leave, read, read_outside
+from .frame import Frame, fresh, leave, read, read_outside
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -366,7 +366,6 @@ def trace(
     objects: Sequence[Any] = (),
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
-    recorder: Recorder | None = None,
 ) -> Record:
     """Traces a function once, lifting the states that it uses.
 
@@ -376,8 +375,19 @@ def trace(
       objects: the hidden objects.
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
-      recorder: names the states by the paths that lead to them.
     """
+    return fresh(fun, lambda is_fresh: _trace(fun, args, kwargs, objects, around, is_lifted, is_fresh))
+
+
+def _trace(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    objects: Sequence[Any],
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+    is_lifted: Callable[[State], bool] | None,
+    is_fresh: bool,
+) -> Record:
     seen: dict[str, Any] = {"rewrap": lambda tree: tree}
     unwraps_keys = around is not None and keys.is_checking()
 
@@ -397,6 +407,7 @@ def trace(
             return results
 
         seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
+        frame.is_fresh = is_fresh
         with frame:
             if unwraps_keys:
                 (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
@@ -510,7 +521,7 @@ class TraceCache:
         why = self._why(known, roots, fun, args, kwargs)
         recorder = Recorder(roots)
         with recorder:
-            record = trace(fun, args, kwargs, objects, around, is_lifted, recorder)
+            record = trace(fun, args, kwargs, objects, around, is_lifted)
         leak = recorder.leaked()
         if leak is not None:
             raise StateTraceError.kept_tracer(*leak)
@@ -579,7 +590,8 @@ def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
         except TypeError:
             called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
             return TypeError(
-                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. List it in `static_argnums` or `static_argnames` if Python is to see its value."
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. "
+                "List it in `static_argnums` or `static_argnames` if Python is to see its value."
             )
     return TypeError("an argument is not a valid JAX type")
 
