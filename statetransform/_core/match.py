@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from .state import State
-from .structure import MISSING, Edge, Recorder, identity, is_plain, reference, same_plain
+from .structure import MISSING, Edge, Recorder, identity, instance_attribute, is_plain, reference, same_plain
 
 _GENERATE_AFTER = 400  # interpreted matches
 _GENERATE_AT_MOST = 20_000  # edges
+_ABSENCE = ("absent", "nowhere", "unset")
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
 
@@ -76,8 +77,6 @@ def holds(x: Any, what: str, argument: Any) -> bool:
         return x is argument() and x is not None
     if what == "type":
         return type(x) is argument()
-    if what == "set":
-        return type(x) is argument[0] and same_plain(frozenset(x), argument[1])
     if what == "plains":
         elements = tuple(x.items() if hasattr(x, "items") else x) if type(x) is argument[0] else ()
         return type(x) is argument[0] and same_plain(elements, argument[1])
@@ -91,9 +90,21 @@ def _same_type(x: Any, y: Any) -> bool:
     return type(x) is type(y)
 
 
-def absent(parent: Any, key: str, what: str) -> bool:
-    """Whether an instance has no such attribute; "nowhere": its class has none, either."""
-    return not hasattr(parent, key) if what == "nowhere" else key not in parent.__dict__
+def absent(parent: Any, how: str, key: Any, what: str) -> bool:
+    """Whether an instance or class has no such attribute itself; "nowhere": no attribute; "unset": no value."""
+    if what == "nowhere":
+        return not hasattr(parent, key)
+    if what == "absent":
+        return key not in parent.__dict__
+    if how == "global":
+        return key not in parent.__globals__
+    if how == "attr":
+        return instance_attribute(parent, key) is MISSING
+    try:
+        parent.__closure__[key[0]].cell_contents  # noqa: B018 - whether it raises
+    except ValueError:
+        return True
+    return False
 
 
 class Structure:
@@ -139,9 +150,9 @@ class Structure:
             for edge in self.edges:
                 parent, how, key, what, argument, register = edge
                 x = MISSING
-                if what == "absent" or what == "nowhere":
-                    if not absent(found[parent], key, what):
-                        x = getattr(found[parent], key, MISSING)
+                if what in _ABSENCE:
+                    if not absent(found[parent], how, key, what):
+                        x = step(found[parent], how, key)
                         raise Other(edge, x)
                     continue
                 x = step(roots if parent < 0 else found[parent], how, key)
@@ -317,7 +328,8 @@ class Settled:
             if not self._is_outside(edge, recorder):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
-            dropped.add(edge.register)
+            if edge.register >= 0:
+                dropped.add(edge.register)
             self._pin(edge, recorder)
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
@@ -347,8 +359,9 @@ class Settled:
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
     try:
-        if edge.what in ("absent", "nowhere"):
-            return absent(parent, edge.key, edge.what), getattr(parent, edge.key, MISSING)
+        if edge.what in _ABSENCE:
+            is_absent = absent(parent, edge.how, edge.key, edge.what)
+            return is_absent, MISSING if is_absent else step(parent, edge.how, edge.key)
         now = step(parent, edge.how, edge.key)
         if edge.what == "same":
             return now is recorder.objects[edge.argument], now
@@ -371,7 +384,7 @@ class Writer:
     def __init__(self, structure: Structure, roots: Sequence[str], failure: str = "return None") -> None:
         self.names: dict[str, Any] = {
             "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
-            "FunctionType": types.FunctionType,
+            "FunctionType": types.FunctionType, "__name__": __name__,
         }  # fmt: skip
         self.lines: list[str] = []
         self._constants: dict[int, str] = {}
@@ -415,10 +428,16 @@ class Writer:
         if what == "nowhere":
             self.leave_if(f"hasattr({above}, {key!r})")
             return
+        if what == "unset":
+            self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
+            return
         value = self._expression(above, how, key, roots)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif what == "plain":
+            if register >= 0:
+                self.lines.append(f"r{register} = {value}")
+                value = f"r{register}"
             self._plain(value, argument)
         else:
             name = f"r{register}"
@@ -519,12 +538,12 @@ def said_of(edge: Edge) -> str:
     """How tables and warnings show what an edge has to lead to."""
     if edge.what == "plain":
         return brief(edge.argument)
-    if edge.what in ("absent", "nowhere"):
+    if edge.what in _ABSENCE:
         return "not there"
     if edge.what in ("state", "object", "type"):
         kind = edge.argument[0]() if isinstance(edge.argument, tuple) else edge.argument()
         return kind.__name__ if kind is not None else "an object of a class that is gone"
-    if edge.what in ("sequence", "mapping", "set", "plains"):
+    if edge.what in ("sequence", "mapping", "plains"):
         size = edge.argument[1]
         return f"{edge.argument[0].__name__} of {size if isinstance(size, int) else len(size)}"
     return {"code": "another function", "is": "another object", "array": "another array", "same": "another object"}[
