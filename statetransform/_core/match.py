@@ -8,9 +8,11 @@ does for `__init__`: 45 to 110 us of compilation an edge, which pays after some 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import keyword
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -186,9 +188,12 @@ class Structure:
         return show_path(self.edges, edge, root_names)
 
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
-        """The objects to which the arrays belong that count by identity; for a global name there is none."""
+        """The objects to which the arrays belong that count by identity; for a global name there is none.
+
+        Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
+        """
         by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
-        arrays = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), jax.Array | np.ndarray)]
+        arrays = [e for e in self.edges if e.what == "is" and _holds_much(e.argument)]
         pinned = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), types.FunctionType)]
         owners: list[Any] = [e.argument() for e in pinned]
         found = self.registers_at(roots) if arrays else []
@@ -283,6 +288,12 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
 
 
 _OWN = ("attr", "dict", "item", "nth", "nthvalue")
+
+
+def _holds_much(argument: Callable[[], Any]) -> bool:
+    """Whether what an edge says of identity keeps more alive than itself."""
+    obj = argument()
+    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(argument, weakref.ref) and gc.is_tracked(obj))
 
 
 class Settled:
