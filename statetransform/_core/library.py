@@ -63,6 +63,11 @@ def is_users_function(fun: types.FunctionType) -> bool:
     return _is_users_file(fun.__code__.co_filename)
 
 
+def is_of_library(fun: types.FunctionType) -> bool:
+    """Whether a function was made by a library for itself; what `functools.wraps` has named is the user's."""
+    return not isinstance(fun.__module__, str) or _is_library_module(fun.__module__)
+
+
 def is_users_module(module: types.ModuleType) -> bool:
     """Whether a module is of the user's own."""
     return not _is_library_module(module.__name__)

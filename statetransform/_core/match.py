@@ -8,9 +8,11 @@ does for `__init__`: 45 to 110 us of compilation an edge, which pays after some 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import keyword
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,10 +22,11 @@ import numpy as np
 from .held import held_by
 from .library import is_ours
 from .state import State
-from .structure import MISSING, Edge, Recorder, identity, is_plain, reference, same_plain
+from .structure import MISSING, Edge, Recorder, identity, instance_attribute, is_plain, reference, same_plain
 
 _GENERATE_AFTER = 400  # interpreted matches
 _GENERATE_AT_MOST = 20_000  # edges
+_ABSENCE = ("absent", "nowhere", "unset")
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
 
@@ -78,8 +81,6 @@ def holds(x: Any, what: str, argument: Any) -> bool:
         return x is argument() and x is not None
     if what == "type":
         return type(x) is argument()
-    if what == "set":
-        return type(x) is argument[0] and same_plain(frozenset(x), argument[1])
     if what == "plains":
         elements = tuple(x.items() if hasattr(x, "items") else x) if type(x) is argument[0] else ()
         return type(x) is argument[0] and same_plain(elements, argument[1])
@@ -93,9 +94,21 @@ def _same_type(x: Any, y: Any) -> bool:
     return type(x) is type(y)
 
 
-def absent(parent: Any, key: str, what: str) -> bool:
-    """Whether an instance has no such attribute; "nowhere": its class has none, either."""
-    return not hasattr(parent, key) if what == "nowhere" else key not in parent.__dict__
+def absent(parent: Any, how: str, key: Any, what: str) -> bool:
+    """Whether an instance or class has no such attribute itself; "nowhere": no attribute; "unset": no value."""
+    if what == "nowhere":
+        return not hasattr(parent, key)
+    if what == "absent":
+        return key not in parent.__dict__
+    if how == "global":
+        return key not in parent.__globals__
+    if how == "attr":
+        return instance_attribute(parent, key) is MISSING
+    try:
+        parent.__closure__[key[0]].cell_contents  # noqa: B018 - whether it raises
+    except ValueError:
+        return True
+    return False
 
 
 class Structure:
@@ -141,9 +154,9 @@ class Structure:
             for edge in self.edges:
                 parent, how, key, what, argument, register = edge
                 x = MISSING
-                if what == "absent" or what == "nowhere":
-                    if not absent(found[parent], key, what):
-                        x = getattr(found[parent], key, MISSING)
+                if what in _ABSENCE:
+                    if not absent(found[parent], how, key, what):
+                        x = step(found[parent], how, key)
                         raise Other(edge, x)
                     continue
                 x = step(roots if parent < 0 else found[parent], how, key)
@@ -177,9 +190,12 @@ class Structure:
         return show_path(self.edges, edge, root_names)
 
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
-        """The objects to which the arrays belong that count by identity; for a global name there is none."""
+        """The objects to which the arrays belong that count by identity; for a global name there is none.
+
+        Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
+        """
         by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
-        arrays = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), jax.Array | np.ndarray)]
+        arrays = [e for e in self.edges if e.what == "is" and _holds_much(e.argument)]
         pinned = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), types.FunctionType)]
         owners: list[Any] = [e.argument() for e in pinned]
         found = self.registers_at(roots) if arrays else []
@@ -276,6 +292,12 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
 _OWN = ("attr", "dict", "item", "nth", "nthvalue")
 
 
+def _holds_much(argument: Callable[[], Any]) -> bool:
+    """Whether what an edge says of identity keeps more alive than itself."""
+    obj = argument()
+    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(argument, weakref.ref) and gc.is_tracked(obj))
+
+
 _SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
 
 
@@ -362,8 +384,9 @@ class Settled:
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
     try:
-        if edge.what in ("absent", "nowhere"):
-            return absent(parent, edge.key, edge.what), getattr(parent, edge.key, MISSING)
+        if edge.what in _ABSENCE:
+            is_absent = absent(parent, edge.how, edge.key, edge.what)
+            return is_absent, MISSING if is_absent else step(parent, edge.how, edge.key)
         now = step(parent, edge.how, edge.key)
         if edge.what == "same":
             return now is recorder.objects[edge.argument], now
@@ -386,7 +409,7 @@ class Writer:
     def __init__(self, structure: Structure, roots: Sequence[str], failure: str = "return None") -> None:
         self.names: dict[str, Any] = {
             "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
-            "FunctionType": types.FunctionType,
+            "FunctionType": types.FunctionType, "__name__": __name__,
         }  # fmt: skip
         self.lines: list[str] = []
         self._constants: dict[int, str] = {}
@@ -432,10 +455,16 @@ class Writer:
         if what == "nowhere":
             self.leave_if(f"hasattr({above}, {key!r})")
             return
+        if what == "unset":
+            self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
+            return
         value = self._expression(above, how, key, roots)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif what == "plain":
+            if register >= 0:
+                self.lines.append(f"r{register} = {value}")
+                value = f"r{register}"
             self._plain(value, argument)
         else:
             name = f"r{register}"
@@ -548,12 +577,12 @@ def said_of(edge: Edge) -> str:
     """How tables and warnings show what an edge has to lead to."""
     if edge.what == "plain":
         return brief(edge.argument)
-    if edge.what in ("absent", "nowhere"):
+    if edge.what in _ABSENCE:
         return "not there"
     if edge.what in ("state", "object", "type"):
         kind = edge.argument[0]() if isinstance(edge.argument, tuple) else edge.argument()
         return kind.__name__ if kind is not None else "an object of a class that is gone"
-    if edge.what in ("sequence", "mapping", "set", "plains"):
+    if edge.what in ("sequence", "mapping", "plains"):
         size = edge.argument[1]
         return f"{edge.argument[0].__name__} of {size if isinstance(size, int) else len(size)}"
     return {"code": "another function", "is": "another object", "array": "another array", "same": "another object"}[

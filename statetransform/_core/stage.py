@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, fresh, leave, read, read_outside
+from .frame import Frame, fresh, leave, read, read_outside, user_site
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -552,7 +552,7 @@ class TraceCache:
             text = RetraceWarning.loose(name, state)
             if text not in self._said:
                 self._said.add(text)
-                warnings.warn(text, RetraceWarning, stacklevel=2)
+                warnings.warn_explicit(text, RetraceWarning, *user_site())
         if settled.changed is not None:
             edge, before, after = settled.changed
             path = settled.path(edge, root_names(fun, args, kwargs))
@@ -568,7 +568,7 @@ class TraceCache:
         self._repeats = (this, count)
         if count >= 3 and path not in self._said:
             self._said.add(path)
-            warnings.warn(RetraceWarning.repeated(name, path, before, after), RetraceWarning, stacklevel=2)
+            warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
 
     def clear(self) -> None:
         """Forgets every trace."""

@@ -13,6 +13,7 @@ Invariant: no edge keeps an object alive. Classes, functions' code and objects t
 
 from __future__ import annotations
 
+import builtins
 import collections
 import datetime
 import decimal
@@ -34,7 +35,7 @@ import numpy as np
 from .find import names_of
 from .hooks import hook, is_hooked, listening, unhook
 from .jaxcompat import has_tracer
-from .library import is_open_class, is_ours, is_users_class, is_users_function, is_users_module
+from .library import is_of_library, is_open_class, is_ours, is_users_class, is_users_function, is_users_module
 from .state import State
 
 #: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
@@ -44,13 +45,18 @@ _ATOMS = frozenset({
     str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range, slice,
     datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal,
     fractions.Fraction, re.Pattern, uuid.UUID, type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath,
-    jax.sharding.PartitionSpec, types.BuiltinFunctionType, types.EllipsisType,
+    jax.sharding.PartitionSpec, types.EllipsisType,
 })  # fmt: skip
+#: Equal ones may still differ in what they show: 0.0 and -0.0, Decimal("1.0") and Decimal("1.00"), range(0, 3, 2).
+_BY_TEXT = (
+    float, complex, np.generic, decimal.Decimal, range, slice, datetime.datetime, datetime.time,
+)  # fmt: skip
 _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
 _SETS = (set, frozenset)
 #: Classes of the standard library whose instances hold what the user put there.
 _HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _SMALL = 4096  # bytes: NumPy arrays up to this size are compared by content
 _MANY = 32  # plain values in a container: from here on compared at once
 # Special methods that run without a look-up of their name on the instance.
@@ -60,7 +66,11 @@ _SILENT = frozenset({
     "__getattribute__", "__setattr__", "__delattr__",
 })  # fmt: skip
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
-_FUNCTION_LIKE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+_DESCRIPTORS = (
+    staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
+    functools.singledispatchmethod,
+)  # fmt: skip
+_PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 
 
 class Edge(NamedTuple):
@@ -72,9 +82,9 @@ class Edge(NamedTuple):
         order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call".
       key: the name, index or key; of a cell, its number and name.
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
-        "object" and "state" (of a class), "sequence", "mapping", "set", "array" (equal content), "is" (the very
+        "object" and "state" (of a class), "sequence", "mapping", "array" (equal content), "is" (the very
         object), "code" (a function of this code), "type", "absent" (no attribute of the instance), "nowhere" (no
-        attribute at all).
+        attribute at all), "unset" (a slot, variable or global name without a value).
       argument: what the condition compares with.
       register: of the value; -1 when it gets none.
     """
@@ -92,6 +102,8 @@ def is_plain(value: Any) -> bool:
     kind = type(value)
     if kind in _ATOMS or isinstance(value, enum.Enum | np.dtype | np.generic | str | bytes | int | float):
         return True
+    if kind is types.BuiltinFunctionType:  # not the method of an object
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
     return kind in (tuple, frozenset) and all(map(is_plain, value))
 
 
@@ -101,12 +113,10 @@ def same_plain(x: Any, y: Any) -> bool:
         return True
     if type(x) is not type(y):
         return False
-    if isinstance(y, float | complex | np.generic):
+    if isinstance(y, _BY_TEXT):
         return repr(x) == repr(y)
-    if type(y) is tuple:
+    if type(y) is tuple or type(y) is frozenset:  # of sets, the order of iteration counts
         return len(x) == len(y) and all(map(same_plain, x, y))
-    if type(y) is frozenset:
-        return x == y and {type(a) for a in x} == {type(a) for a in y}
     try:
         return bool(x == y)
     except Exception:
@@ -143,6 +153,9 @@ class Recorder:
         self._sets: list[tuple[int, str, Any]] = []  # with the value that the attribute had
         self._hooked: dict[type, bool] = {}
         self._classes: dict[type, int] = {}
+        self._orders: list[tuple[type, ...]] = []  # in which attributes of a class are looked up
+        self._of_classes: list[tuple[type, str]] = []
+        self._modules: dict[int, types.ModuleType] = {}
         self._names: set[str] = set()
         self._waiting: dict[str, list[tuple[type, int]]] = {}  # class attributes, by the name that would look them up
         self._is_busy = False
@@ -197,14 +210,20 @@ class Recorder:
         if register is None or self._is_busy:
             return
         self.looks_up(obj, name)
-        self._sets.append((register, name, _instance_attribute(obj, name)))
+        self._sets.append((register, name, instance_attribute(obj, name)))
 
     # -- reaching
 
     def _reach(self, parent: int, how: str, key: Any, value: Any, outside: bool = False) -> None:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
-            self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            if type(value) in _ATOMS or isinstance(value, enum.Enum) or not _instance_dict(value):
+                self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            else:  # a number or string of the user's own class, with attributes
+                self.edges.append(Edge(parent, how, key, "plain", value, len(self.objects)))
+                self._registers[identity(value)] = len(self.objects)
+                self.objects.append(value)
+                self._all_attributes(len(self.objects) - 1, value)
             return
         known = self._registers.get(identity(value))
         if known is not None:
@@ -221,12 +240,12 @@ class Recorder:
 
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, State):
             if is_users_class(kind):
                 self._listen_to(register, value)
             return "state", (weakref.ref(kind), value._static)
-        if isinstance(value, np.ndarray) and value.nbytes <= _SMALL and not value.dtype.hasobject:
+        if kind is np.ndarray and value.nbytes <= _SMALL and not value.dtype.hasobject:
             return "array", (value.dtype, value.shape, value.tobytes())
         if kind in _SEQUENCES:
             return self._sequence(register, value)
@@ -247,9 +266,19 @@ class Recorder:
         if isinstance(value, type):
             self._class(register, value, makes=True)
             return "is", weakref.ref(value)
-        if kind is weakref.ref:
+        if isinstance(value, weakref.ref):
             self._reach(register, "call", None, value())
             return "type", weakref.ref(kind)
+        if kind in _WEAK:
+            self._reach(register, "attr", "data", value.data)
+            return "type", weakref.ref(kind)
+        if kind in (types.BuiltinFunctionType, types.MethodWrapperType):  # a method of a list, for example
+            self._reach(register, "attr", "__self__", value.__self__)
+            self._reach(register, "attr", "__name__", value.__name__)
+            return "type", weakref.ref(kind)
+        if isinstance(value, types.ModuleType) and is_users_module(value):
+            self._module(register, value, self._names)
+            return "is", weakref.ref(value)
         if is_ours(kind):
             return self._transformed(register, value)
         if is_open_class(kind) or isinstance(value, _HOLDERS):
@@ -264,10 +293,14 @@ class Recorder:
             return "plains", (type(value), tuple(value))
         for i, child in enumerate(value):
             self._reach(register, "item", i, child)
+        if isinstance(value, collections.deque):
+            self._reach(register, "attr", "maxlen", value.maxlen)
         return "sequence", (type(value), len(value))
 
     def _mapping(self, register: int, value: Any) -> tuple[str, Any]:
         keys = list(value)
+        if isinstance(value, collections.defaultdict):
+            self._reach(register, "attr", "default_factory", value.default_factory)
         if not all(map(is_plain, keys)):
             for i, (key, child) in enumerate(value.items()):
                 self._reach(register, "nth", i, key)
@@ -281,7 +314,7 @@ class Recorder:
 
     def _set(self, register: int, value: Any) -> tuple[str, Any]:
         if all(map(is_plain, value)):
-            return "set", (type(value), frozenset(value))
+            return "plains", (type(value), tuple(value))
         for i, child in enumerate(value):
             self._reach(register, "nth", i, child)
         return "sequence", (type(value), len(value))
@@ -291,6 +324,7 @@ class Recorder:
             try:
                 child = cell.cell_contents
             except ValueError:  # the variable is not bound yet
+                self.edges.append(Edge(register, "cell", (i, fun.__code__.co_freevars[i]), "unset", None, -1))
                 continue
             self._reach(register, "cell", (i, fun.__code__.co_freevars[i]), child, outside=True)
         for name in ("__defaults__", "__kwdefaults__"):
@@ -302,6 +336,8 @@ class Recorder:
             for name in looked_up:
                 if name in fun.__globals__:
                     self._global(register, "global", name, fun.__globals__[name], used)
+                elif not hasattr(builtins, name):
+                    self.edges.append(Edge(register, "global", name, "unset", None, -1))
         return "code", weakref.ref(fun.__code__)
 
     def _global(self, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
@@ -314,17 +350,21 @@ class Recorder:
                     self.objects.append(value)
                     self.outside.add(known)
                     self.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
-                looked_up = self._looked_up.setdefault(known, set())
-                for inner in used:
-                    if inner in vars(value) and inner not in looked_up:
-                        looked_up.add(inner)
-                        self._global(known, "attr", inner, vars(value)[inner], used)
+                self._module(known, value, used)
             return
-        if isinstance(value, types.FunctionType) and not is_users_function(value):
+        if isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value):
             return
         if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and not is_users_class(value)):
             return
         self._reach(register, how, name, value, outside=True)
+
+    def _module(self, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
+        """The attributes of a module that the code which runs has a name for."""
+        self._modules[register] = module
+        looked_up = self._looked_up.setdefault(register, set())
+        for name in [name for name in used if name in vars(module) and name not in looked_up]:
+            looked_up.add(name)
+            self._global(register, "attr", name, vars(module)[name], tuple(used))
 
     def _transformed(self, register: int, value: Any) -> tuple[str, Any]:
         """A function under a transform of this package: its options, and the function."""
@@ -360,7 +400,7 @@ class Recorder:
         kind = type(value)
         if kind not in self._hooked and not self._takes_all:
             self._hooked[kind] = hook(kind)
-        if self._takes_all or not self._hooked[kind]:
+        if self._takes_all or not self._hooked[kind] or _own_getattribute(kind):
             self._all_attributes(register, value)
         if kind not in self._classes and is_users_class(kind):
             place = len(self.objects)
@@ -385,6 +425,11 @@ class Recorder:
 
     def _class(self, register: int, kind: type, makes: bool) -> None:
         """The attributes of a class that are looked up by a name which the code that runs has in it."""
+        if kind not in self._classes:
+            meta: Any = type(kind)
+            self._orders.append((*kind.__mro__, *meta.__mro__))
+            for base, name in list(self._of_classes):
+                self._not_hidden(self._orders[-1], base, name)
         for i, base in enumerate(kind.__mro__):
             if base is object or not is_users_class(base):
                 continue
@@ -404,6 +449,8 @@ class Recorder:
             elif makes:
                 for name in _MAKING & vars(base).keys():
                     self._class_attribute(base, name, vars(base)[name])
+        if is_users_class(type(kind)) and type(kind) not in self._classes:
+            self._class_register(type(kind), register, len(self.objects))
 
     def _base_register(self, register: int, i: int, base: type) -> int:
         known = self._registers.get(identity(base))
@@ -424,20 +471,36 @@ class Recorder:
         if isinstance(child, types.FunctionType):
             if not name.startswith("__") or (is_users_function(child) and child.__code__.co_filename != "<string>"):
                 self._reach(register, "dict", name, child, outside=True)
-        elif isinstance(child, staticmethod | classmethod | property | functools.cached_property):
+        elif isinstance(child, _DESCRIPTORS):
             place = len(self.objects)
             self.objects.append(child)
             self._registers[identity(child)] = place
             self.outside.add(place)
-            self.edges.append(Edge(register, "dict", name, "is", reference(child), place))
-            for part in ("__func__", "fget", "fset", "func"):
+            self.edges.append(Edge(register, "dict", name, "type", weakref.ref(type(child)), place))
+            for part in _PARTS:
                 inner = getattr(child, part, None)
-                if isinstance(inner, types.FunctionType) or (part == "__func__" and inner is not None):
+                if inner is not None:
                     self._reach(place, "attr", part, inner, outside=True)
         elif isinstance(child, types.MemberDescriptorType | types.GetSetDescriptorType):
             return
         elif not (name.startswith("__") and name.endswith("__")):
             self._reach(register, "dict", name, child, outside=True)
+        else:
+            return
+        self._of_classes.append((base, name))
+        for order in self._orders:
+            self._not_hidden(order, base, name)
+
+    def _not_hidden(self, order: tuple[type, ...], base: type, name: str) -> None:
+        """No class that is looked at before this one has an attribute of this name."""
+        for cls in order[: order.index(base)] if base in order else ():
+            register = self._classes.get(cls)
+            if register is not None and name not in vars(cls):
+                edge = Edge(register, "attr", name, "absent", None, -1)
+                looked_up = self._looked_up.setdefault(register, set())
+                if f"no {name}" not in looked_up:
+                    looked_up.add(f"no {name}")
+                    self.edges.append(edge)
 
     def _add_names(self, names: Iterable[str]) -> None:
         """Names that the code which runs may look up on any class."""
@@ -461,6 +524,9 @@ class Recorder:
             else:
                 self._looked_up[register].discard(name)
             return
+        if name in ("__reduce__", "__getstate__"):  # as `copy.copy` does
+            self._all_attributes(register, obj)
+            return
         found = _class_lookup(kind, name)
         if isinstance(obj, State) and found is not MISSING and found is _class_lookup(State, name):
             if name in ("name", "metadata"):
@@ -468,9 +534,9 @@ class Recorder:
             return
         if found is not MISSING and hasattr(type(found), "__set__"):
             if isinstance(found, types.MemberDescriptorType):
-                value = _instance_attribute(obj, name)
+                value = instance_attribute(obj, name)
                 if value is MISSING:
-                    self.edges.append(Edge(register, "attr", name, "nowhere", None, -1))
+                    self.edges.append(Edge(register, "attr", name, "unset", None, -1))
                 else:
                     self._reach(register, "attr", name, value)
             else:
@@ -482,7 +548,7 @@ class Recorder:
             self._reach(register, how, name, attributes[name])
         elif found is MISSING:
             if not (name.startswith("__") and name.endswith("__")):
-                what = "absent" if _computes_attributes(kind) else "nowhere"
+                what = "unset" if _computes_attributes(kind) else "nowhere"
                 self.edges.append(Edge(register, "attr", name, what, None, -1))
         elif isinstance(found, types.FunctionType):
             if not (name.startswith("__") and name.endswith("__")):
@@ -514,7 +580,7 @@ class Recorder:
         found = None
         for (register, name), value in before.items():
             obj = self.objects[register]
-            now = _instance_attribute(obj, name)
+            now = instance_attribute(obj, name)
             if now is MISSING or now is value or isinstance(now, State) or not _leaks(now):
                 continue
             found = found or (obj, name, isinstance(value, State))
@@ -540,7 +606,7 @@ def _instance_dict(obj: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _instance_attribute(obj: Any, name: str) -> Any:
+def instance_attribute(obj: Any, name: str) -> Any:
     """The value that the instance itself has, past properties and classes; MISSING when it has none."""
     found = _class_lookup(type(obj), name)
     if isinstance(found, types.MemberDescriptorType):
@@ -571,8 +637,11 @@ def _slot_names(kind: type) -> tuple[str, ...]:
 
 def _computes_attributes(kind: type) -> bool:
     """Whether looking up an attribute that is not there would run the user's code."""
-    if _class_lookup(kind, "__getattr__") is not MISSING:
-        return True
+    return _class_lookup(kind, "__getattr__") is not MISSING or _own_getattribute(kind)
+
+
+def _own_getattribute(kind: type) -> bool:
+    """Whether all look-ups run the user's code, which finds values in ways that are not seen."""
     for base in kind.__mro__:
         own = vars(base).get("__getattribute__")
         own = getattr(own, "__wrapped__", own) if is_hooked(base) else own
@@ -582,6 +651,9 @@ def _computes_attributes(kind: type) -> bool:
 
 
 def _asks_for_its_own_ends() -> bool:
-    """`functools.cached_property` looks for its value in the instance's `__dict__`; what it holds does not count."""
-    frame = sys._getframe(4)
-    return frame.f_globals.get("__name__") == "functools"
+    """What the instance's `__dict__` holds does not count when only one entry of it is looked for.
+
+    So do `functools.cached_property`, and the match of a structure within the trace.
+    """
+    module = sys._getframe(4).f_globals.get("__name__", "")
+    return module == "functools" or module.partition(".")[0] == __name__.partition(".")[0]

@@ -1,0 +1,31 @@
+"""Counting what JAX does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+_open: list[list[str]] = []
+
+
+def _listen(event: str, duration: float, **more: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        for events in _open:
+            events.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """A list to which each compilation adds an entry."""
+    events: list[str] = []
+    _open.append(events)
+    try:
+        yield events
+    finally:
+        _open.remove(events)

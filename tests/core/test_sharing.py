@@ -1,0 +1,231 @@
+"""Objects of the same structure share one trace and one compiled program, as their values do in hand-threaded code."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import State, transform
+
+from .compiling import compilations
+
+N = 50
+X = jnp.ones((2, 2))
+
+
+class Layer:
+    """A layer with much of its own that its body does not look at."""
+
+    def __init__(self, index: int, act: str = "tanh") -> None:
+        self.w = State(jnp.full((2, 2), 0.1))
+        self.name, self.index, self.act = f"layer {index}", index, act
+        self.lock, self.array, self.own = threading.Lock(), jnp.ones(3) * index, jax.jit(lambda x: x * index)
+
+
+def apply(act: str, w: Any, x: Any) -> Any:
+    """What each layer computes."""
+    return jnp.maximum(x @ w, 0.0) if act == "relu" else jnp.tanh(x @ w)
+
+
+def traced_once(way: str) -> tuple[Any, Any, list[int]]:
+    """A call of a layer in some way, the class of layer for it, and where the runs of the body are counted."""
+    runs: list[int] = []
+
+    def body(layer: Any, x: Any) -> Any:
+        runs.append(layer.w.value.ndim)
+        return apply(layer.act, layer.w.value, x)
+
+    transformed = {"checkpoint": transform.checkpoint, "jit": transform.jit}.get(way.partition(" ")[0], lambda f: f)
+
+    class Own(Layer):
+        call = transformed(body)
+
+    whole = transformed(body)
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "argument": lambda layer, x: whole(layer, x),
+        "self": lambda layer, x: layer.call(x),
+        "loop body": lambda layer, x: transform.fori_loop(0, 2, lambda i, c: body(layer, c), x),
+    }
+    return calls[way.partition(" as ")[2]], Own, runs
+
+
+def gradient(call: Callable[[Any, Any], Any], layers: list[Any]) -> Any:
+    """The compiled gradient of a chain of layers."""
+
+    def loss(x: Any) -> Any:
+        for layer in layers:
+            x = call(layer, x)
+        return x.sum()
+
+    return transform.jit(transform.grad(loss, states=[layer.w for layer in layers], argnums=None))
+
+
+def twin(way: str, acts: list[str]) -> str:
+    """The hand-threaded program."""
+    transformed: Any = {"checkpoint": jax.checkpoint, "jit": jax.jit}.get(way.partition(" ")[0], lambda f: f)
+    layers = {act: transformed(lambda w, x, act=act: apply(act, w, x)) for act in acts}
+    once = layers if "loop" not in way else {
+        act: lambda w, x, f=f: jax.lax.fori_loop(0, 2, lambda i, c: f(w, c), x) for act, f in layers.items()
+    }  # fmt: skip
+
+    def loss(ws: Any, x: Any) -> Any:
+        for act, w in zip(acts, ws, strict=True):
+            x = once[act](w, x)
+        return x.sum()
+
+    return jax.jit(jax.grad(loss)).lower([jnp.full((2, 2), 0.1)] * len(acts), X).as_text()
+
+
+WAYS = ["checkpoint as argument", "checkpoint as self", "jit as argument", "jit as self", "untransformed as loop body"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kinds", [("tanh",), ("tanh", "relu")])
+def test_layers_run_once_for_each_structure_and_have_the_functions_of_the_twin(
+    way: str, kinds: tuple[str, ...]
+) -> None:
+    call, make, runs = traced_once(way)
+    acts = [kinds[i % len(kinds)] for i in range(N)]
+    program = gradient(call, [make(i, act) for i, act in enumerate(acts)])
+    text = program.lower(X).as_text()
+    assert len(runs) == len(kinds)
+    if "loop" not in way:  # JAX gives each loop of the twin functions of its own
+        assert text.count("func.func") == twin(way, acts).count("func.func")
+    else:
+        assert text.count("stablehlo.while") == twin(way, acts).count("stablehlo.while")
+
+
+lambda_runs: list[int] = []
+
+
+class Simulator:
+    """Two states and a compiled step."""
+
+    runs = 0
+
+    def __init__(self) -> None:
+        self.u, self.t = State(jnp.float32(0)), State(jnp.float32(0))
+
+    @transform.jit
+    def step(self, dt: Any) -> None:
+        """One step."""
+        Simulator.runs += 1
+        self.u.value, self.t.value = self.u.value + dt, self.t.value + dt
+
+
+def test_a_thousand_instances_are_compiled_once_and_leave_nothing() -> None:
+    dt = jnp.float32(1)
+    Simulator().step(dt)
+    for _ in range(3):
+        Simulator().step(dt)
+    gc.collect()
+    before = len(gc.get_objects())
+    with compilations() as compiled:
+        for _ in range(1000):
+            Simulator().step(dt)
+    gc.collect()
+    assert compiled == []
+    assert Simulator.runs == 1
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_a_state_in_the_place_of_another_makes_no_new_trace() -> None:
+    simulator = Simulator()
+    simulator.step(jnp.float32(1))
+    runs = Simulator.runs
+    for i in range(5):
+        simulator.u = State(jnp.float32(i))
+        simulator.step(jnp.float32(1))
+        assert float(simulator.u.value) == i + 1
+    assert Simulator.runs == runs
+
+
+def test_a_lambda_made_in_each_init_is_traced_once() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u = State(jnp.float32(2))
+            self.f = transform.jit(lambda x: (lambda_runs.append(1), self.u.value * x)[1])
+
+    assert [float(Model().f(jnp.float32(i))) for i in range(4)] == [0, 2, 4, 6]
+    assert len(lambda_runs) == 1
+
+
+def test_a_trainer_whose_list_of_losses_grows_is_not_traced_again() -> None:
+    runs: list[int] = []
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.layer, self.losses = Layer(0), []
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            runs.append(1)
+            self.layer.w.value = self.layer.w.value * 0.5
+            return (x @ self.layer.w.value).sum()
+
+    trainer: Any = Trainer()
+    for _ in range(6):
+        trainer.losses.append(float(trainer.step(X)))
+    assert len(runs) == 1
+    assert trainer.losses[0] == 2 * trainer.losses[1]
+
+
+k = State(jnp.float32(2))
+u = State(jnp.float32(1))
+ONE = jnp.float32(1)
+
+
+def powers(c: Any, **options: Any) -> Any:
+    """A scan that reads a state."""
+    return transform.scan(lambda c, x: (c * k.value * x, None), c, jnp.arange(1.0, 17.0), **options)[0]
+
+
+def counted() -> Any:
+    """A loop that writes one."""
+    transform.for_loop(lambda: setattr(u, "value", u.value * 1.5), length=4)
+    return u.value
+
+
+EAGER: dict[str, Callable[[], Any]] = {
+    "scan": lambda: powers(ONE),
+    "scan that stores every fourth carry": lambda: powers(ONE, checkpoint=4),
+    "scan within a budget": lambda: powers(ONE, checkpoint=st.MemoryBudget("1MiB")),
+    "for_loop": counted,
+    "fori_loop": lambda: transform.fori_loop(0, 5, lambda i, c: c * k.value, ONE),
+    "while_loop": lambda: transform.while_loop(lambda c: c < 50, lambda c: c * k.value, ONE),
+    "map": lambda: transform.map(lambda x: x * k.value, jnp.arange(4.0)),
+    "cond": lambda: transform.cond(True, lambda x: x * k.value, lambda x: x, ONE),
+    "switch": lambda: transform.switch(1, [lambda x: x * k.value, lambda x: x, lambda x: -x], ONE),
+    "grad of scan": lambda: transform.grad(powers)(ONE),
+    "grad of scan that stores every fourth carry": lambda: transform.grad(lambda c: powers(c, checkpoint=4))(ONE),
+    "grad of cond": lambda: transform.grad(
+        lambda c: transform.cond(True, lambda x: x * k.value, lambda x: x, c)
+    )(ONE),
+    "vmap of scan": lambda: transform.vmap(powers)(jnp.arange(3.0)),
+    "vmap of switch": lambda: transform.vmap(
+        lambda i: transform.switch(i, [lambda x: x * k.value, lambda x: x], ONE)
+    )(jnp.arange(2)),
+    "jvp of while_loop": lambda: transform.jvp(
+        lambda c: transform.while_loop(lambda c: c < 50, lambda c: c * k.value, c), (ONE,), (ONE,)
+    ),
+    "hessian of scan": lambda: transform.hessian(powers)(ONE),
+    "grad of map": lambda: transform.grad(lambda c: transform.map(lambda x: x * k.value, c).sum())(jnp.arange(4.0)),
+    "loop in a loop": lambda: transform.fori_loop(
+        0, 3, lambda i, c: transform.fori_loop(0, 3, lambda j, d: d * k.value, c), ONE
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_the_second_eager_call_of_a_loop_or_branch_compiles_nothing(name: str) -> None:
+    EAGER[name]()
+    with compilations() as compiled:
+        EAGER[name]()
+    assert compiled == []
