@@ -159,6 +159,7 @@ class Record:
         self._objects: list[Any] | None = outcome.objects
         self.structure: Structure | None = None
         self.kept: dict[Any, Any] = {}
+        self._out_avals: Any = None
         self._owners: list[Any] = []
 
     @property
@@ -184,7 +185,9 @@ class Record:
     @property
     def out_avals(self) -> Any:
         """The abstract values of the results, in their structure."""
-        return self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
+        if self._out_avals is None:
+            self._out_avals = self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
+        return self._out_avals
 
     def values(self, states: Sequence[State]) -> list[Any] | None:
         """The current leaves of the states read, or None when the trace does not fit their types."""

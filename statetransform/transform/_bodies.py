@@ -10,8 +10,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from .._core.arguments import NO_SELF, hide_self
+from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import runs_directly, typeof
@@ -185,6 +186,10 @@ class Body:
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
         return tuple(place[state] for state in staged.reads), [read(state) for state in constants]
 
+    def reveal(self, out: Any) -> Any:
+        """The output with the objects in their places."""
+        return reveal(out, self.found.objects) if self.found.record.has_nodes else out
+
     def leave(self, values: Sequence[Any]) -> None:
         """Hands the states' values after the loop to whoever is outside."""
         leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
@@ -246,7 +251,9 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
             later_type = jax.ShapeDtypeStruct(later.shape, later.dtype, weak_type=later.weak_type)
             dtype = jax.numpy.result_type(leaf, later_type)
             changed = changed or dtype != now.dtype
-            leaves[i] = jax.lax.convert_element_type(leaf, dtype)
+            # A Python scalar is converted without a call of the device.
+            is_scalar = type(leaf) is float and np.issubdtype(dtype, np.floating)
+            leaves[i] = dtype.type(leaf) if is_scalar else jax.lax.convert_element_type(leaf, dtype)
     return treedef.unflatten(leaves), changed
 
 

@@ -177,13 +177,11 @@ class Jitted(Transformed):
             targets[0]._value = value
             return out
         # One look at the trace context costs as much as looking at eight values.
-        for value in written if len(written) <= 8 else ():
+        for value in written if len(written) <= 8 else (None,):
             if type(value) is not array_type:
-                refuse_tracers(zip(targets, written, strict=True))
+                if not is_top_level():
+                    refuse_tracers(zip(targets, written, strict=True))
                 break
-        else:
-            if len(written) > 8 and not is_top_level():
-                refuse_tracers(zip(targets, written, strict=True))
         for state, value in zip(targets, written):  # noqa: B905 - as long by construction
             state._value = value
         return out
@@ -294,10 +292,18 @@ class Jitted(Transformed):
 def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
     """A call with donated states, several arguments or keywords: the written states, the output and their values."""
     donates, is_single, has_keywords = program.shape
-    donated, found = (found[:1], found[1:]) if donates else ((), found)
-    values, targets, rest, *keywords = found
-    rest = (rest,) if is_single else rest
-    out, written = program.jitted(*donated, values, *rest, **(keywords[0] if has_keywords else {}))
+    if is_single and donates:
+        donated, values, targets, arg = found
+        out, written = program.jitted(donated, values, arg)
+    elif donates:
+        donated, values, targets, rest, *keywords = found
+        out, written = program.jitted(donated, values, *rest, **(keywords[0] if has_keywords else {}))
+    elif has_keywords:
+        values, targets, rest, keywords = found
+        out, written = program.jitted(values, *rest, **keywords)
+    else:
+        values, targets, rest = found
+        out, written = program.jitted(values, *rest)
     return targets, out, written
 
 

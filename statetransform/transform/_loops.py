@@ -194,7 +194,7 @@ def _scan(
     way = (where, checkpoint, watch, *sorted(options.items()))
     (carry, values), ys = body.run(way, loop, carry_of, xs)
     body.leave(values)
-    return reveal((carry, ys), body.found.objects)
+    return body.reveal((carry, ys))
 
 
 def _scan_in_python(
@@ -283,7 +283,7 @@ def fori_loop(
         fixed = lambda step, init: loop(step, init, lower, upper)
         carry, values = body.run((*way, start), fixed, lambda out: out)
     body.leave(values)
-    return reveal(carry, body.found.objects)
+    return body.reveal(carry)
 
 
 def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
@@ -396,7 +396,7 @@ def while_loop(
 
     carry, values = body.run(("while_loop", checkpoint, max_steps, watch), loop, lambda out: out, test=test)
     body.leave(values)
-    return reveal(carry, body.found.objects)
+    return body.reveal(carry)
 
 
 def _while_in_python(
