@@ -2,9 +2,10 @@
 
     python examples/transformer_budget.py --memory 2MB --layers 4 --out out
 
-The model learns to predict the next letter of a few sentences. `--memory` is what the intermediates of one gradient
-step may take: `policies.fit` decides what is kept and what is computed again. Before the training, the curve of what
-less memory would cost is printed and drawn. Weights, dropout and the count of steps are states.
+The model learns to predict the next letter of a few sentences. `--memory` is what the
+intermediates of one gradient step may take: `policies.fit` decides what is kept and what is
+computed again. Before the training, the curve of what less memory would cost is printed and
+drawn. Weights, dropout and the count of steps are states.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import statetransform as st
 from statetransform import Param, RandomState, State, policies, transform
 
 TEXT = (
-    "a state is one cell that holds a value. a transform sees the value when it runs. what is kept costs memory, "
-    "what is computed again costs time. a budget says how much of the one there is, and a plan spends the other. "
+    "a state is one cell that holds a value. a transform sees the value when it runs. "
+    "what is kept costs memory, what is computed again costs time. "
+    "a budget says how much of the one there is, and a plan spends the other. "
 )
 LETTERS = sorted(set(TEXT))
 
@@ -145,7 +147,7 @@ def main() -> None:
             policies.fit(options.memory).bytes / 2**20, color="tab:red", label="budget"
         )
         axes.legend()
-        axes.figure.savefig(options.out / "transformer_budget.png")
+        axes.figure.savefig(options.out / "transformer_budget.png", dpi=110)
 
 
 if __name__ == "__main__":
