@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import Param, StaleReadWarning, transform
-from statetransform._core import frame
 
 
 @pytest.fixture(autouse=True)
 def other_tests_do_not_pay() -> Iterator[None]:
     yield
-    frame._Seen.outside = False
+    jax.clear_caches()
 
 
 def make() -> tuple[Param, Any]:

@@ -21,14 +21,14 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
 from .errors import StaleReadWarning, StateTraceError
-from .jaxcompat import has_tracer, is_top_level, staging_trace, trace_state
+from .jaxcompat import ContextDict, has_tracer, is_top_level, staging_trace, trace_state
 
 if TYPE_CHECKING:
     from .state import State
@@ -84,10 +84,15 @@ _runs = itertools.count(1)
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
 
 
-class _Seen:
-    """Whether a raw transform has read a state outside of every run, so that any of them may find what it traced."""
+#: Has an entry while JAX's caches may hold traces with values that raw transforms read outside of every run.
+_outside = ContextDict()
 
-    outside = False
+
+@contextlib.contextmanager
+def as_ever() -> Iterator[None]:
+    """For looking up what belongs to no single run: without the context value of the one that is going on."""
+    with _run(None):
+        yield
 
 
 def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
@@ -103,7 +108,9 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
       run: runs it, and is told whether the caches are fresh.
     """
     code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
-    if not _Seen.outside and (code is None or code not in _readers):
+    with as_ever():
+        is_known = bool(_outside.current()) or (code is not None and code in _readers)
+    if not is_known:
         try:
             return run(False)
         except ReadInRawTransform:
@@ -247,7 +254,8 @@ def _warn_of_stale(state: State) -> None:
     if site not in places:
         warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
         places.add(site)
-    _Seen.outside = True
+    with as_ever():
+        _outside.current()["is_read"] = True
 
 
 def peek(state: State) -> Any:

@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, fresh, leave, read, read_outside, user_site
+from .frame import Frame, as_ever, fresh, leave, read, read_outside, user_site
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -487,7 +487,8 @@ class TraceCache:
             raise refused(fun, args, kwargs) from error
         key = (treedef, avals, keys.is_checking())
         roots = (fun, *objects)
-        slot = self._records.current()
+        with as_ever():
+            slot = self._records.current()
         known = slot.get(key, ())
         for i, record in enumerate(known):
             states = record.structure.match(roots)
