@@ -18,7 +18,7 @@ import jax
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.errors import refuse_asynchronous
 from .._core.frame import refuse_tracers, stack
-from .._core.jaxcompat import concrete_array, is_jit_disabled, is_top_level
+from .._core.jaxcompat import is_jit_disabled, is_top_level
 from .._core.kept import kept
 from .._core.lift import at_once, bind
 from .._core.room import with_room
@@ -172,7 +172,7 @@ class Jitted(Transformed):
             return self._call_slowly(obj, args, kwargs)
         if type(written) is not list or len(written) != len(targets):
             return self._finish(program, obj, args, kwargs, (out, written))
-        array_type = concrete_array()
+        array_type = program.array_type
         if len(written) == 1 and type(value := written[0]) is array_type:
             targets[0]._value = value
             return out

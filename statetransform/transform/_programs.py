@@ -18,7 +18,7 @@ import jax
 from .._core.arguments import NO_SELF, Static, is_node, is_reference
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, read, stack
-from .._core.jaxcompat import Tracer, is_jit_disabled
+from .._core.jaxcompat import Tracer, concrete_array, is_jit_disabled
 from .._core.match import Structure, Writer
 from .._core.stage import Call, Record
 from .._core.state import State
@@ -65,6 +65,7 @@ class Program:
       statics: positions of static states with their values.
       targets: positions of the states written, in the plainest output.
       is_simple: whether a call through it has the passed values and one argument.
+      array_type: the class of what comes out of a compiled program; known with `enter`.
       enter: the generated way in, see `generate`; None before that, False where there can be none.
       uses: how often the slow path took it.
     """
@@ -92,6 +93,7 @@ class Program:
         self.targets: tuple[int, ...] | None = None
         self.enter: Any = None
         self.is_simple = False
+        self.array_type: type | None = None
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self._keeps_places = has_self, has_instance, keeps_places
@@ -274,6 +276,7 @@ class Program:
             parts.append(f"{{{', '.join(rest_kw)}}}")
         self.shape = self.donates, is_single, bool(rest_kw)
         self.is_simple = self.shape == (False, True, False)
+        self.array_type = concrete_array()
         self.enter = writer.compile("fun, obj, args, kwargs", f"return {', '.join(parts)}")
 
 
