@@ -155,10 +155,12 @@ class Frame:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
         self._here, self._stage = trace_state(), staging_trace()
 
+    def is_below_raw(self) -> bool:
+        """Whether a raw JAX transform that stages stands between the function and the present place."""
+        return trace_state() != self._here and staging_trace() is not self._stage
+
     def read(self, state: State) -> Any:
         """The one rule of reading: what this frame knows, or else what the frame around it says."""
-        if not self.is_fresh and trace_state() != self._here and staging_trace() is not self._stage:
-            raise ReadInRawTransform
         value = self.values.get(state, MISSING)
         if value is MISSING:
             value = self.born.get(state, MISSING)
@@ -235,6 +237,8 @@ def read(state: State) -> Any:
     """A state's value as the running function sees it."""
     frame = stack.frame
     if frame is not None:
+        if not frame.is_fresh and frame.is_below_raw():
+            raise ReadInRawTransform
         return frame.read(state)
     value = state._value
     if value is UNSET:

@@ -32,6 +32,7 @@ RAW = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")
 @pytest.mark.parametrize("around", [None, "jit", "checkpoint", "grad"])
 @pytest.mark.parametrize("raw", RAW)
 def test_a_write_inside_a_raw_jax_transform_is_refused_where_it_stands(raw: str, around: str | None) -> None:
@@ -45,6 +46,7 @@ def test_a_write_inside_a_raw_jax_transform_is_refused_where_it_stands(raw: str,
     assert s.value == 1.0
 
 
+@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")
 @pytest.mark.parametrize("inner", ["jit", "checkpoint", "grad"])
 def test_a_transformed_function_that_writes_is_refused_inside_a_raw_transform(inner: str) -> None:
     s = State(jnp.float32(1), name="u")
@@ -56,6 +58,7 @@ def test_a_transformed_function_that_writes_is_refused_inside_a_raw_transform(in
         assert s.value == 1.0
 
 
+@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")
 def test_reads_inside_a_raw_jax_transform_work_as_closing_over_the_value() -> None:
     s = State(jnp.float32(3), name="u")
     assert jax.jit(lambda x: s.value * x)(2.0) == 6.0
