@@ -572,7 +572,7 @@ class Recorder:
     def leaked(self) -> tuple[Any, str, bool] | None:
         """An attribute that the trace set and that now holds a tracer, and whether it held a state before.
 
-        All such attributes get their earlier values again.
+        All such attributes get their earlier values again, and containers of the arguments their earlier contents.
         """
         before: dict[tuple[int, str], Any] = {}
         for register, name, value in self._sets:
@@ -588,7 +588,43 @@ class Recorder:
                 object.__delattr__(obj, name)
             else:
                 object.__setattr__(obj, name, value)
+        return found or self._leaked_into_container()
+
+    def _leaked_into_container(self) -> tuple[Any, str, bool] | None:
+        found = None
+        for edge in self.edges:
+            if edge.what not in ("sequence", "mapping", "plains") or edge.register in self.outside:
+                continue
+            container = self.objects[edge.register]
+            if not isinstance(container, list | dict | collections.deque) or not any(
+                map(self._is_new, _values(container))
+            ):
+                continue
+            owner = self.objects[edge.parent] if edge.parent >= 0 else container
+            name = edge.key if edge.how == "attr" else f"[{edge.key!r}]"
+            found = found or (owner, name, False)
+            contents = self._contents(edge)
+            container.clear()
+            container.update(contents) if isinstance(container, dict) else container.extend(contents)
         return found
+
+    def _is_new(self, value: Any) -> bool:
+        return identity(value) not in self._registers and _leaks(value)
+
+    def _contents(self, edge: Edge) -> Any:
+        """What a container held when it was reached."""
+        if edge.what == "plains":
+            return edge.argument[1]
+        inside = [e for e in self.edges if e.parent == edge.register and e.how in ("item", "nth", "nthvalue")]
+        values = [e.argument if e.what == "plain" else self.objects[max(e.register, 0)] for e in inside]
+        values = [self.objects[e.argument] if e.what == "same" else v for e, v in zip(inside, values, strict=True)]
+        if edge.what == "mapping":
+            return zip([e.key for e in inside], values, strict=True)
+        return zip(values[::2], values[1::2], strict=True) if inside and inside[-1].how == "nthvalue" else values
+
+
+def _values(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
 
 
 def _leaks(value: Any) -> bool:

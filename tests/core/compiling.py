@@ -17,7 +17,7 @@ def _listen(event: str, duration: float, **more: Any) -> None:
             events.append(event)
 
 
-jax.monitoring.register_event_duration_secs_listener(_listen)
+jax.monitoring.register_event_duration_secs_listener(_listen)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

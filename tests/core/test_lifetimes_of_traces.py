@@ -1,0 +1,251 @@
+"""What was traced keeps nothing alive that nobody else refers to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+
+N = 40
+X = jnp.float32(1)
+
+
+class Model:
+    """A state, a number and a method."""
+
+    def __init__(self) -> None:
+        self.u, self.k = State(jnp.float32(1)), 2
+
+    @property
+    def twice(self) -> Any:
+        """Looked up on the class."""
+        return self.k * 2
+
+    def step(self, x: Any) -> Any:
+        """Reads and writes."""
+        self.u.value = self.u.value + x * self.twice
+        return self.u.value
+
+
+class Probe:
+    """What can be referred to weakly."""
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    """What cannot."""
+
+    u: State
+    probe: Any
+
+
+class Owned(State):
+    """A state that knows its owner."""
+
+    def __init__(self, value: Any, owner: Any) -> None:
+        super().__init__(value)
+        self.owner = owner
+
+
+CASES: dict[str, Callable[[], Iterator[Any]]] = {}
+held: list[Any] = []
+
+
+def case(make: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    """Gives, one after the other, objects that are to be gone at the end; functions in `held` stay."""
+    CASES[make.__name__.strip("_").replace("_", " ")] = make
+    return make
+
+
+@case
+def instances_given_to_one_function() -> Iterator[Any]:
+    held.append(jitted := transform.jit(Model.step))
+    held.append(checkpointed := transform.checkpoint(Model.step))
+    for _ in range(N):
+        model = Model()
+        jitted(model, X), checkpointed(model, X)
+        yield model
+
+
+def wrapped(way: Callable[[Any], Any]) -> Callable[[], Iterator[Any]]:
+    """Models that functions close over which are made anew, and the functions."""
+
+    def make() -> Iterator[Any]:
+        for _ in range(N):
+            model = Model()
+            function = way(lambda x, model=model: model.step(x))
+            function(X), function(X)
+            yield model
+            yield function
+
+    return make
+
+
+ways: dict[str, Callable[[Any], Any]] = {
+    "jit": transform.jit,
+    "jit with donation": lambda f: transform.jit(f, donate_states=True),
+    "jit, lowered and compiled": lambda f: transform.jit(f).lower(X).compile(),
+    "grad": transform.grad,
+    "jit of grad of checkpoint": lambda f: transform.jit(transform.grad(transform.checkpoint(f))),
+    "lift": transform.lift(jax.checkpoint),
+    "loop": lambda f: lambda x: transform.fori_loop(0, 3, lambda i, c: f(c), x),
+    "scan": lambda f: lambda x: transform.scan(lambda c, y: (f(c), y), x, jnp.arange(3.0)),
+    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c < 3, f, x),
+    "cond": lambda f: lambda x: transform.cond(True, f, lambda x: x, x),
+    "partial object": lambda f: transform.jit(functools.partial(f)),
+}
+CASES.update({f"functions made anew under {name}": wrapped(way) for name, way in ways.items()})
+
+
+@case
+def bound_methods_and_callable_objects() -> Iterator[Any]:
+    class Callable_(Model):
+        def __call__(self, x: Any) -> Any:
+            return self.step(x)
+
+    for _ in range(N):
+        model = Callable_()
+        for function in (transform.jit(model.step), transform.jit(model)):
+            function(X), function(X)
+            yield function
+        yield model
+
+
+@case
+def batches_that_functions_close_over() -> Iterator[Any]:
+    model = Model()
+    for i in range(N):
+        batch = jnp.arange(5.0) + i
+        transform.jit(lambda x, batch=batch: model.u.value * batch.sum() * x)(X)
+        transform.fori_loop(0, 3, lambda i, c, batch=batch: c + batch.sum(), X)
+        yield batch
+
+
+@case
+def classes_made_anew() -> Iterator[Any]:
+    for _ in range(N // 4):
+
+        class Local(Model):
+            @property
+            def thrice(self) -> Any:
+                return __class__ and self.k * 3  # type: ignore[name-defined]
+
+            @transform.jit
+            def move(self, x: Any) -> Any:
+                self.u.value = super().step(x) * self.thrice
+
+        local = Local()
+        local.move(X), local.move(X)
+        yield Local
+        yield local
+
+
+@case
+def objects_without_weak_references() -> Iterator[Any]:
+    held.append(jitted := transform.jit(lambda slots, x: slots.u.value * x + (slots.probe is None)))
+    for _ in range(N):
+        slots = Slots(State(jnp.float32(1)), Probe())
+        jitted(slots, X)
+        yield slots.u
+        yield slots.probe
+
+
+@case
+def what_only_an_iterator_or_a_method_of_a_list_leads_to() -> Iterator[Any]:
+    class Holder:
+        pass
+
+    held.append(jitted := transform.jit(lambda h, x: (h.u.value * x, h.models, h.pairs, h.append)[0]))
+    for _ in range(N):
+        model, holder = Model(), Holder()
+        vars(holder).update(u=State(X), models=iter([model]), pairs=zip([model], [1]), append=[model].append)  # noqa: B905
+        jitted(holder, X)
+        yield model
+
+
+@case
+def states_that_know_their_owner() -> Iterator[Any]:
+    class Owner:
+        def __init__(self) -> None:
+            self.u = Owned(jnp.float32(1), self)
+
+        @transform.jit
+        def step(self) -> Any:
+            self.u.value = self.u.value + 1
+            return self.u.owner.u.value
+
+    for _ in range(N):
+        owner = Owner()
+        owner.step(), owner.step()
+        yield owner
+        yield owner.u
+
+
+@case
+def static_arguments() -> Iterator[Any]:
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        k: int
+
+    held.append(jitted := transform.jit(lambda x, settings: x * settings.k, static_argnums=1))
+    for i in range(N):
+        settings = Settings(i % 3)
+        jitted(X, settings)
+        yield settings
+
+
+@case
+def traces_that_fail() -> Iterator[Any]:
+    def body(model: Any, x: Any) -> Any:
+        model.step(x)
+        raise LookupError
+
+    held.append(jitted := transform.jit(body))
+    for _ in range(N):
+        model = Model()
+        with pytest.raises(LookupError):
+            jitted(model, X)
+        yield model
+
+
+@case
+def records_of_functionalize() -> Iterator[Any]:
+    for _ in range(N):
+        model = Model()
+        function = transform.functionalize(model.step)
+        function.apply(function.values(X), X)
+        yield model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_kept_alive(name: str) -> None:
+    references = [weakref.ref(obj) for obj in CASES[name]()]
+    gc.collect()
+    alive = [type(obj) for reference in references if (obj := reference()) is not None]
+    held.clear()
+    assert alive == []
+    assert len(references) >= N // 4
+
+
+def test_no_leak_is_found_by_jax() -> None:
+    model = Model()
+    with jax.checking_leaks():
+        for _, size in itertools.product(range(2), (1, 2)):
+            jitted = transform.jit(lambda x: model.step(x.sum()))
+            jitted(jnp.ones(size)), jitted(jnp.ones(size))
+            transform.jit(transform.grad(transform.checkpoint(model.step)))(X)
+            transform.fori_loop(0, 3, lambda i, c: c * model.u.value, X)
+            transform.grad(lambda x: transform.scan(lambda c, y: (c * model.u.value, y), x, jnp.arange(3.0))[0])(X)
+            transform.cond(True, model.step, lambda x: x, X)
+            transform.while_loop(lambda c: c < 3, lambda c: c + 1, X)
+            transform.vmap(lambda x: x * model.u.value)(jnp.arange(3.0))
