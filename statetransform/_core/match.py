@@ -251,7 +251,7 @@ def show_path(edges: Sequence[Edge], edge: Edge, root_names: Sequence[str]) -> s
 
 def _show(edge: Edge, root_names: Sequence[str]) -> str:
     if edge.how == "root":
-        return root_names[edge.key] if edge.key < len(root_names) else f"argument {edge.key}"
+        return str(root_names[edge.key]) if edge.key < len(root_names) else f"argument {edge.key}"
     if edge.how in ("attr", "dict", "method"):
         return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__", "__dict__") else ""
     if edge.how == "item":
@@ -475,7 +475,7 @@ class Writer:
 
     def _expression(self, above: str, how: str, key: Any, roots: Sequence[str]) -> str:
         if how == "root":
-            return roots[key]
+            return str(roots[key])
         if how in ("attr", "method"):
             plain = key.isidentifier() and not keyword.iskeyword(key)
             found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"

@@ -7,7 +7,7 @@ identity. So the whole of it is one compiled function there, kept with the recor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -215,7 +215,7 @@ class Body:
         """
         order, constants = self.order(self.staged)
         record, leading = self.found.record, self.staged.leading
-        found, tested, test_order = [self.found], (), None
+        found, tested, test_order, test_record = [self.found], (), (), None
         if test is not None:
             test_order, test_constants = self.order(test)
             tested = (test_constants, test.leading)
@@ -230,9 +230,9 @@ class Body:
 
             def condition(carry: Any) -> Any:
                 user_carry, values = carry
-                return bind(test_record, test_order, tested[1], (user_carry,), (*values, *tested[0]))[0]
+                return bind(cast(Record, test_record), test_order, tested[1], (user_carry,), (*values, *tested[0]))[0]
 
-            functions = (step,) if test_order is None else (step, condition)
+            functions = (step,) if test_record is None else (step, condition)
             return loop(*functions, init, *operands)
 
         return run(found, (way, order, test_order), whole, constants, leading, tested, self.init, *operands)

@@ -26,7 +26,6 @@ from .._core.stage import Record, TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
 from ._programs import Disabled, Program, Untraced
 
-_AGAIN: Any = object()
 _NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
 
 
@@ -167,8 +166,8 @@ class Jitted(Transformed):
                     _, roots, _ = self._roots(obj, args, kwargs)
                     program.explain(error, program.match(roots) or ())
                 raise
-            written = _AGAIN
-        if written is _AGAIN:
+            targets, out, written = None, None, ()
+        if targets is None:
             return self._call_slowly(obj, args, kwargs)
         if type(written) is not list or len(written) != len(targets):
             return self._finish(program, obj, args, kwargs, (out, written))

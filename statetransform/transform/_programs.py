@@ -173,8 +173,7 @@ class Program:
 
     def run(self, method: str, states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None) -> Any:
         """Calls a method of the `jax.jit` function; `call` has the record for these types, if it was looked for."""
-        if self._has_self:
-            instance, *args = args
+        instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = [read(states[i]) for i in self.donated]
         passed: Any = [read(states[i]) for i in self.passed]
         if stack.frame is not None and donated:  # the states keep their values until the transform around is done
