@@ -425,11 +425,9 @@ class Recorder:
 
     def _class(self, register: int, kind: type, makes: bool) -> None:
         """The attributes of a class that are looked up by a name which the code that runs has in it."""
+        meta: Any = type(kind)
         if kind not in self._classes:
-            meta: Any = type(kind)
             self._orders.append((*kind.__mro__, *meta.__mro__))
-            for base, name in list(self._of_classes):
-                self._not_hidden(self._orders[-1], base, name)
         for i, base in enumerate(kind.__mro__):
             if base is object or not is_users_class(base):
                 continue
@@ -449,6 +447,8 @@ class Recorder:
             elif makes:
                 for name in _MAKING & vars(base).keys():
                     self._class_attribute(base, name, vars(base)[name])
+        for base, name in list(self._of_classes):  # noted for another class
+            self._not_hidden((*kind.__mro__, *meta.__mro__), base, name)
         if is_users_class(type(kind)) and type(kind) not in self._classes:
             self._class_register(type(kind), register, len(self.objects))
 

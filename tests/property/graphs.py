@@ -43,6 +43,10 @@ class Other(Part):
         return super().total(x) - 1
 
 
+class Heir(Part):
+    """A class that has all of its attributes from another."""
+
+
 class Slots:
     """A class without a `__dict__`."""
 
@@ -98,7 +102,7 @@ class Frozen:
         return self.total(x) + self.scale
 
 
-KINDS = (Part, Part, Other, Slots, Data, Frozen)
+KINDS = (Part, Part, Other, Heir, Slots, Data, Frozen)
 PLAIN = (0, 1, 2, 3, True, 1.0, "a", "b", None, (1, 2), (1, 2.0))
 
 
@@ -249,7 +253,7 @@ def change(rng: random.Random, parts: list[Any], undo: list[Callable[[], None]])
     part = rng.choice(parts)
     what = rng.choice((
         "plain", "element", "state", "none", "swap", "alias", "grow", "shrink", "add", "delete", "class attribute",
-        "child", "override", "value", "table", "nothing", "set", "method",
+        "child", "override", "value", "table", "nothing", "set", "method", "hide",
     ))  # fmt: skip
     states = [p.w for p in parts if isinstance(p.w, State)]
     pool = [*parts, *states, new_state(rng), rng.choice(PLAIN)]
@@ -280,6 +284,9 @@ def change(rng: random.Random, parts: list[Any], undo: list[Callable[[], None]])
         kind, before = type(part), type(part).scale
         type.__setattr__(kind, "scale", rng.randrange(20))
         undo.append(lambda: type.__setattr__(kind, "scale", before))
+    elif what == "hide" and "scale" not in vars(Heir):
+        type.__setattr__(Heir, "scale", rng.randrange(20))
+        undo.append(lambda: type.__delattr__(Heir, "scale"))
     elif what == "child":
         put(part, "child", rng.choice([None, new_part(rng), *parts]))
     elif what == "override" and hasattr(part, "__dict__"):

@@ -104,4 +104,4 @@ def test_a_trace_is_never_used_for_another_structure(block: int, pytestconfig: p
 
 
 def test_the_classes_of_the_graphs_are_left_as_they_were() -> None:
-    assert [kind.scale for kind in KINDS] == [2, 2, 5, 7, 11, 13]
+    assert [kind.scale for kind in KINDS] == [2, 2, 5, 2, 7, 11, 13]
