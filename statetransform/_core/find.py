@@ -1,7 +1,7 @@
 """Walking object graphs: which states are reachable from an object, and by which path.
 
-Two users: `states`, which names each state by its path, and the guards of cached traces, which need to
-know how a function came to its states, so that a rebound name or attribute is seen on the next call.
+Two users: `states`, which names each state by its path, and the record of a trace, which asks which names a function
+looks up.
 """
 
 from __future__ import annotations

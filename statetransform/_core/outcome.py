@@ -57,8 +57,8 @@ class Outcome:
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
         self.sites: dict[State, Site] = dict(frame.sites)
-        self.born = born
-        self.objects = objects
+        self.born: list[State] = born
+        self.objects: list[Any] = objects
         self.is_closed: bool = len(out_born) == len(born)
         self.has_nodes: bool = bool(objects or out_born)
 

@@ -148,9 +148,9 @@ class Record:
         position = {state: i for i, state in enumerate(self.states)}
         self.written: tuple[int, ...] = tuple(position[state] for state in outcome.written)
         self.sites: dict[int, Any] = {position[s]: site for s, site in outcome.sites.items() if s in position}
-        self.static_written = tuple((position[state], value) for state, value in outcome.static_written)
-        self.statics = tuple((position[state], value) for state, value in frame.statics.items())
-        self.constants = tuple((position[state], leaves) for state, leaves in frame.constants.items())
+        self.static_written: tuple[tuple[int, Any], ...] = tuple((position[state], value) for state, value in outcome.static_written)
+        self.statics: tuple[tuple[int, Any], ...] = tuple((position[state], value) for state, value in frame.statics.items())
+        self.constants: tuple[tuple[int, list[Any]], ...] = tuple((position[state], leaves) for state, leaves in frame.constants.items())
         self.has_nodes: bool = outcome.has_nodes
         self.is_closed: bool = outcome.is_closed
         self._firsts: list[list[State]] = [outcome.born]
@@ -277,7 +277,11 @@ class Call:
     def __init__(
         self, record: Record, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
     ) -> None:
-        self.record, self.states, self.leaves, self.values, self.objects = record, states, leaves, values, objects
+        self.record: Record = record
+        self.states: Sequence[State] = states
+        self.leaves: list[Any] = leaves
+        self.values: list[Any] = values
+        self.objects: list[Any] = objects
 
     def __repr__(self) -> str:
         made = f", {len(self.created)} created" if self.created else ""

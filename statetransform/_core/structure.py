@@ -144,7 +144,7 @@ class Recorder:
     """
 
     def __init__(self, roots: Sequence[Any]) -> None:
-        self.roots = tuple(roots)
+        self.roots: tuple[Any, ...] = tuple(roots)
         self.objects: list[Any] = []
         self.edges: list[Edge] = []
         self.outside: set[int] = set()

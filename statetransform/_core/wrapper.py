@@ -67,7 +67,7 @@ class Transformed:
                 fun._owners = (*fun._owners, weakref.ref(owner))
             fun = getattr(fun, "__wrapped__", None)
 
-    def bound_to(self, obj: Any) -> Bound:
+    def bound_to(self, obj: Any) -> Any:
         """The method of an instance."""
         return Bound(self._call_bound, obj)
 
