@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
-from statetransform import State, transform
+from statetransform import Param, State, transform
 
 N = 8
 
@@ -117,3 +118,29 @@ def test_a_loop_with_few_carries_keeps_the_sharding_of_its_gradient(u: State, sp
         found.append(transform.jit(transform.grad(lambda k=checkpoint: loss(k), states=u))())
         assert u.value.sharding.is_equivalent_to(split, 1)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
+def test_a_state_gets_the_sharding_that_jit_is_told(axis_type: str) -> None:
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(getattr(jax.sharding.AxisType, axis_type),))
+    over = jax.sharding.NamedSharding(mesh, P("i"))
+    u, count = Param(jnp.arange(8.0), name="u"), State(0, name="count")
+
+    @transform.jit(state_shardings={Param: over})
+    def step(x: Any) -> Any:
+        u.value = u.value + x
+        count.value = count.value + 1
+        return x
+
+    for n in range(1, 5):
+        with jax.set_mesh(mesh):
+            step(1.0)
+        np.testing.assert_array_equal(u.value, np.arange(8.0) + n)
+        assert u.value.sharding.is_equivalent_to(over, 1) and count.value == n
+
+
+def test_what_is_no_sharding_of_states_is_refused() -> None:
+    with pytest.raises(TypeError, match="`state_shardings` says for each state"):
+        transform.jit(lambda x: x, state_shardings=0)
+    with pytest.raises(TypeError, match=r"needs a `jax\.sharding\.Sharding`, not 0"):
+        transform.jit(lambda x: x, state_shardings={State: 0})

@@ -148,9 +148,15 @@ class Record:
         position = {state: i for i, state in enumerate(self.states)}
         self.written: tuple[int, ...] = tuple(position[state] for state in outcome.written)
         self.sites: dict[int, Any] = {position[s]: site for s, site in outcome.sites.items() if s in position}
-        self.static_written: tuple[tuple[int, Any], ...] = tuple((position[state], value) for state, value in outcome.static_written)
-        self.statics: tuple[tuple[int, Any], ...] = tuple((position[state], value) for state, value in frame.statics.items())
-        self.constants: tuple[tuple[int, list[Any]], ...] = tuple((position[state], leaves) for state, leaves in frame.constants.items())
+        self.static_written: tuple[tuple[int, Any], ...] = tuple(
+            (position[state], value) for state, value in outcome.static_written
+        )
+        self.statics: tuple[tuple[int, Any], ...] = tuple(
+            (position[state], value) for state, value in frame.statics.items()
+        )
+        self.constants: tuple[tuple[int, list[Any]], ...] = tuple(
+            (position[state], leaves) for state, leaves in frame.constants.items()
+        )
         self.has_nodes: bool = outcome.has_nodes
         self.is_closed: bool = outcome.is_closed
         self._firsts: list[list[State]] = [outcome.born]

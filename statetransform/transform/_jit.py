@@ -10,16 +10,17 @@ fit goes the slow way: find a record or trace, keep it, call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.errors import refuse_asynchronous
+from .._core.find import selects
 from .._core.frame import refuse_tracers, stack
 from .._core.jaxcompat import is_jit_disabled, is_top_level
-from .._core.kept import kept
+from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.room import with_room
 from .._core.stage import Record, TraceCache
@@ -70,6 +71,7 @@ class Jitted(Transformed):
         static_argnums: Any = None,
         static_argnames: Any = None,
         donate_states: bool = False,
+        state_shardings: Any = None,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -78,6 +80,7 @@ class Jitted(Transformed):
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_states=donate_states,
+            state_shardings=state_shardings,
             **options,
         )
         refuse_asynchronous("jit", fun)
@@ -86,7 +89,9 @@ class Jitted(Transformed):
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        self._holder = kept(self._fun, ("jit", donate_states, *sorted(options.items())), Store)
+        self._sharding_of = _shardings(state_shardings)
+        own = () if state_shardings is None else (Unshared(),)
+        self._holder = kept(self._fun, ("jit", donate_states, *own, *sorted(options.items())), Store)
         self._store = self._holder.content
 
     @property
@@ -256,6 +261,7 @@ class Jitted(Transformed):
             donates=self.donates,
             keeps_places=bool(self._jax_options),
             options=self.jax_options(positional),
+            sharding_of=self._sharding_of,
         )
 
     def _settle(self, program: Program, has_self: bool, args: Any, kwargs: Any) -> None:
@@ -308,6 +314,22 @@ def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
 
 def _forget(store: Store, program: Program, record: Record) -> None:
     store.drop(program)
+
+
+def _shardings(state_shardings: Any) -> Callable[[Any], Any] | None:
+    """What `state_shardings` says of a state: the first entry that selects it."""
+    if state_shardings is None:
+        return None
+    if not isinstance(state_shardings, Mapping):
+        raise TypeError(
+            "jit: `state_shardings` says for each state, kind or predicate which sharding its value has, "
+            f"`state_shardings={{u: sharding}}`; it cannot be {state_shardings!r}"
+        )
+    for key, sharding in state_shardings.items():
+        if not isinstance(sharding, jax.sharding.Sharding):
+            raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
+    entries = [(selects(key), sharding) for key, sharding in state_shardings.items()]
+    return lambda state: next((sharding for is_kind, sharding in entries if is_kind(state)), None)
 
 
 def _check_options(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:
@@ -440,6 +462,7 @@ def jit(
     inline: bool = False,
     compiler_options: Any = None,
     donate_states: bool = False,
+    state_shardings: Any = None,
 ) -> Compiled[Q, V]: ...
 @overload
 def jit(
@@ -458,6 +481,7 @@ def jit(
     inline: bool = False,
     compiler_options: Any = None,
     donate_states: bool = False,
+    state_shardings: Any = None,
 ) -> Callable[[Callable[Q, V]], Compiled[Q, V]]: ...
 def jit(
     fun: Any = None,
@@ -475,6 +499,7 @@ def jit(
     inline: bool = False,
     compiler_options: Any = None,
     donate_states: bool = False,
+    state_shardings: Any = None,
 ) -> Any:
     """Compiles a function over states: :func:`jax.jit`.
 
@@ -490,6 +515,8 @@ def jit(
       donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
         error before the program runs leaves the states as they are; one while it runs says which values are lost.
         Inside of another transform, whose own failure must leave the states as they were, copies are given.
+      state_shardings: a mapping from `State`, kind or predicate to the sharding of its value, in and out; other states
+        keep the sharding that they have.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called
@@ -539,5 +566,6 @@ def jit(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
         donate_states=donate_states,
+        state_shardings=state_shardings,
         **options,
     )

@@ -42,6 +42,7 @@ class _Pending(threading.local):
     program: Program | None = None
     record: Any = None
     places: Any = None
+    states: Any = None
 
 
 _pending = _Pending()
@@ -58,6 +59,7 @@ class Program:
       donates: whether the buffers of written states are given to the program.
       keeps_places: whether the arguments that are no arrays are passed on, too, because options count them.
       options: for `jax.jit`.
+      sharding_of: the sharding of a state's value, in and out; None for a state that keeps its own.
 
     Attributes:
       structure: finds the states that the program has to do with.
@@ -81,7 +83,7 @@ class Program:
         donates: bool,
         keeps_places: bool,
         options: dict[str, Any],
-        constrain: Callable[[Any, State], Any] | None = None,
+        sharding_of: Callable[[State], Any] | None = None,
     ) -> None:
         record = call.record
         self.treedef = treedef
@@ -99,7 +101,7 @@ class Program:
         self._has_self, self._has_instance, self._keeps_places = has_self, has_instance, keeps_places
         self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
-        self._constrain = constrain
+        self._sharding_of = sharding_of
         self.jitted: Any = jax.jit(self._pure(getattr(fun, "__name__", type(fun).__name__)), **options)
 
     def _pure(self, name: str) -> Callable[..., Any]:
@@ -120,20 +122,27 @@ class Program:
             raise Disabled
         if _pending.program is not self:
             raise Untraced
-        record, places = _pending.record, _pending.places
+        record, places, states = _pending.record, _pending.places, _pending.states
         if self._has_instance:
             passed, instance = passed
             args = (instance, *args)
-        by_place = dict(zip((*self.donated, *self.passed), (*donated, *passed), strict=True))
+        given = zip((*self.donated, *self.passed), (*donated, *passed), strict=True)
+        by_place = {place: self._placed(value, states[place]) for place, value in given}
         inputs = jax.tree.leaves([by_place[places[i]] for i in range(record.n_reads)])
         out, written, born = record.bind(jax.tree.leaves((args, kwargs)), inputs)
         targets = tuple(places[i] for i in record.written)
+        written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
         if record.is_plain and self.targets in (None, targets):
             self.targets = targets
             return out, written
         number = next(_numbers)
         self._outputs[number] = record, places
         return out, {number: (written, born)}
+
+    def _placed(self, value: Any, state: State) -> Any:
+        """A state's value with the sharding that the user wants for it."""
+        sharding = None if self._sharding_of is None else self._sharding_of(state)
+        return value if sharding is None else jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), value)
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
         """The states that it has to do with; None when the structure or a static state is another."""
@@ -184,16 +193,16 @@ class Program:
             args = [arg for arg in args if not _is_dropped(arg)]
             kwargs = {key: arg for key, arg in kwargs.items() if not _is_dropped(arg)}
         leading = (donated, passed) if self.donates else (passed,)
-        before = _pending.program, _pending.record, _pending.places
+        before = _pending.program, _pending.record, _pending.places, _pending.states
         if call is None:
             _pending.program = None
         else:
             _pending.program, _pending.record = self, call.record
-            _pending.places = self.places_of(call, list(states))
+            _pending.places, _pending.states = self.places_of(call, list(states)), states
         try:
             return getattr(self.jitted, method)(*leading, *args, **kwargs)
         finally:
-            _pending.program, _pending.record, _pending.places = before
+            _pending.program, _pending.record, _pending.places, _pending.states = before
 
     def explain(self, error: Exception, states: Sequence[State]) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
@@ -317,6 +326,12 @@ class _Lines(list[str]):
             return None
         text = "".join(f"{item}, " for item in items)
         return f"[{text}]" if kind is list else f"({text})"
+
+
+def _with_sharding(leaf: Any, sharding: Any) -> Any:
+    mesh = getattr(sharding, "mesh", None)
+    is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
+    return jax.sharding.reshard(leaf, sharding) if is_explicit else jax.lax.with_sharding_constraint(leaf, sharding)
 
 
 def _is_dropped(arg: Any) -> bool:
