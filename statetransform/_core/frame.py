@@ -12,6 +12,7 @@ active. Asynchronous tasks cannot meet: nothing awaits between the push and the 
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import sys
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from .activation import activate, pending
 from .errors import StateTraceError
 from .jaxcompat import has_tracer, is_top_level, trace_state
 
@@ -80,6 +82,8 @@ class Frame:
         self._here: Any = None
 
     def __enter__(self) -> Frame:
+        if pending:
+            activate()
         self.parent = stack.frame
         stack.frame = self
         self.runs_here()
@@ -97,6 +101,10 @@ class Frame:
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
         self._here = trace_state()
+
+    def is_here(self) -> bool:
+        """Whether the function runs in the frame's own trace at the moment, not in one within it."""
+        return trace_state() == self._here
 
     def read(self, state: State) -> Any:
         """The one rule of reading: what this frame knows, or else what the frame around it says."""
@@ -138,7 +146,7 @@ class Frame:
 
     def check_write(self, state: State) -> None:
         """Refuses a write that cannot be carried out of here."""
-        if trace_state() != self._here:
+        if not self.is_here():
             raise StateTraceError.raw_write(state)
 
     def create(self, state: State, value: Any) -> None:
@@ -189,16 +197,31 @@ def read_outside(frame: Frame, state: State) -> Any:
     """A state's value as the function around `frame` sees it."""
     if frame.parent is not None:
         return frame.parent.read(state)
-    if state._value is UNSET:
+    value = state._value
+    if value is UNSET:
         raise StateTraceError.lost(state)
-    return state._value
+    return value
 
 
 def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
     """Refuses values that belong to a raw JAX transform around; any other may be stored."""
     for state, value in written:
-        if not state._static and has_tracer(value):
+        if not state._static and has_tracer(value) and not state._takes_tracers():
             raise StateTraceError.raw_write(state)
+
+
+def commit(pairs: list[tuple[State, Any]]) -> None:
+    """Stores values in states, all of them or none: a cell of another framework may refuse its value."""
+    before = [(state, state._value) for state, _ in pairs] if any(state._may_refuse for state, _ in pairs) else []
+    try:
+        for state, value in pairs:
+            state._value = value
+    except BaseException:
+        for state, value in before:
+            if value is not UNSET:
+                with contextlib.suppress(Exception):
+                    state._value = value
+        raise
 
 
 def leave(
@@ -215,8 +238,7 @@ def leave(
     if frame is None:
         if not is_top_level():
             refuse_tracers(written)
-        for state, value in (*written, *born):
-            state._value = value
+        commit([*written, *born])
         return
     for state, _ in written:
         frame.check_write(state)

@@ -16,6 +16,7 @@ import jax
 
 from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
+from .foreign import leaf_test, to_state
 from .frame import Frame, read
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
@@ -157,7 +158,8 @@ class Differentiated:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        self._states, self._treedef = jax.tree.flatten(states)
+        leaves, self._treedef = jax.tree.flatten(states, is_leaf=leaf_test())
+        self._states = [to_state(leaf) for leaf in leaves]
         for state in self._states:
             if not isinstance(state, State):
                 raise TypeError(

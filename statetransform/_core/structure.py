@@ -32,6 +32,7 @@ import jax
 import numpy as np
 
 from .find import names_of
+from .foreign import Cells, active, attributes_of, cells_of
 from .hooks import hook, is_hooked, listening, unhook
 from .jaxcompat import has_tracer
 from .library import is_open_class, is_ours, is_users_class, is_users_function, is_users_module
@@ -69,8 +70,9 @@ class Edge(NamedTuple):
     Attributes:
       parent: the register of the object; -1 for a root.
       how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "nth" and "nthvalue" (in the
-        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call".
-      key: the name, index or key; of a cell, its number and name.
+        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call",
+        "reader" (what a function gives for it: the handle of a cell of another framework).
+      key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
         "object" and "state" (of a class), "sequence", "mapping", "set", "array" (equal content), "is" (the very
         object), "code" (a function of this code), "type", "absent" (no attribute of the instance), "nowhere" (no
@@ -216,6 +218,8 @@ class Recorder:
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
         kind = type(value)
+        if active.has_cells and not isinstance(value, State | type) and (cells := cells_of(value)) is not None:
+            return self._cell(register, value, cells)
         if isinstance(value, State):
             if is_users_class(kind):
                 self._listen_to(register, value)
@@ -252,6 +256,30 @@ class Recorder:
         if isinstance(wrapped, types.FunctionType):  # `functools.lru_cache` and the like
             self._reach(register, "attr", "__wrapped__", wrapped)
         return "is", reference(value)
+
+    def _cell(self, register: int, value: Any, cells: Cells) -> tuple[str, Any]:
+        """A cell of another framework: its handle, and what else the trace looks up of it."""
+        state = cells.state_of(value)
+        if state is not None:
+            self._reach(register, "reader", cells, state)
+            state._name = state._name or self._path(register)
+        if is_open_class(type(value)):
+            return self._object(register, value)
+        return "type", weakref.ref(type(value))
+
+    def _path(self, register: int) -> str | None:
+        """The way to an object that is being visited, from its root: `linear.kernel`."""
+        above = {edge.register: edge for edge in self.edges if edge.register >= 0}
+        steps: list[str] = []
+        while register in above and above[register].parent >= 0:
+            edge = above[register]
+            shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
+            if edge.how == "cell":
+                shown = edge.key[1]
+            if shown is not None and not str(shown).startswith("__"):
+                steps.append(str(shown))
+            register = edge.parent
+        return ".".join(reversed(steps)) or None
 
     def _sequence(self, register: int, value: Any) -> tuple[str, Any]:
         if len(value) >= _MANY and all(map(is_plain, value)):
@@ -361,9 +389,15 @@ class Recorder:
             self._class_register(kind, register, place)
 
     def _all_attributes(self, register: int, value: Any) -> None:
-        attributes = _instance_dict(value)
-        if attributes is not None:
+        attributes, cells = _instance_dict(value), attributes_of(type(value)) if active.has_cells else {}
+        if attributes is not None and cells:  # the values of cells do not count
+            self._reach(register, "reader", names_of_attributes, names_of_attributes(value))
+            for name in list(attributes):
+                self._attribute(register, value, name)
+        elif attributes is not None:
             self._reach(register, "attr", "__dict__", attributes)
+        for name in cells:
+            self._attribute(register, value, name)
         for name in _slot_names(type(value)):
             self._attribute(register, value, name)
 
@@ -460,6 +494,16 @@ class Recorder:
             if name in ("name", "metadata"):
                 self._reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
             return
+        if isinstance(found, Cells):
+            state = found.state_of(obj)
+            value = found.raw(obj) if state is None else state
+            if state is not None:
+                self._reach(register, "reader", found, state)
+            elif value is MISSING:
+                self.edges.append(Edge(register, "attr", name, "nowhere", None, -1))
+            else:
+                self._reach(register, "attr", name, value)
+            return
         if found is not MISSING and hasattr(type(found), "__set__"):
             if isinstance(found, types.MemberDescriptorType):
                 value = _instance_attribute(obj, name)
@@ -524,6 +568,11 @@ def _leaks(value: Any) -> bool:
         return has_tracer(value)
     except Exception:
         return False
+
+
+def names_of_attributes(obj: Any) -> tuple[str, ...]:
+    """Which attributes an instance has."""
+    return tuple(_instance_dict(obj) or ())
 
 
 def _instance_dict(obj: Any) -> dict[str, Any] | None:
