@@ -13,7 +13,8 @@ from statetransform import transform
 
 FACE = {
     "MemoryBudget", "Param", "RandomState", "State", "StateAxisError", "StateStructureError", "StateTraceError",
-    "StateTransformError", "Values", "__version__", "schedule", "states", "transform", "update", "values",
+    "StateTransformError", "Values", "__version__", "attr", "register_state_type", "schedule", "states", "transform",
+    "update", "values",
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",

@@ -64,6 +64,10 @@ class Foreign(State):
         self._cells.refuse_raw(self, value)
         self._value = value
 
+    def _check(self, value: Any) -> None:
+        super()._check(value)
+        self._cells.check(self, value)
+
     def _takes_tracers(self) -> bool:
         return self._cells.takes_tracers(self)
 
@@ -223,6 +227,9 @@ class Cells:
         """Whether the framework lets its cell hold a traced value at the moment, without a transform of ours."""
         del state
         return False
+
+    def check(self, state: Foreign, value: Any) -> None:
+        """Refuses a value that the cell could not hold."""
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
         """Refuses a write outside of any transform of ours that JAX cannot carry out."""

@@ -26,7 +26,7 @@ import jax
 
 from .activation import activate, pending
 from .errors import StateTraceError
-from .jaxcompat import has_tracer, is_top_level, trace_state
+from .jaxcompat import has_tracer, is_top_level, take_current_trace, trace_state
 
 if TYPE_CHECKING:
     from .state import State
@@ -79,6 +79,7 @@ class Frame:
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
+        self.outer: Any = None  # the raw JAX trace around, of an outermost frame
         self._here: Any = None
 
     def __enter__(self) -> Frame:
@@ -96,7 +97,7 @@ class Frame:
         tb: TracebackType | None,
     ) -> None:
         stack.frame = self.parent
-        self._here = None
+        self._here = self.outer = None
 
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
@@ -175,6 +176,14 @@ class Frame:
     def survivors(self) -> dict[State, Any]:
         """The states made here that are still reachable, with their values."""
         return dict(self.born)
+
+
+def trace_around() -> Any:
+    """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
+    if stack.frame is not None or is_top_level():
+        return None
+    with take_current_trace() as trace:
+        return trace
 
 
 def read(state: State) -> Any:

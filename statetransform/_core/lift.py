@@ -17,7 +17,7 @@ import jax
 from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
 from .foreign import leaf_test, to_state
-from .frame import Frame, read
+from .frame import Frame, read, trace_around
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .stage import TraceCache
@@ -37,11 +37,13 @@ class Lift:
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
         self._fun = fun
         self._make_frame = make_frame
+        self._outer = trace_around()
         self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
         with self._make_frame() as frame:
+            frame.outer = self._outer
             for state, value in values.items():
                 frame.seed(state, value)
             results, self.outcome = pack(frame, self._fun(*args, **kwargs))
@@ -50,6 +52,7 @@ class Lift:
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""
         assert self.outcome is not None
+        self._outer = None
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:

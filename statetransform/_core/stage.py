@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, leave, read, read_outside, stack
+from .frame import Frame, leave, read, read_outside, stack, trace_around
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -386,7 +386,7 @@ def trace(
       is_lifted: which states are lifted; the others are constants.
       recorder: names the states by the paths that lead to them.
     """
-    seen: dict[str, Any] = {"rewrap": lambda tree: tree}
+    seen: dict[str, Any] = {"outer": trace_around(), "rewrap": lambda tree: tree}
     unwraps_keys = around is not None and keys.is_checking()
 
     @_named_like(fun)
@@ -406,6 +406,7 @@ def trace(
 
         seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
         with frame:
+            frame.outer = seen["outer"]
             if unwraps_keys:
                 (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
             results = (around(body) if around is not None else body)(*args, **kwargs)

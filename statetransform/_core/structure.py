@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .activation import activate, pending
 from .find import names_of
 from .foreign import Cells, active, attributes_of, cells_of
 from .hooks import hook, is_hooked, listening, unhook
@@ -150,6 +151,8 @@ class Recorder:
         self._is_busy = False
 
     def __enter__(self) -> Recorder:
+        if pending:
+            activate()
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
