@@ -2,8 +2,8 @@
 
 The methods are looked up on the class, so they are replaced there; within a transform of this package they act on the
 value that the innermost frame has, and anywhere else they are JAX's own. A `Ref` that was made within a JAX transform
-is a tracer, of another class, and JAX's own affair. What JAX gives for `ref[...]` is a copy, which later writes, in place,
-leave alone; the array that the `Ref` holds (`ref._refs._buf`) is not, so it is never looked at.
+is a tracer, of another class, and JAX's own affair. What JAX gives for `ref[...]` is a copy, which later writes, in
+place, leave alone; the array that the `Ref` holds (`ref._refs._buf`) is not, so it is never looked at.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import jax
 
 from .activation import activate, pending
 from .errors import StateTraceError
-from .frame import MISSING, UNSET, Frame, read, stack, user_site
+from .frame import MISSING, UNSET, Frame, read, read_around, stack, user_site
 from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level
 from .state import State, is_array
@@ -120,7 +120,7 @@ class Adopted(Foreign):
     __slots__ = ()
 
 
-def _dict(cell: Any) -> dict[str, Any]:
+def instance_dict(cell: Any) -> dict[str, Any]:
     """The attributes of an instance, without telling who listens to look-ups."""
     return object.__getattribute__(cell, "__dict__")
 
@@ -170,16 +170,16 @@ class Cells:
                 return self.below.__get__(cell, type(cell))
             except AttributeError:
                 return MISSING
-        return _dict(cell).get(self.name, self.below)
+        return instance_dict(cell).get(self.name, self.below)
 
-    def put(self, cell: Any, value: Any) -> None:
+    def set_raw(self, cell: Any, value: Any) -> None:
         """Sets the plain attribute."""
         if isinstance(self.below, property):
             self._by_property(self.below.__set__, cell, value)
         elif self._is_data:
             self.below.__set__(cell, value)
         else:
-            _dict(cell)[self.name] = value
+            instance_dict(cell)[self.name] = value
 
     @staticmethod
     def _by_property(access: Callable[..., Any], *args: Any) -> Any:
@@ -217,6 +217,28 @@ class Cells:
         return UNSET if held is MISSING else held
 
     # -- what adapters change
+
+    unseen: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
+
+    def put(self, cell: Any, value: Any) -> None:
+        """Stores the value that a transform leaves, in what is around it."""
+        self.set_raw(cell, value)
+
+    def read_outside(self, frame: Frame, state: Foreign) -> Any:
+        """The value as the function around a frame sees it."""
+        return read_around(frame, state)
+
+    def write(self, frame: Frame, state: Foreign, value: Any) -> None:
+        """Writes into a frame, the innermost one."""
+        frame.write(state, value)
+
+    def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
+        """Takes what a transform within the frame leaves to it."""
+        frame.write(state, value, site)
+
+    def check_write(self, frame: Frame, state: Foreign) -> None:
+        """Refuses a write that cannot be carried out of the frame."""
+        frame.check_write(state)
 
     def name_of(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
@@ -283,7 +305,7 @@ class Cells:
         else:
             held = self.raw(cell)
             state._value = UNSET if held is MISSING else held
-            self.put(cell, state)
+            self.set_raw(cell, state)
         return state
 
     def _tie(self, cell: Any, entry: Foreign | _Native) -> None:
@@ -331,24 +353,24 @@ class Cells:
         if state is None or not self.can_lift(value):
             if state is not None:
                 state._check(value)
-            self.put(cell, value)
+            self.set_raw(cell, value)
         else:
-            frame.write(state, value)
+            self.write(frame, state, value)
 
     def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
         if type(known) is Adopted:
             known._value = value
         else:
-            self.put(cell, value)
+            self.set_raw(cell, value)
 
     def create(self, frame: Frame, cell: Any, value: Any) -> None:
         """A cell that is made within a transform."""
         if not self.can_lift(value):
-            self.put(cell, value)
+            self.set_raw(cell, value)
         elif frame.is_here():
             frame.create(self.handle(cell), value)
         else:  # a transform of another's will have its way with it
-            self.put(cell, value)
+            self.set_raw(cell, value)
             if type(cell).__weakrefoffset__:
                 self._tie(cell, _Native(frame))
 
@@ -359,7 +381,7 @@ class Cells:
             raise StateTraceError.deleted(known)
         if self._is_data:
             self.below.__delete__(cell)
-        elif _dict(cell).pop(self.name, MISSING) is MISSING:
+        elif instance_dict(cell).pop(self.name, MISSING) is MISSING:
             raise AttributeError(self.name)
         if known is not None:
             self._table.pop(identity(cell), None)

@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,10 @@ _NOT_USERS = (
     os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
     "<frozen",
 )
+
+
+#: Adapters that note something of their framework when a frame is entered.
+on_entering: list[Callable[[Frame], None]] = []
 
 
 class _Stack(threading.local):
@@ -80,6 +84,7 @@ class Frame:
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.depth, self.under = 0, {}  # for transforms of another framework, see its adapter
         self._here: Any = None
 
     def __enter__(self) -> Frame:
@@ -87,6 +92,8 @@ class Frame:
             activate()
         self.parent = stack.frame
         stack.frame = self
+        for note in on_entering:
+            note(self)
         self.runs_here()
         return self
 
@@ -204,6 +211,13 @@ def peek(state: State) -> Any:
 
 def read_outside(frame: Frame, state: State) -> Any:
     """A state's value as the function around `frame` sees it."""
+    if state._is_foreign:
+        return state._cells.read_outside(frame, state)  # type: ignore[attr-defined]
+    return read_around(frame, state)
+
+
+def read_around(frame: Frame, state: State) -> Any:
+    """The same, where no transform of another framework stands in between."""
     if frame.parent is not None:
         return frame.parent.read(state)
     value = state._value
@@ -250,8 +264,15 @@ def leave(
         commit([*written, *born])
         return
     for state, _ in written:
-        frame.check_write(state)
+        if state._is_foreign:
+            state._cells.check_write(frame, state)  # type: ignore[attr-defined]
+        else:
+            frame.check_write(state)
     for state, value in born:
         frame.create(state, value)
     for state, value in written:
-        frame.write(state, value, sites.get(state) if sites else None)
+        site = sites.get(state) if sites else None
+        if state._is_foreign:
+            state._cells.receive(frame, state, value, site)  # type: ignore[attr-defined]
+        else:
+            frame.write(state, value, site)

@@ -149,6 +149,7 @@ class Recorder:
         self._names: set[str] = set()
         self._waiting: dict[str, list[tuple[type, int]]] = {}  # class attributes, by the name that would look them up
         self._is_busy = False
+        self._unseen: dict[int, frozenset[str]] = {}  # attributes of cells that do not count
 
     def __enter__(self) -> Recorder:
         if pending:
@@ -263,6 +264,7 @@ class Recorder:
     def _cell(self, register: int, value: Any, cells: Cells) -> tuple[str, Any]:
         """A cell of another framework: its handle, and what else the trace looks up of it."""
         state = cells.state_of(value)
+        self._unseen[register] = cells.unseen
         if state is not None:
             self._reach(register, "reader", cells, state)
             state._name = state._name or self._path(register)
@@ -483,6 +485,8 @@ class Recorder:
 
     def _attribute(self, register: int, obj: Any, name: str) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
+        if name in self._unseen.get(register, ()):
+            return
         kind = type(obj)
         if name == "__dict__":
             if not _asks_for_its_own_ends():
@@ -555,6 +559,8 @@ class Recorder:
         found = None
         for (register, name), value in before.items():
             obj = self.objects[register]
+            if isinstance(_class_lookup(type(obj), name), Cells):
+                continue  # frames take care of it
             now = _instance_attribute(obj, name)
             if now is MISSING or now is value or isinstance(now, State) or not _leaks(now):
                 continue
