@@ -53,7 +53,7 @@ def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
         assert context.state_stack == [stack]
         state.value = 2.0
     assert [s is state for s in stack.states] == [True]
-    assert list(inspect.signature(bs.State._check_tracer_write_outside_trace).parameters) == ["self", "value"]
+    assert list(inspect.signature(bs.State._check_tracer_write_outside_trace).parameters)[0] == "self"
     assert {"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"} <= set(vars(state))
 
 
