@@ -5,4 +5,4 @@ from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]
 
-pending.update({"jax": f"{__name__}.ref", "brainstate": f"{__name__}.brainstate"})
+pending.update({"jax": f"{__name__}.ref", "brainstate": f"{__name__}.brainstate", "flax.nnx": f"{__name__}.nnx"})

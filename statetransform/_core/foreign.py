@@ -128,10 +128,11 @@ def instance_dict(cell: Any) -> dict[str, Any]:
 class _Native:
     """In the place of a handle: a cell made in a deeper trace than the frame's own, which is none of ours."""
 
-    __slots__ = ("frame",)
+    __slots__ = ("frame", "value")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, value: Any = None) -> None:
         self.frame = weakref.ref(frame)
+        self.value = value  # of a cell that has no handle beside it
 
     def is_here(self) -> bool:
         """Whether its frame is still open."""
@@ -199,6 +200,8 @@ class Cells:
     def plain(self, cell: Any) -> Any:
         """The attribute as it is outside of any transform."""
         held = self.raw(cell)
+        if type(held) is _Native:
+            return held.value
         if type(held) is Adopted:
             held = held._value
             if held is UNSET:
@@ -289,6 +292,11 @@ class Cells:
         held = self.raw(cell)
         if type(held) is Adopted:
             return held
+        if type(held) is _Native:
+            if held.is_here():
+                return None
+            held = held.value
+            self.set_raw(cell, held)
         return self.handle(cell) if self.is_each and held is not MISSING and self.can_lift(held) else None
 
     def handle(self, cell: Any) -> Foreign:
@@ -353,7 +361,11 @@ class Cells:
         if state is None or not self.can_lift(value):
             if state is not None:
                 state._check(value)
-            self.set_raw(cell, value)
+            held = self.raw(cell)
+            if type(held) is _Native:
+                held.value = value
+            else:
+                self.set_raw(cell, value)
         else:
             self.write(frame, state, value)
 
@@ -370,9 +382,11 @@ class Cells:
         elif frame.is_here():
             frame.create(self.handle(cell), value)
         else:  # a transform of another's will have its way with it
-            self.set_raw(cell, value)
             if type(cell).__weakrefoffset__:
+                self.set_raw(cell, value)
                 self._tie(cell, _Native(frame))
+            else:
+                self.set_raw(cell, _Native(frame, value))
 
     def __delete__(self, cell: Any) -> None:
         frame = stack.frame

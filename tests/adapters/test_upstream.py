@@ -53,7 +53,7 @@ def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
         assert context.state_stack == [stack]
         state.value = 2.0
     assert [s is state for s in stack.states] == [True]
-    assert list(inspect.signature(bs.State._check_tracer_write_outside_trace).parameters)[0] == "self"
+    assert next(iter(inspect.signature(bs.State._check_tracer_write_outside_trace).parameters)) == "self"
     assert {"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"} <= set(vars(state))
 
 
@@ -79,3 +79,25 @@ def test_a_framework_that_is_imported_later_is_taken_from_then_on() -> None:
         "add(); add(); print(float(n.value))\n"
     )
     assert run(code) == "3.0"
+
+
+def test_nnx_keeps_values_where_the_adapter_looks() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    tracers = pytest.importorskip("flax.nnx.tracers")
+    st.states([nnx.Param(jnp.zeros(2))])
+    assert isinstance(vars(nnx.Variable)["_raw_value"], Cells)
+    assert nnx.Variable.__slots__ == ("_raw_value", "_trace_state", "_var_metadata")
+    assert not nnx.Variable.__weakrefoffset__  # else the values could stay where they are
+    assert tracers.TraceState.__slots__ == ["_jax_trace"]
+    assert tracers.TraceState().is_valid()
+
+
+def test_an_unknown_flax_is_refused_by_name() -> None:
+    pytest.importorskip("flax.nnx")
+    code = (
+        "from flax import nnx; import statetransform as st\n"
+        "from flax.nnx import tracers; tracers.TraceState.__slots__ = []\n"
+        "try: st.transform.jit(lambda: None)()\n"
+        "except st.StateTransformError as error: print(error)\n"
+    )
+    assert "flax" in run(code) and "statetransform knows" in run(code)
