@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from .._core.foreign import Cells, holds, register
+from .._core.cells import Cells
+from .._core.foreign import holds, register
 from .._core.frame import MISSING
 from .._core.state import State
 

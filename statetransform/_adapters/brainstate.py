@@ -23,8 +23,9 @@ from typing import Any
 import brainstate
 import jax
 
+from .._core.cells import Cells, Foreign, instance_dict
 from .._core.errors import StateTransformError
-from .._core.foreign import Cells, Foreign, holds, instance_dict, register
+from .._core.foreign import holds, register
 from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
 
 _KNOWN = "0.6"

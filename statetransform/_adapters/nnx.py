@@ -18,8 +18,9 @@ import flax
 from flax import nnx
 from flax.nnx import tracers, variablelib
 
+from .._core.cells import Cells, Foreign
 from .._core.errors import StateTraceError, StateTransformError
-from .._core.foreign import Cells, Foreign, holds, register
+from .._core.foreign import holds, register
 from .._core.frame import Frame, stack
 from .._core.jaxcompat import TOP_LEVEL, set_current_trace, trace_state
 

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import jax.ref
 import numpy as np
 
+from .._core.cells import Cells, Foreign
 from .._core.errors import StateTraceError, StateTransformError
-from .._core.foreign import Cells, Foreign, register
+from .._core.foreign import register
 from .._core.frame import peek, stack
 from .._core.jaxcompat import has_tracer, is_top_level, set_current_trace, typeof
 

@@ -32,8 +32,9 @@ import jax
 import numpy as np
 
 from .activation import activate, pending
+from .cells import Cells
 from .find import names_of
-from .foreign import Cells, active, attributes_of, cells_of
+from .foreign import active, attributes_of, cells_of
 from .hooks import hook, is_hooked, listening, unhook
 from .jaxcompat import has_tracer
 from .library import is_open_class, is_ours, is_users_class, is_users_function, is_users_module

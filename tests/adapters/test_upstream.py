@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform._core.foreign import Cells
+from statetransform._core.cells import Cells
 
 
 def run(code: str) -> str:
