@@ -105,3 +105,10 @@ def newest(session: nox.Session) -> None:
     """The newest JAX of the matrix on the newest interpreter that is there."""
     # An interpreter outside the matrix takes the newest JAX that pip finds for it.
     run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax")
+
+
+@nox.session(python=list(FOUND.values())[-1] if FOUND else sys.executable)
+def adapters(session: nox.Session) -> None:
+    """The adapters with the frameworks that they are for."""
+    session.install("-e", ".[test,adapters]")
+    session.run("python", "-m", "pytest", "tests/adapters", *session.posargs)

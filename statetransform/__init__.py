@@ -1,6 +1,7 @@
 """JAX's transforms, made aware of mutable state."""
 
 from . import inspect, policies, transform
+from ._adapters import attr, register_state_type
 from ._checkpointed_loops.budget import MemoryBudget
 from ._checkpointed_loops.plan import schedule
 from ._core.bulk import update, values
@@ -32,8 +33,10 @@ __all__ = [
     "StateTransformError",
     "Values",
     "__version__",
+    "attr",
     "inspect",
     "policies",
+    "register_state_type",
     "schedule",
     "states",
     "transform",

@@ -14,7 +14,7 @@ from statetransform import transform
 FACE = {
     "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "StaleReadWarning", "State",
     "StateAxisError", "StateStructureError", "StateTraceError", "StateTransformError",
-    "Values", "__version__", "schedule", "states", "transform", "update", "values",
+    "Values", "__version__", "attr", "register_state_type", "schedule", "states", "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .foreign import is_cell, is_node, leaf_test
 from .library import is_ours, is_users_class, is_users_function
 from .state import State
 from .structure import is_plain
@@ -84,7 +85,7 @@ def is_reference(node: Any) -> bool:
     return isinstance(node, Reference)
 
 
-def is_node(node: Any) -> bool:
+def is_hidden(node: Any) -> bool:
     """Whether a node stands for a static value or an object."""
     return isinstance(node, Static | Reference)
 
@@ -100,7 +101,7 @@ class ByReference:
 
 def hide(tree: Any) -> tuple[Any, list[Any]]:
     """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=leaf_test())
     objects: list[Any] = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, _ARRAYS):
@@ -128,7 +129,7 @@ def _reveal(tree: Any, objects: Iterator[Any]) -> Any:
             return leaf.obj
         return next(objects) if isinstance(leaf, Reference) else leaf
 
-    return jax.tree.map(shown, tree, is_leaf=is_node)
+    return jax.tree.map(shown, tree, is_leaf=is_hidden)
 
 
 def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., Any]:
@@ -146,12 +147,12 @@ def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., 
 
 def hide_self(obj: Any) -> tuple[Any, list[Any]]:
     """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj]) else hide(obj)
+    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj], is_leaf=leaf_test()) else hide(obj)
 
 
 def is_by_reference(leaf: Any) -> bool:
     """Whether an argument goes by reference: what is no array, no scalar, no text and of no library class."""
-    if isinstance(leaf, State):
+    if isinstance(leaf, State) or (leaf_test() is not None and is_node(leaf)) or is_cell(leaf):
         return True
     if isinstance(leaf, _ARRAYS) or hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
         return False

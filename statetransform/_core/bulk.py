@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from .errors import StateStructureError
+from .foreign import leaf_test, to_state
 from .frame import read
 from .jaxcompat import typeof
 from .state import State, show_types
@@ -26,7 +27,7 @@ def values(states: Any) -> Any:
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    return jax.tree.map(lambda state: read(_state(state)), states)
+    return jax.tree.map(lambda state: read(_state(state)), states, is_leaf=leaf_test())
 
 
 def update(states: Any, values: Any) -> None:
@@ -48,15 +49,16 @@ def update(states: Any, values: Any) -> None:
       >>> a.value
       5.0
     """
-    paths, treedef = jax.tree_util.tree_flatten_with_path(states)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(states, is_leaf=leaf_test())
     try:
         new = treedef.flatten_up_to(values)
     except ValueError as error:
         raise StateStructureError(
             f"update: the values have another structure than the states, nothing was written: {error}"
         ) from error
+    paths = [(path, _state(state)) for path, state in paths]
     for (path, state), value in zip(paths, new, strict=True):
-        held = read(_state(state))
+        held = read(state)
         if not state.static and _type_of(held) != _type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
             raise StateStructureError.update(state, where, show_types(held), show_types(value))
@@ -67,6 +69,7 @@ def update(states: Any, values: Any) -> None:
 
 
 def _state(leaf: Any) -> State:
+    leaf = to_state(leaf)
     if not isinstance(leaf, State):
         raise TypeError(
             f"expected a pytree of States, but found a leaf of type {type(leaf).__name__}. "

@@ -80,7 +80,12 @@ class StateTraceError(StateTransformError, RuntimeError):
 
     @classmethod
     def lost(cls, state: Any) -> StateTraceError:
-        """A state whose creating trace failed or ended without it."""
+        """A state whose creating trace failed or ended without it, or whose cell is gone."""
+        if state._is_foreign and state._is_gone():
+            return cls(
+                f"{describe(state)} has no value: the object that it stands for is gone. Keep the object as long as "
+                "the handle is used."
+            )
         return cls(
             f"{describe(state)} has no value: the call in which it was created raised an error, or ended before "
             "the state was stored. Create it again."
@@ -94,6 +99,14 @@ class StateTraceError(StateTransformError, RuntimeError):
             "know the state. Nothing was changed.\n"
             "Return the value from the transformed function, or write the state inside a function "
             "that a transform of `statetransform.transform` traces."
+        )
+
+    @classmethod
+    def deleted(cls, state: Any) -> StateTraceError:
+        """An attribute that is a cell is deleted inside a transform."""
+        return cls(
+            f"{describe(state)} is deleted inside a transform, which cannot carry that out. Nothing was changed.\n"
+            "Delete the attribute outside, or write another value."
         )
 
     @classmethod

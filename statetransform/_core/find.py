@@ -18,6 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from .activation import activate, pending
+from .cells import Foreign
+from .foreign import active, attributes_of, cells_of, is_cell, is_cell_class, to_state
 from .state import State
 
 #: One move in the graph: ("attr", name) or ("item", key).
@@ -56,7 +59,11 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
       ['layers.0.w', 'layers.1.w']
     """
     is_wanted: Callable[[State], bool] = selects(*kinds) if kinds else lambda state: True
-    found = {id(state): label for label, _, state in walk([tree]) if is_wanted(state)}
+    labels = [(label, state) for label, _, state in walk([tree])]
+    for label, state in labels:
+        if state._is_foreign and state._name is None and label:
+            state._name = ".".join(label)
+    found = {id(state): label for label, state in labels if is_wanted(state)}
     # `walk` goes by distance, which gives the shortest paths; people expect the order of definition.
     ordered = {id(state): state for state in _in_order(tree) if id(state) in found}
     return {".".join(found[key]): state for key, state in ordered.items()}
@@ -71,9 +78,15 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     types_: list[type] = []
     predicates: list[Callable[[State], bool]] = []
     members: set[State] = set()
-    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None):
+    if pending:
+        activate()
+    foreign_types: list[type] = []
+    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None or is_cell(leaf)):
+        kind = to_state(kind)
         if isinstance(kind, State):
             members.add(kind)
+        elif is_cell_class(kind):
+            foreign_types.append(kind)
         elif isinstance(kind, type) and issubclass(kind, State):
             types_.append(kind)
         elif callable(kind) and not isinstance(kind, type):
@@ -84,7 +97,10 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
                 "or a container of these, `st.states(model)` for example"
             )
     return lambda state: (
-        state in members or isinstance(state, tuple(types_)) or any(predicate(state) for predicate in predicates)
+        state in members
+        or isinstance(state, tuple(types_))
+        or (isinstance(state, Foreign) and issubclass(state._kind, tuple(foreign_types)))
+        or any(predicate(state) for predicate in predicates)
     )
 
 
@@ -110,6 +126,8 @@ def walk(
       empty: takes the steps to the empty lists and dicts on the way.
       aliases: takes further steps to what was reached before, with the steps by which that was.
     """
+    if pending:
+        activate()
     queue: deque[tuple[tuple[str, ...], tuple[Step, ...], Any]] = deque(
         ((), (("item", i),), root) for i, root in enumerate(roots)
     )
@@ -122,6 +140,7 @@ def walk(
                 aliases.append((steps, seen[id(obj)][1]))
             continue
         seen[id(obj)] = obj, steps
+        obj = _handle(obj)
         if isinstance(obj, State):
             yield label, steps, obj
         elif empty is not None and isinstance(obj, list | dict) and not obj:
@@ -141,6 +160,7 @@ def _in_order(obj: Any) -> Iterator[State]:
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
+        obj = _handle(obj)
         if isinstance(obj, State):
             yield obj
         elif _is_open(obj, False):
@@ -178,6 +198,14 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step
         for name, child in _attributes(obj):
             yield name, (("attr", name),), child
         yield from _class_children(obj, through_globals)
+
+
+def _handle(obj: Any) -> Any:
+    """The handle of a cell of another framework; anything else as it is."""
+    if active.has_cells and not isinstance(obj, State | type) and (cells := cells_of(obj)) is not None:
+        state = cells.state_of(obj)
+        return obj if state is None else state
+    return obj
 
 
 def _is_users(obj: Any) -> bool:
@@ -265,10 +293,13 @@ def names_of(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
-    """The instance attributes of an object, from its `__dict__` and its slots."""
-    yield from list(getattr(obj, "__dict__", {}).items())
+    """The instance attributes of an object, from its `__dict__` and its slots; handles for those that are cells."""
+    cells = {name: state for name, found in attributes_of(type(obj)).items() if (state := found.known(obj)) is not None}
+    for name, child in list(getattr(obj, "__dict__", {}).items()):
+        yield name, cells.pop(name, child)
+    yield from cells.items()
     for cls in type(obj).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(obj, name):
+            if name not in ("__dict__", "__weakref__") and name not in cells and hasattr(obj, name):
                 yield name, getattr(obj, name)

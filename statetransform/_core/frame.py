@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
+from .activation import activate, pending
 from .errors import StaleReadWarning, StateTraceError
-from .jaxcompat import ContextDict, has_tracer, is_top_level, staging_trace, trace_state
+from .jaxcompat import ContextDict, has_tracer, is_top_level, staging_trace, take_current_trace, trace_state
 
 if TYPE_CHECKING:
     from .state import State
@@ -44,6 +45,10 @@ _NOT_USERS = (
     os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
     "<frozen",
 )
+
+
+#: Adapters that note something of their framework when a frame is entered.
+on_entering: list[Callable[[Frame], None]] = []
 
 
 class _Stack(threading.local):
@@ -129,14 +134,20 @@ class Frame:
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
+        self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.depth, self.under = 0, {}  # for transforms of another framework, see its adapter
         self._here: Any = None
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None
         self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
 
     def __enter__(self) -> Frame:
+        if pending:
+            activate()
         self.parent = stack.frame
         stack.frame = self
+        for note in on_entering:
+            note(self)
         self.runs_here()
         return self
 
@@ -147,7 +158,7 @@ class Frame:
         tb: TracebackType | None,
     ) -> None:
         stack.frame = self.parent
-        self._here = self._stage = None
+        self._here = self._stage = self.outer = None
         if self._renewed is not None:
             self._renewed.close()
 
@@ -158,6 +169,10 @@ class Frame:
     def is_below_raw(self) -> bool:
         """Whether a raw JAX transform that stages stands between the function and the present place."""
         return trace_state() != self._here and staging_trace() is not self._stage
+
+    def is_here(self) -> bool:
+        """Whether the function runs in the frame's own trace at the moment, not in one within it."""
+        return trace_state() == self._here
 
     def read(self, state: State) -> Any:
         """The one rule of reading: what this frame knows, or else what the frame around it says."""
@@ -202,7 +217,7 @@ class Frame:
 
     def check_write(self, state: State) -> None:
         """Refuses a write that cannot be carried out of here."""
-        if trace_state() != self._here:
+        if not self.is_here():
             raise StateTraceError.raw_write(state)
 
     def create(self, state: State, value: Any) -> None:
@@ -231,6 +246,14 @@ class Frame:
     def survivors(self) -> dict[State, Any]:
         """The states made here that are still reachable, with their values."""
         return dict(self.born)
+
+
+def trace_around() -> Any:
+    """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
+    if stack.frame is not None or is_top_level():
+        return None
+    with take_current_trace() as trace:
+        return trace
 
 
 def read(state: State) -> Any:
@@ -269,18 +292,40 @@ def peek(state: State) -> Any:
 
 def read_outside(frame: Frame, state: State) -> Any:
     """A state's value as the function around `frame` sees it."""
+    if state._is_foreign:
+        return state._cells.read_outside(frame, state)  # type: ignore[attr-defined]
+    return read_around(frame, state)
+
+
+def read_around(frame: Frame, state: State) -> Any:
+    """The same, where no transform of another framework stands in between."""
     if frame.parent is not None:
         return frame.parent.read(state)
-    if state._value is UNSET:
+    value = state._value
+    if value is UNSET:
         raise StateTraceError.lost(state)
-    return state._value
+    return value
 
 
 def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
     """Refuses values that belong to a raw JAX transform around; any other may be stored."""
     for state, value in written:
-        if not state._static and has_tracer(value):
+        if not state._static and has_tracer(value) and not state._takes_tracers():
             raise StateTraceError.raw_write(state)
+
+
+def commit(pairs: list[tuple[State, Any]]) -> None:
+    """Stores values in states, all of them or none: a cell of another framework may refuse its value."""
+    before = [(state, state._value) for state, _ in pairs] if any(state._may_refuse for state, _ in pairs) else []
+    try:
+        for state, value in pairs:
+            state._value = value
+    except BaseException:
+        for state, value in before:
+            if value is not UNSET:
+                with contextlib.suppress(Exception):
+                    state._value = value
+        raise
 
 
 def leave(
@@ -297,12 +342,18 @@ def leave(
     if frame is None:
         if not is_top_level():
             refuse_tracers(written)
-        for state, value in (*written, *born):
-            state._value = value
+        commit([*written, *born])
         return
     for state, _ in written:
-        frame.check_write(state)
+        if state._is_foreign:
+            state._cells.check_write(frame, state)  # type: ignore[attr-defined]
+        else:
+            frame.check_write(state)
     for state, value in born:
         frame.create(state, value)
     for state, value in written:
-        frame.write(state, value, sites.get(state) if sites else None)
+        site = sites.get(state) if sites else None
+        if state._is_foreign:
+            state._cells.receive(frame, state, value, site)  # type: ignore[attr-defined]
+        else:
+            frame.write(state, value, site)

@@ -16,7 +16,8 @@ import jax
 
 from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
 from .find import selects
-from .frame import Frame, fresh, read
+from .foreign import leaf_test, to_state
+from .frame import Frame, fresh, read, trace_around
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .stage import TraceCache
@@ -36,6 +37,7 @@ class Lift:
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
         self._fun = fun
         self._make_frame = make_frame
+        self._outer = trace_around()
         self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
@@ -43,7 +45,7 @@ class Lift:
 
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
-                frame.is_fresh = is_fresh
+                frame.is_fresh, frame.outer = is_fresh, self._outer
                 for state, value in values.items():
                     frame.seed(state, value)
                 results, self.outcome = pack(frame, self._fun(*args, **kwargs))
@@ -54,6 +56,7 @@ class Lift:
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""
         assert self.outcome is not None
+        self._outer = None
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:
@@ -162,7 +165,8 @@ class Differentiated:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        self._states, self._treedef = jax.tree.flatten(states)
+        leaves, self._treedef = jax.tree.flatten(states, is_leaf=leaf_test())
+        self._states = [to_state(leaf) for leaf in leaves]
         for state in self._states:
             if not isinstance(state, State):
                 raise TypeError(

@@ -52,6 +52,8 @@ def step(parent: Any, how: str, key: Any) -> Any:
         return parent.__globals__[key]
     if how == "dict":
         return parent.__dict__[key]
+    if how == "reader":
+        return key(parent)
     if how == "class":
         return type(parent)
     if how == "mro":
@@ -185,6 +187,11 @@ class Structure:
             seen.add(identity(found[register]))
         raise AssertionError("two of them are one")
 
+    def may_refuse(self) -> bool:
+        """Whether storing a value in one of the states may fail."""
+        kinds = [edge.argument[0]() for edge in self.edges if edge.what == "state"]
+        return any(kind is None or kind._may_refuse for kind in kinds)
+
     def path(self, edge: Edge, root_names: Sequence[str]) -> str:
         """How the user would write the way to an edge: `self.layers[0].w`."""
         return show_path(self.edges, edge, root_names)
@@ -256,6 +263,8 @@ def _show(edge: Edge, root_names: Sequence[str]) -> str:
         return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__", "__dict__") else ""
     if edge.how == "item":
         return f"[{edge.key!r}]"
+    if edge.how == "reader":
+        return f".{edge.key.name}" if getattr(edge.key, "shows", False) else ""
     if edge.how == "global":
         return f".{edge.key}"
     if edge.how == "cell":
@@ -289,7 +298,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             yield tuple(group)
 
 
-_OWN = ("attr", "dict", "item", "nth", "nthvalue")
+_OWN = ("attr", "dict", "item", "nth", "nthvalue", "reader")
 
 
 def _holds_much(argument: Callable[[], Any]) -> bool:
@@ -480,6 +489,8 @@ class Writer:
             plain = key.isidentifier() and not keyword.iskeyword(key)
             found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
             return f"{found}.__func__" if how == "method" else found
+        if how == "reader":
+            return f"{self.constant(key)}({above})"
         index = repr(key) if type(key) in (int, str) else self.constant(key)
         simple = {
             "item": f"{above}[{index}]",

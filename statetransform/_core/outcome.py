@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from .arguments import REFERENCE, is_by_reference, is_reference
+from .foreign import leaf_test
 from .frame import Frame, leave
 from .state import State
 
@@ -72,7 +73,7 @@ class Outcome:
 def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
     """The results of a function that has run in a frame, as arrays, and their outcome."""
     changed, survivors = frame.written(), frame.survivors()
-    leaves, treedef = jax.tree.flatten(out)
+    leaves, treedef = jax.tree.flatten(out, is_leaf=leaf_test())
     if len(survivors) > sum(id(leaf) in {id(state) for state in survivors} for leaf in leaves):
         # What is stored nowhere but in a temporary object that refers to itself is not there any more.
         del survivors

@@ -28,7 +28,7 @@ from . import keys
 from .arguments import is_reference, named_arguments, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import RetraceWarning, StateTraceError, describe
-from .frame import Frame, as_ever, fresh, leave, read, read_outside, user_site
+from .frame import Frame, as_ever, fresh, leave, read, read_outside, trace_around, user_site
 from .jaxcompat import (
     ContextDict,
     Tracer,
@@ -401,7 +401,7 @@ def _trace(
     is_lifted: Callable[[State], bool] | None,
     is_fresh: bool,
 ) -> Record:
-    seen: dict[str, Any] = {"rewrap": lambda tree: tree}
+    seen: dict[str, Any] = {"outer": trace_around(), "rewrap": lambda tree: tree}
     unwraps_keys = around is not None and keys.is_checking()
 
     @_named_like(fun)
@@ -422,6 +422,7 @@ def _trace(
         seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
         frame.is_fresh = is_fresh
         with frame:
+            frame.outer = seen["outer"]
             if unwraps_keys:
                 (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
             results = (around(body) if around is not None else body)(*args, **kwargs)

@@ -67,6 +67,8 @@ class State(NotAnArray, Generic[T]):
     """
 
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
+    _is_foreign = False  # whether it stands for a cell of another framework
+    _may_refuse = False  # whether storing a value may fail
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -216,6 +218,10 @@ class State(NotAnArray, Generic[T]):
                     found[name] = getattr(self, name)
         return found
 
+    def _takes_tracers(self) -> bool:
+        """Whether a traced value may be stored now, without a transform of this package."""
+        return False
+
     def _blank(self) -> State:
         """A state like this one, without its value."""
         blank = object.__new__(type(self))
@@ -238,7 +244,7 @@ class State(NotAnArray, Generic[T]):
                 ) from error
         elif not isinstance(value, _CHECKED):
             for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-                if not _is_array(leaf):
+                if not is_array(leaf):
                     raise TypeError(
                         f"{describe(self)} is given a value of type {type(leaf).__name__}"
                         f"{' at ' + jax.tree_util.keystr(path) if path else ''}, which is no array. "
@@ -315,7 +321,7 @@ class RandomState(State[jax.Array]):
         return jax.random.split(fresh, num)
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
     """Whether JAX can hold a value; numpy also has arrays of text, dates and objects."""
     dtype = getattr(leaf, "dtype", None)
     return isinstance(leaf, _CHECKED) or (dtype is not None and getattr(dtype, "kind", "") not in tuple("OUSMm"))

@@ -32,7 +32,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .activation import activate, pending
+from .cells import Cells
 from .find import names_of
+from .foreign import active, attributes_of, cells_of
 from .hooks import hook, is_hooked, listening, unhook
 from .jaxcompat import has_tracer
 from .library import is_of_library, is_open_class, is_ours, is_users_class, is_users_function, is_users_module
@@ -79,8 +82,9 @@ class Edge(NamedTuple):
     Attributes:
       parent: the register of the object; -1 for a root.
       how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "nth" and "nthvalue" (in the
-        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call".
-      key: the name, index or key; of a cell, its number and name.
+        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call",
+        "reader" (what a function gives for it: the handle of a cell of another framework).
+      key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
         "object" and "state" (of a class), "sequence", "mapping", "array" (equal content), "is" (the very
         object), "code" (a function of this code), "type", "absent" (no attribute of the instance), "nowhere" (no
@@ -160,8 +164,11 @@ class Recorder:
         self._waiting: dict[str, list[tuple[type, int]]] = {}  # class attributes, by the name that would look them up
         self._is_busy = False
         self._takes_all = False
+        self._unseen: dict[int, frozenset[str]] = {}  # attributes of cells that do not count
 
     def __enter__(self) -> Recorder:
+        if pending:
+            activate()
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
@@ -241,6 +248,8 @@ class Recorder:
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
         kind: Any = type(value)
+        if active.has_cells and not isinstance(value, State | type) and (cells := cells_of(value)) is not None:
+            return self._cell(register, value, cells)
         if isinstance(value, State):
             if is_users_class(kind):
                 self._listen_to(register, value)
@@ -287,6 +296,31 @@ class Recorder:
         if isinstance(wrapped, types.FunctionType):  # `functools.lru_cache` and the like
             self._reach(register, "attr", "__wrapped__", wrapped)
         return "is", reference(value)
+
+    def _cell(self, register: int, value: Any, cells: Cells) -> tuple[str, Any]:
+        """A cell of another framework: its handle, and what else the trace looks up of it."""
+        state = cells.state_of(value)
+        self._unseen[register] = cells.unseen
+        if state is not None:
+            self._reach(register, "reader", cells, state)
+            state._name = state._name or self._path(register)
+        if is_open_class(type(value)):
+            return self._object(register, value)
+        return "type", weakref.ref(type(value))
+
+    def _path(self, register: int) -> str | None:
+        """The way to an object that is being visited, from its root: `linear.kernel`."""
+        above = {edge.register: edge for edge in self.edges if edge.register >= 0}
+        steps: list[str] = []
+        while register in above and above[register].parent >= 0:
+            edge = above[register]
+            shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
+            if edge.how == "cell":
+                shown = edge.key[1]
+            if shown is not None and not str(shown).startswith("__"):
+                steps.append(str(shown))
+            register = edge.parent
+        return ".".join(reversed(steps)) or None
 
     def _sequence(self, register: int, value: Any) -> tuple[str, Any]:
         if len(value) >= _MANY and all(map(is_plain, value)):
@@ -407,9 +441,15 @@ class Recorder:
             self._class_register(kind, register, place)
 
     def _all_attributes(self, register: int, value: Any) -> None:
-        attributes = _instance_dict(value)
-        if attributes is not None:
+        attributes, cells = _instance_dict(value), attributes_of(type(value)) if active.has_cells else {}
+        if attributes is not None and cells:  # the values of cells do not count
+            self._reach(register, "reader", names_of_attributes, names_of_attributes(value))
+            for name in list(attributes):
+                self._attribute(register, value, name)
+        elif attributes is not None:
             self._reach(register, "attr", "__dict__", attributes)
+        for name in cells:
+            self._attribute(register, value, name)
         for name in _slot_names(type(value)):
             self._attribute(register, value, name)
 
@@ -515,6 +555,8 @@ class Recorder:
 
     def _attribute(self, register: int, obj: Any, name: str) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
+        if name in self._unseen.get(register, ()):
+            return
         kind = type(obj)
         if name == "__dict__":
             if not _asks_for_its_own_ends():
@@ -531,6 +573,16 @@ class Recorder:
         if isinstance(obj, State) and found is not MISSING and found is _class_lookup(State, name):
             if name in ("name", "metadata"):
                 self._reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
+            return
+        if isinstance(found, Cells):
+            state = found.state_of(obj)
+            value = found.raw(obj) if state is None else state
+            if state is not None:
+                self._reach(register, "reader", found, state)
+            elif value is MISSING:
+                self.edges.append(Edge(register, "attr", name, "nowhere", None, -1))
+            else:
+                self._reach(register, "attr", name, value)
             return
         if found is not MISSING and hasattr(type(found), "__set__"):
             if isinstance(found, types.MemberDescriptorType):
@@ -580,6 +632,8 @@ class Recorder:
         found = None
         for (register, name), value in before.items():
             obj = self.objects[register]
+            if isinstance(_class_lookup(type(obj), name), Cells):
+                continue  # frames take care of it
             now = instance_attribute(obj, name)
             if now is MISSING or now is value or isinstance(now, State) or not _leaks(now):
                 continue
@@ -632,6 +686,11 @@ def _leaks(value: Any) -> bool:
         return has_tracer(value)
     except Exception:
         return False
+
+
+def names_of_attributes(obj: Any) -> tuple[str, ...]:
+    """Which attributes an instance has."""
+    return tuple(_instance_dict(obj) or ())
 
 
 def _instance_dict(obj: Any) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._core.arguments import Static, is_node, named_arguments
+from .._core.arguments import Static, is_hidden, named_arguments
 from .._core.functional import Functionalized
 from .._core.jaxcompat import type_text
 from .._core.lift import Direct
@@ -263,13 +263,13 @@ def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
 
 def _arguments(fun: Any, args: Any, kwargs: Any) -> dict[str, tuple[str, str]]:
     """Each leaf, static value and object by name, with its kind and how to show it."""
-    return {name: _shown(leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_node)}
+    return {name: _shown(leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)}
 
 
 def _shown(leaf: Any) -> tuple[str, str]:
     if isinstance(leaf, Static):
         return "static argument", repr(leaf.value)
-    if is_node(leaf):
+    if is_hidden(leaf):
         return "object", "an object"
     return "argument", _type(leaf)
 

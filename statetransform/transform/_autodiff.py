@@ -16,6 +16,7 @@ import jax
 
 from .._core.arguments import hide, revealing
 from .._core.errors import describe, refuse_asynchronous
+from .._core.foreign import to_states
 from .._core.frame import read
 from .._core.jaxcompat import typeof
 from .._core.lift import Differentiated, Direct, Lift
@@ -69,9 +70,10 @@ class Derivative(Direct):
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         argnums = 0 if self._argnums is None and self._states is None else self._argnums
         self._refuse_positions(argnums, len(args))
-        wrt = Differentiated(self._where, self._states, argnums, args)
+        states = to_states(self._states)
+        wrt = Differentiated(self._where, states, argnums, args)
         if not self._jax_options.get("allow_int"):
-            self._refuse_integers()
+            self._refuse_integers(states)
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:
@@ -96,9 +98,9 @@ class Derivative(Direct):
                 f"positional argument(s), but the function was called with {n_args}"
             )
 
-    def _refuse_integers(self) -> None:
+    def _refuse_integers(self, states: Any) -> None:
         """JAX's own message would not know the state."""
-        for state in jax.tree.leaves(self._states):
+        for state in jax.tree.leaves(states):
             kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
             if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
                 raise TypeError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import NO_SELF, Static, is_node, is_reference
+from .._core.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, read, stack
 from .._core.jaxcompat import Tracer, concrete_array, is_jit_disabled
@@ -243,7 +243,7 @@ class Program:
         """
         self.enter = False
         structure = self.structure
-        if structure is None or self._has_instance or len(structure.edges) > _UNROLL_AT_MOST:
+        if structure is None or self._has_instance or structure.may_refuse() or len(structure.edges) > _UNROLL_AT_MOST:
             return
         lines, rest, rest_kw = _Lines(), [], []
         roots = ["fun"]
@@ -303,7 +303,7 @@ class _Lines(list[str]):
 
     def argument(self, given: str, hidden: Any, roots: list[str]) -> str | None:
         """Checks one argument; gives the expression for what JAX is to get, None where it cannot be written down."""
-        if not any(map(is_node, jax.tree.leaves(hidden, is_leaf=is_node))):
+        if not any(map(is_hidden, jax.tree.leaves(hidden, is_leaf=is_hidden))):
             return given
         if is_reference(hidden):
             roots.append(given)
@@ -336,8 +336,8 @@ def _with_sharding(leaf: Any, sharding: Any) -> Any:
 
 def _is_dropped(arg: Any) -> bool:
     """Whether an argument has nothing for JAX: static values and objects only."""
-    leaves = jax.tree.leaves(arg, is_leaf=is_node)
-    return bool(leaves) and all(map(is_node, leaves))
+    leaves = jax.tree.leaves(arg, is_leaf=is_hidden)
+    return bool(leaves) and all(map(is_hidden, leaves))
 
 
 def _is_buffer(leaf: Any) -> bool:

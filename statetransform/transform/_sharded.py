@@ -11,6 +11,7 @@ import jax
 from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
 from .._core.find import global_objects, selects, walk
+from .._core.foreign import to_state
 from .._core.frame import Frame, read
 from .._core.jaxcompat import varying_axes
 from .._core.lift import Lift, Staged
@@ -77,6 +78,7 @@ class _OnShards:
         # All of it: what is in `_options` is part of the structure for which a trace is kept.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
+        state_specs = {to_state(key): spec for key, spec in state_specs.items()}
         self._specs = {key: spec for key, spec in state_specs.items() if isinstance(key, State)}
         self._kinds = [(selects(key), spec) for key, spec in state_specs.items() if not isinstance(key, State)]
         self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))

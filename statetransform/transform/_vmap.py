@@ -20,6 +20,7 @@ from jax.interpreters import batching
 
 from .._core.errors import StateAxisError, refuse_asynchronous, show_site
 from .._core.find import selects, walk
+from .._core.foreign import to_state
 from .._core.frame import UNSET, Frame, peek, read
 from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
@@ -288,6 +289,7 @@ def _checked(state_axes: Any) -> dict[Any, int | None]:
         )
     axes: dict[Any, int | None] = {}
     for kind, axis in state_axes.items():
+        kind = to_state(kind)
         try:
             axes[kind] = None if axis is None else operator.index(axis)
         except TypeError:

@@ -1,0 +1,203 @@
+"""Plain attributes as states: of one object, or of every instance of a class."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._core.cells import Cells
+from .._core.foreign import holds, register
+from .._core.frame import MISSING
+from .._core.state import State
+
+_HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
+
+
+def attr(obj: Any, field: str) -> State:
+    """Makes an attribute of one object state-aware, and gives its handle.
+
+    From now on transforms lift the attribute: `obj.field` is read and written as ever, and `handle.value` is the same.
+    Other objects of the class keep their plain attribute. The handle does not keep the object alive.
+
+    Args:
+      obj: an object of a Python class: with a `__dict__`, with slots, a dataclass (frozen, too), a pytree.
+      field: the name of an attribute that holds a pytree of arrays, or of a property with a setter. Of such a property
+        one attribute is made state-aware if that is all that it reads and writes; else the property is the state,
+        and its setter runs when a transform is done.
+
+    Returns:
+      A `State` that stands for the attribute, the same at each call.
+
+    Raises:
+      AttributeError: there is no such attribute, or it cannot be set.
+      TypeError: the value has a leaf that is no array, or the class is one made in C.
+
+    Example:
+      >>> import statetransform as st
+      >>> class Counter:
+      ...     def __init__(self):
+      ...         self.n = 0
+      >>> counter = Counter()
+      >>> n = st.attr(counter, "n")
+      >>> @st.transform.jit
+      ... def count():
+      ...     counter.n = counter.n + 1
+      >>> count(), count()
+      (None, None)
+      >>> int(counter.n), int(n.value)
+      (2, 2)
+    """
+    kind = type(obj)
+    getattr(obj, field)
+    if not kind.__flags__ & _HEAP_TYPE or isinstance(obj, type | types.ModuleType):
+        raise TypeError(
+            f"attr: {kind.__name__} is no class made in Python, so its attributes cannot be made state-aware. "
+            f"Hold the value in a `State`, or {field!r} in an object of a class of your own."
+        )
+    found = _looked_up(kind, field)
+    if isinstance(found, property):
+        field = _storage(found.fget, found.fset, field) or field
+        found = _looked_up(kind, field)
+    if isinstance(found, property) and found.fset is None:
+        raise AttributeError(f"attr: the property {kind.__name__}.{field} has no setter, so no state can stand for it")
+    cells = found if isinstance(found, Cells) else _place(kind, field, found, is_each=False)
+    if isinstance(held := cells.plain(obj), State):
+        raise TypeError(f"attr: {kind.__name__}.{field} holds a State, which is one already: use it")
+    if not cells.can_lift(held):
+        raise TypeError(
+            f"attr: {kind.__name__}.{field} holds a value of type {type(held).__name__}, which is no array. "
+            "A state holds arrays and Python scalars, in any pytree."
+        )
+    if not jax.tree_util.all_leaves([obj]):
+        holds(kind)
+    return cells.handle(obj)
+
+
+def register_state_type(
+    cls: type,
+    *,
+    attribute: str | None = None,
+    get: Callable[[Any], Any] | None = None,
+    set: Callable[[Any, Any], Any] | None = None,
+) -> type:
+    """Teaches the package a mutable cell: from now on transforms lift each instance of a class as they do a `State`.
+
+    Instances are read and written as ever. Where states are taken, instances are, too: `states=cell`,
+    `st.states(model, Cell)`.
+
+    Args:
+      cls: the class; its subclasses come with it.
+      attribute: the attribute in which instances keep the value.
+      get: instead of `attribute`: reads the value of an instance, `lambda cell: cell.content`.
+      set: writes it, `lambda cell, value: cell.assign(value)`. Needed where `get` does not name an attribute.
+
+    Returns:
+      The class, so that this is a decorator by `functools.partial`.
+
+    Raises:
+      TypeError: `get` and `set` do more than read and write one attribute, or the class is one made in C.
+
+    Example:
+      >>> import statetransform as st
+      >>> class Box:
+      ...     def __init__(self, content):
+      ...         self.content = content
+      >>> Box = st.register_state_type(Box, attribute="content")
+      >>> box = Box(1.0)
+      >>> def double():
+      ...     box.content = box.content * 2
+      ...     return box.content
+      >>> float(st.transform.jit(double)()), float(box.content)
+      (2.0, 2.0)
+      >>> float(st.transform.grad(double, states=box)())
+      2.0
+    """
+    if not isinstance(cls, type) or not cls.__flags__ & _HEAP_TYPE:
+        raise TypeError(f"register_state_type: {cls!r} is no class made in Python")
+    if issubclass(cls, State):
+        raise TypeError(f"register_state_type: {cls.__name__} is a State already")
+    if attribute is None:
+        if get is None:
+            raise TypeError("register_state_type: say where the value is kept: `attribute=...`, or `get` and `set`")
+        attribute = _storage(get, set, None)
+        if attribute is None:
+            raise TypeError(
+                f"register_state_type: `get` and `set` of {cls.__name__} do more than read and write one attribute. "
+                "Name the attribute in which instances keep the value: `attribute=...`."
+            )
+    found = _looked_up(cls, attribute)
+    if isinstance(found, property):
+        attribute = _storage(found.fget, found.fset, attribute) or attribute
+        found = _looked_up(cls, attribute)
+    if isinstance(found, Cells):
+        found.is_each = True
+        cells = found
+    else:
+        cells = _place(cls, attribute, found, is_each=True)
+    register(cls, cells, is_node=True)
+    return cls
+
+
+def _place(cls: type, name: str, below: Any, is_each: bool) -> Cells:
+    """Puts the descriptor on the class."""
+    cells = Cells(name, below, is_each)
+    try:
+        setattr(cls, name, cells)
+    except (TypeError, AttributeError) as error:
+        raise TypeError(f"the class {cls.__name__} does not let its attribute {name!r} be replaced") from error
+    return cells
+
+
+def _looked_up(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return MISSING
+
+
+class _Probe:
+    """Notes which attributes a function reads and writes, and nothing else works on it."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "noted", ([], []))
+
+    def __getattribute__(self, name: str) -> Any:
+        read, _ = object.__getattribute__(self, "noted")
+        read.append(name)
+        return _Mark(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _, written = object.__getattribute__(self, "noted")
+        written.append((name, value))
+
+
+class _Mark:
+    """What a probe has under a name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _storage(get: Any, put: Any, own: str | None) -> str | None:
+    """The one attribute that two functions read and write; None where they do anything else."""
+    probe, given = _Probe(), _Mark("given")
+    try:
+        got = get(probe)
+        if put is not None:
+            put(probe, given)
+    except Exception:
+        return None
+    read, written = object.__getattribute__(probe, "noted")
+    if not isinstance(got, _Mark) or read != [got.name] or got.name == own:
+        return None
+    if put is not None and (len(written) != 1 or written[0][0] != got.name or written[0][1] is not given):
+        return None
+    return got.name
+
+
+__all__ = ["attr", "register_state_type"]

@@ -1,0 +1,172 @@
+"""`brainstate.State`: the value is in `__dict__["_value"]`, through which all of brainstate goes.
+
+What is private of brainstate here, and why:
+
+* `State._value`: where the value is; a descriptor stands on the class under that name.
+* `State.__init__` writes `vars(self)` past the descriptor, so it is wrapped: that is how a cell made within a transform
+  is noticed.
+* `State._check_tracer_write_outside_trace` refuses traced values outside of brainstate's own transforms; within ours
+  it has nothing to refuse.
+* `TRACE_CONTEXT.state_stack`: brainstate's transforms, from the outermost. Each records what is read and written, swaps
+  a traced value of its own in, and restores the old one at the end. A read that leaves a frame of ours must be recorded
+  by those around the frame, and not by those within; a value that one swaps in lies over the frame's until it is
+  restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import brainstate
+import jax
+
+from .._core.cells import Cells, Foreign, instance_dict
+from .._core.errors import StateTransformError
+from .._core.foreign import holds, register
+from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
+
+_KNOWN = "0.6"
+
+
+class BrainStates(Cells):
+    """How the handle of a `brainstate.State` comes by its value.
+
+    Args:
+      context: brainstate's transforms that are active in this thread.
+    """
+
+    unseen = frozenset({"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"})
+
+    def __init__(self, context: Any) -> None:
+        super().__init__("_value")
+        self._context = context
+
+    def name_of(self, cell: Any) -> str | None:
+        return instance_dict(cell).get("_name")
+
+    def note(self, frame: Frame) -> None:
+        """Notes at a frame how many of brainstate's transforms are around it, and what they have swapped in."""
+        frame.depth = len(self._context.state_stack)
+        frame.under = {}
+
+    def _has_inner(self, frame: Frame | None) -> bool:
+        """Whether a transform of brainstate's has been entered within a frame, or without one."""
+        return len(self._context.state_stack) > (0 if frame is None else frame.depth)
+
+    @contextlib.contextmanager
+    def _outside(self, frame: Frame) -> Iterator[None]:
+        """As if the innermost frame were the one around this, with the transforms that are active there."""
+        stacks, innermost = self._context.state_stack, stack.frame
+        hidden = stacks[frame.depth :]
+        del stacks[frame.depth :]
+        stack.frame = frame.parent
+        try:
+            yield
+        finally:
+            stack.frame = innermost
+            stacks.extend(hidden)
+
+    def read_outside(self, frame: Frame, state: Foreign) -> Any:
+        cell = state._cell()  # type: ignore[attr-defined]
+        around = 0 if frame.parent is None else frame.parent.depth
+        if cell is None or frame.depth == around:
+            return read_around(frame, state)
+        with self._outside(frame):
+            return cell.value
+
+    def take(self, cell: Any) -> Any:
+        if stack.frame is None and self._context.state_stack:
+            return cell.value
+        held = instance_dict(cell).get("_value", MISSING)
+        return UNSET if held is MISSING else held
+
+    def put(self, cell: Any, value: Any) -> None:
+        if self._context.state_stack:
+            cell.value = value
+        else:
+            instance_dict(cell).update(_value=value, _been_writen=True)
+
+    def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
+        cell = state._cell()  # type: ignore[attr-defined]
+        if cell is not None and self._has_inner(frame):
+            cell.value = value  # what a transform of ours leaves to one of brainstate's within this frame
+        else:
+            frame.write(state, value, site)
+
+    def write(self, frame: Frame, state: Foreign, value: Any) -> None:
+        held = frame.values.get(state, MISSING)
+        if value is held and state not in frame.sites:
+            return  # put back
+        if frame.is_here():
+            frame.write(state, value)
+        elif state in frame.under:
+            if value is frame.under[state]:
+                del frame.under[state]
+            frame.values[state] = value
+        elif self._has_inner(frame):
+            frame.under[state] = frame.read(state)
+            frame.values[state] = value
+        else:
+            frame.write(state, value)
+
+    def check_write(self, frame: Frame, state: Foreign) -> None:
+        if not self._has_inner(frame):
+            frame.check_write(state)
+
+    def takes_tracers(self, state: Foreign) -> bool:
+        cell = state._cell()  # type: ignore[attr-defined]
+        return bool(self._context.state_stack) or (cell is not None and instance_dict(cell)["_trace_state"].is_valid())
+
+    def refuse_raw(self, state: Foreign, value: Any) -> None:
+        if not self._context.state_stack and not self.takes_tracers(state):
+            super().refuse_raw(state, value)
+
+    def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
+        self.set_raw(cell, value)
+
+    def made(self, frame: Frame, cell: Any) -> None:
+        """Takes the value of a new cell out of its attributes."""
+        if "_value" in instance_dict(cell) and self.known(cell) is None:
+            self.create(frame, cell, instance_dict(cell).pop("_value"))
+
+
+def install() -> None:
+    """Puts the descriptor on the class, and wraps two methods.
+
+    Raises:
+      StateTransformError: this brainstate keeps values elsewhere.
+    """
+    home: Any = brainstate.State
+    context = getattr(getattr(brainstate, "_state", None), "TRACE_CONTEXT", None)
+    init, refuse = vars(home).get("__init__"), vars(home).get("_check_tracer_write_outside_trace")
+    keeps = "_value" in vars(home(0.0)) and not hasattr(home, "_value")
+    if init is None or refuse is None or not keeps or not isinstance(getattr(context, "state_stack", None), list):
+        raise StateTransformError(
+            f"brainstate {brainstate.__version__} keeps the values of its states elsewhere than {_KNOWN}, the version "
+            "that statetransform knows. Install that one, or one of statetransform that knows this."
+        )
+    cells = BrainStates(context)
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if stack.frame is not None:
+            cells.made(stack.frame, self)
+
+    @functools.wraps(refuse)
+    def check(self: Any, value: Any) -> None:
+        if stack.frame is None:
+            refuse(self, value)
+
+    home.__init__, home._check_tracer_write_outside_trace = __init__, check
+    home._value = cells
+    on_entering.append(cells.note)
+    frame = stack.frame
+    while frame is not None:  # it was imported within a transform
+        cells.note(frame)
+        frame = frame.parent
+    holds(brainstate.graph.Node)
+    register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

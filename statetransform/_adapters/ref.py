@@ -1,0 +1,195 @@
+"""`jax.Ref`: read and written through its indexing, its methods and the functions of `jax.ref`.
+
+The methods are looked up on the class, so they are replaced there; within a transform of this package they act on the
+value that the innermost frame has, and anywhere else they are JAX's own. A `Ref` that was made within a JAX transform
+is a tracer, of another class, and JAX's own affair. What JAX gives for `ref[...]` is a copy, which later writes, in
+place, leave alone; the array that the `Ref` holds (`ref._refs._buf`) is not, so it is never looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.ref
+import numpy as np
+
+from .._core.cells import Cells, Foreign
+from .._core.errors import StateTraceError, StateTransformError
+from .._core.foreign import register
+from .._core.frame import peek, stack
+from .._core.jaxcompat import has_tracer, is_top_level, set_current_trace, typeof
+
+_METHODS = ("__getitem__", "__setitem__", "addupdate", "at")
+_FUNCTIONS = ("get", "set", "swap", "addupdate", "freeze")
+
+
+class Refs(Cells):
+    """How the handle of a `Ref` comes by its value."""
+
+    def __init__(self, get: Callable[..., Any], put: Callable[..., Any]) -> None:
+        super().__init__("")
+        self._get, self._put = get, put
+
+    def raw(self, cell: Any) -> Any:
+        return cell  # there always is a value
+
+    def can_lift(self, value: Any) -> bool:
+        return True
+
+    def take(self, cell: Any) -> Any:
+        """Reading is an operation of JAX, and belongs to the trace around the outermost frame."""
+        frame = stack.frame
+        if frame is None:
+            return self._get(cell, ...)
+        while frame.parent is not None:
+            frame = frame.parent
+        if frame.outer is not None:
+            with set_current_trace(frame.outer):
+                return self._get(cell, ...)
+        with jax.ensure_compile_time_eval():
+            return self._get(cell, ...)
+
+    def put(self, cell: Any, value: Any) -> None:
+        self._put(cell, ..., jnp.asarray(value, cell.dtype))
+
+    def takes_tracers(self, state: Foreign) -> bool:
+        return True  # in a raw JAX transform, JAX carries the write out
+
+    def refuse_raw(self, state: Foreign, value: Any) -> None:
+        if is_top_level() and has_tracer(value):
+            raise StateTraceError.leaked_tracer(state)
+
+    def check(self, state: Foreign, value: Any) -> None:
+        held = typeof(peek(state))  # within `vmap`, that of one lane
+        if np.shape(value) != held.shape or _cast(value, held.dtype) is None:
+            raise ValueError(
+                f"a Ref of type {held.dtype}{list(held.shape)} is given a value of type "
+                f"{typeof(value).str_short()}, and a Ref keeps its type"
+            )
+
+
+def install() -> None:
+    """Replaces the methods and functions.
+
+    Raises:
+      StateTransformError: this JAX has other ones.
+    """
+    home: Any = jax.Ref
+    if any(name not in vars(home) for name in _METHODS) or any(not hasattr(jax.ref, name) for name in _FUNCTIONS):
+        raise StateTransformError(
+            f"JAX {jax.__version__} has other methods of `jax.Ref` than those that statetransform knows. "
+            "Use a `State` in place of the `Ref`."
+        )
+    get, put, add, at = (vars(home)[name] for name in _METHODS)
+    refs = Refs(get, put)
+    inside = _Inside(refs)
+
+    @functools.wraps(get)
+    def __getitem__(ref: Any, idx: Any) -> Any:
+        return get(ref, idx) if stack.frame is None else inside.get(ref, idx)
+
+    @functools.wraps(put)
+    def __setitem__(ref: Any, idx: Any, x: Any) -> None:
+        if stack.frame is None:
+            put(ref, idx, x)
+        else:
+            inside.set(ref, idx, x)
+
+    @functools.wraps(add)
+    def addupdate(ref: Any, x: Any, idx: Any = ()) -> None:
+        if stack.frame is None:
+            add(ref, x, idx)
+        else:
+            inside.addupdate(ref, idx, x)
+
+    def view(ref: Any) -> Any:
+        if stack.frame is None:
+            return at.fget(ref)
+        raise StateTraceError(
+            "`ref.at` gives a view of a Ref, which a transform of statetransform cannot carry. Nothing was changed.\n"
+            "Index the Ref itself: `ref[i]`, `ref[i] = x`."
+        )
+
+    for name, method in zip(
+        _METHODS, (__getitem__, __setitem__, addupdate, property(view, doc=at.__doc__)), strict=True
+    ):
+        setattr(home, name, method)
+    for name in _FUNCTIONS:
+        setattr(jax.ref, name, _routed(getattr(jax.ref, name), getattr(inside, name)))
+    if hasattr(jax, "freeze"):
+        jax.freeze = jax.ref.freeze
+    register(home, refs)
+
+
+def _routed(function: Callable[..., Any], inside: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `jax.ref` that knows of frames."""
+
+    @functools.wraps(function)
+    def routed(ref: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = stack.frame is not None and type(ref) is jax.Ref
+        return (inside if ours else function)(ref, *args, **kwargs)
+
+    return routed
+
+
+class _Inside:
+    """What the functions of `jax.ref` do within a transform of this package."""
+
+    def __init__(self, refs: Refs) -> None:
+        self._refs = refs
+
+    def get(self, ref: Any, idx: Any = None) -> Any:
+        value = stack.frame.read(self._refs.handle(ref))  # type: ignore[union-attr]
+        return value if _is_all(idx) else value[idx]
+
+    def set(self, ref: Any, idx: Any, value: Any) -> None:
+        self._update(ref, idx, value, "set")
+
+    def swap(self, ref: Any, idx: Any, value: Any) -> Any:
+        before = self.get(ref, idx)
+        self._update(ref, idx, value, "set")
+        return before
+
+    def addupdate(self, ref: Any, idx: Any, x: Any) -> None:
+        self._update(ref, idx, x, "add")
+
+    def freeze(self, ref: Any) -> Any:
+        raise StateTraceError(
+            "a Ref that was made outside is frozen inside a transform, which cannot carry that out. Nothing was "
+            "changed.\nRead its value, `ref[...]`, and freeze it outside."
+        )
+
+    def _update(self, ref: Any, idx: Any, x: Any, how: str) -> None:
+        frame, state = stack.frame, self._refs.handle(ref)
+        assert frame is not None
+        held = jnp.asarray(frame.read(state))
+        cast = _cast(x, ref.dtype)
+        expected = held.shape if _is_all(idx) else jax.eval_shape(lambda held: held[idx], held).shape
+        if cast is None or np.shape(x) != expected:
+            raise ValueError(
+                f"a part of a Ref, {ref.dtype}{list(expected)}, is given a value of type {typeof(x).str_short()}: "
+                "as in JAX, nothing is converted or broadcast"
+            )
+        if _is_all(idx):
+            frame.write(state, cast if how == "set" else held + cast)
+        else:
+            frame.write(state, getattr(held.at[idx], how)(cast))
+
+
+def _is_all(idx: Any) -> bool:
+    return idx is None or idx is Ellipsis or (type(idx) is tuple and (not idx or idx == (Ellipsis,)))
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    """A value in the type of a `Ref`, where JAX allows that; None where it does not."""
+    aval = typeof(value)
+    if aval.dtype == dtype:
+        return jnp.asarray(value)
+    is_same_kind = any(
+        jnp.issubdtype(dtype, kind) and jnp.issubdtype(aval.dtype, kind) for kind in (jnp.floating, jnp.integer)
+    )
+    return jnp.asarray(value, dtype) if aval.weak_type and is_same_kind else None

@@ -1,0 +1,400 @@
+"""Cells of other frameworks: handles that stand for them, and the descriptor that sends reads and writes to frames.
+
+A cell is represented by a handle, a `Foreign` state. A `Cells` descriptor stands on the foreign class in the place of
+the attribute in which instances keep the value: within a transform it asks the innermost frame, anywhere else it is the
+plain attribute. So frames, records and values see states only.
+
+There are two kinds of handles. A `Proxy` holds its cell weakly, and the cell keeps the value as ever, so that `vars`,
+copies and pickles see nothing new. What cannot be referred to weakly is `Adopted`: the handle itself sits in the slot
+and holds the value, and the descriptor takes it out; so the handle lives as long as the cell, without a cycle.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .errors import StateTraceError
+from .frame import MISSING, UNSET, Frame, read, read_around, stack, user_site
+from .hooks import listening
+from .jaxcompat import has_tracer, is_top_level
+from .state import State, is_array
+from .values import Token
+
+#: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
+identity = object.__hash__
+
+
+class Foreign(State):
+    """The handle of a cell of another framework; its value is the cell's.
+
+    Attributes:
+      _kind: the class of the cell.
+      _cells: how the value is come by.
+    """
+
+    __slots__ = ("_cells", "_kind")
+    _is_foreign = True
+
+    def _stand_for(self, cell: Any, cells: Cells) -> None:
+        self._name = cells.name_of(cell)
+        self._static = False
+        self._metadata = {}
+        self._token = Token(self)
+        self._created = user_site()
+        self._kind = type(cell)
+        self._cells = cells
+
+    @property
+    def value(self) -> Any:
+        """The whole value, as the running function sees it."""
+        return read(self)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._check(value)
+        frame = stack.frame
+        if frame is not None:
+            frame.write(self, value)
+            return
+        self._cells.refuse_raw(self, value)
+        self._value = value
+
+    def _check(self, value: Any) -> None:
+        super()._check(value)
+        self._cells.check(self, value)
+
+    def _takes_tracers(self) -> bool:
+        return self._cells.takes_tracers(self)
+
+    def _is_gone(self) -> bool:
+        return False
+
+    def _blank(self) -> State:
+        blank = object.__new__(State)  # a call that makes a cell is traced each time, so that nobody fills this one
+        blank._begin(0.0, self._name, False, {})
+        blank._value = UNSET
+        return blank
+
+    def _replicate(self, parts: dict[str, Any], copier: Any = None, *args: Any) -> State:
+        return State(parts["value"], name=parts["name"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return State, (read(self),)
+
+
+class Proxy(Foreign):
+    """A handle whose cell keeps the value."""
+
+    __slots__ = ("_cell",)
+
+    @property
+    def _value(self) -> Any:
+        cell = self._cell()
+        return UNSET if cell is None else self._cells.take(cell)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        cell = self._cell()
+        if cell is not None:
+            self._cells.put(cell, value)
+
+    def _is_gone(self) -> bool:
+        return self._cell() is None
+
+
+class Strict(Proxy):
+    """A handle whose cell may refuse a value: several of them are written with a way back."""
+
+    __slots__ = ()
+    _may_refuse = True
+
+
+class Adopted(Foreign):
+    """A handle that sits in its cell and holds the value."""
+
+    __slots__ = ()
+
+
+def instance_dict(cell: Any) -> dict[str, Any]:
+    """The attributes of an instance, without telling who listens to look-ups."""
+    return object.__getattribute__(cell, "__dict__")
+
+
+class _Native:
+    """In the place of a handle: a cell made in a deeper trace than the frame's own, which is none of ours."""
+
+    __slots__ = ("frame", "value")
+
+    def __init__(self, frame: Frame, value: Any = None) -> None:
+        self.frame = weakref.ref(frame)
+        self.value = value  # of a cell that has no handle beside it
+
+    def is_here(self) -> bool:
+        """Whether its frame is still open."""
+        frame = stack.frame
+        while frame is not None and frame is not self.frame():
+            frame = frame.parent
+        return frame is not None
+
+
+class Cells:
+    """The descriptor for one attribute; also the step from a cell to its handle, in recorded structures.
+
+    Args:
+      name: the attribute.
+      below: what the class has under that name: a slot, a property, a default, or `MISSING`.
+      is_each: whether each instance of the class is a cell; else those for which `handle` was called.
+    """
+
+    def __init__(self, name: str, below: Any = MISSING, is_each: bool = True) -> None:
+        self.name = name
+        self.is_each = is_each
+        self.shows = not is_each  # whether the attribute is part of a path
+        self.below = below
+        self._is_data = below is not MISSING and hasattr(type(below), "__set__")
+        # By address, with a weak reference that tells when the cell is gone.
+        self._table: dict[int, tuple[Any, Foreign | _Native]] = {}
+
+    # -- the plain attribute
+
+    def raw(self, cell: Any) -> Any:
+        """What the instance has, which may be an adopted handle; `MISSING` when it has nothing."""
+        if self._is_data:
+            if isinstance(self.below, property):
+                return self._by_property(self.below.__get__, cell, type(cell))
+            try:
+                return self.below.__get__(cell, type(cell))
+            except AttributeError:
+                return MISSING
+        return instance_dict(cell).get(self.name, self.below)
+
+    def set_raw(self, cell: Any, value: Any) -> None:
+        """Sets the plain attribute."""
+        if isinstance(self.below, property):
+            self._by_property(self.below.__set__, cell, value)
+        elif self._is_data:
+            self.below.__set__(cell, value)
+        else:
+            instance_dict(cell)[self.name] = value
+
+    @staticmethod
+    def _by_property(access: Callable[..., Any], *args: Any) -> Any:
+        """Runs a property outside of any transform of ours: what it looks up and computes is below the cell."""
+        frame, listeners = stack.frame, listening.listeners
+        stack.frame, listening.listeners = None, ()
+        try:
+            if frame is None and is_top_level():
+                return access(*args)
+            with jax.ensure_compile_time_eval():
+                return access(*args)
+        except AttributeError:
+            return MISSING
+        finally:
+            stack.frame, listening.listeners = frame, listeners
+
+    def plain(self, cell: Any) -> Any:
+        """The attribute as it is outside of any transform."""
+        held = self.raw(cell)
+        if type(held) is _Native:
+            return held.value
+        if type(held) is Adopted:
+            held = held._value
+            if held is UNSET:
+                raise StateTraceError.lost(self.known(cell))
+        elif held is MISSING:
+            known = self.known(cell)
+            if known is not None:
+                raise StateTraceError.lost(known)
+            text = f"{type(cell).__name__!r} object has no attribute {self.name!r}"
+            raise AttributeError(text, name=self.name, obj=cell)
+        return held
+
+    def take(self, cell: Any) -> Any:
+        """The value for a frame that does not know the cell, or `UNSET`."""
+        held = self.raw(cell)
+        return UNSET if held is MISSING else held
+
+    # -- what adapters change
+
+    unseen: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
+
+    def put(self, cell: Any, value: Any) -> None:
+        """Stores the value that a transform leaves, in what is around it."""
+        self.set_raw(cell, value)
+
+    def read_outside(self, frame: Frame, state: Foreign) -> Any:
+        """The value as the function around a frame sees it."""
+        return read_around(frame, state)
+
+    def write(self, frame: Frame, state: Foreign, value: Any) -> None:
+        """Writes into a frame, the innermost one."""
+        frame.write(state, value)
+
+    def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
+        """Takes what a transform within the frame leaves to it."""
+        frame.write(state, value, site)
+
+    def check_write(self, frame: Frame, state: Foreign) -> None:
+        """Refuses a write that cannot be carried out of the frame."""
+        frame.check_write(state)
+
+    def name_of(self, cell: Any) -> str | None:
+        """What errors call the cell before a path to it is known."""
+        del cell
+        return None if self.is_each else self.name
+
+    def takes_tracers(self, state: Foreign) -> bool:
+        """Whether the framework lets its cell hold a traced value at the moment, without a transform of ours."""
+        del state
+        return False
+
+    def check(self, state: Foreign, value: Any) -> None:
+        """Refuses a value that the cell could not hold."""
+
+    def refuse_raw(self, state: Foreign, value: Any) -> None:
+        """Refuses a write outside of any transform of ours that JAX cannot carry out."""
+        if is_top_level():
+            if has_tracer(value):
+                raise StateTraceError.leaked_tracer(state)
+        elif not has_tracer(state._value):  # else it was made in this trace
+            raise StateTraceError.raw_write(state)
+
+    def can_lift(self, value: Any) -> bool:
+        """Whether a value is one that JAX can hold."""
+        return all(map(is_array, jax.tree.leaves(value)))
+
+    # -- handles
+
+    def known(self, cell: Any) -> Foreign | None:
+        """The handle of a cell, if it has one."""
+        entry = self._table.get(identity(cell))
+        if entry is not None:
+            return entry[1] if isinstance(entry[1], Foreign) else None
+        if type(cell).__weakrefoffset__:
+            return None
+        held = self.raw(cell)
+        return held if type(held) is Adopted else None
+
+    def state_of(self, cell: Any) -> Foreign | None:
+        """The handle, made where each instance is a cell; None for an attribute that is none of ours."""
+        entry = self._table.get(identity(cell))
+        if entry is not None:
+            found = entry[1]
+            if isinstance(found, Foreign):
+                return found
+            if found.is_here():
+                return None
+        held = self.raw(cell)
+        if type(held) is Adopted:
+            return held
+        if type(held) is _Native:
+            if held.is_here():
+                return None
+            held = held.value
+            self.set_raw(cell, held)
+        return self.handle(cell) if self.is_each and held is not MISSING and self.can_lift(held) else None
+
+    def handle(self, cell: Any) -> Foreign:
+        """The handle of a cell, made if there is none."""
+        known = self.known(cell)
+        if known is not None:
+            return known
+        is_weak = bool(type(cell).__weakrefoffset__)
+        refuses = self._is_data and isinstance(self.below, property)
+        state = object.__new__((Strict if refuses else Proxy) if is_weak else Adopted)
+        state._stand_for(cell, self)
+        if is_weak:
+            self._tie(cell, state)
+        else:
+            held = self.raw(cell)
+            state._value = UNSET if held is MISSING else held
+            self.set_raw(cell, state)
+        return state
+
+    def _tie(self, cell: Any, entry: Foreign | _Native) -> None:
+        place, forget = identity(cell), self._table.pop
+        ref = weakref.ref(cell, lambda _: forget(place, None))
+        if isinstance(entry, Proxy):
+            entry._cell = ref
+        self._table[place] = (ref, entry)
+
+    def __call__(self, cell: Any) -> Foreign:
+        """The step of a recorded structure from a cell to its handle."""
+        if not self.is_each:  # who records a trace around hears of the attribute in no other way
+            for listener in listening.listeners:
+                listener.looks_up(cell, self.name)
+        state = self.state_of(cell)
+        if state is None:
+            raise LookupError(self.name)
+        return state
+
+    # -- the descriptor
+
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None:
+            if self.below is MISSING:
+                raise AttributeError(self.name)
+            return self.below.__get__(None, owner) if hasattr(type(self.below), "__get__") else self.below
+        frame = stack.frame
+        if frame is None:
+            return self.plain(cell)
+        state = self.state_of(cell)
+        return self.plain(cell) if state is None else frame.read(state)
+
+    def __set__(self, cell: Any, value: Any) -> None:
+        frame = stack.frame
+        if frame is None:
+            known = self.known(cell)
+            if known is not None or (self.is_each and self.raw(cell) is not MISSING):
+                self.refuse_raw(self.handle(cell), value)
+            self._store(cell, value, known)
+            return
+        if self.is_each and self.raw(cell) is MISSING and self.known(cell) is None:
+            self.create(frame, cell, value)
+            return
+        state = self.state_of(cell)
+        if state is None or not self.can_lift(value):
+            if state is not None:
+                state._check(value)
+            held = self.raw(cell)
+            if type(held) is _Native:
+                held.value = value
+            else:
+                self.set_raw(cell, value)
+        else:
+            self.write(frame, state, value)
+
+    def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
+        if type(known) is Adopted:
+            known._value = value
+        else:
+            self.set_raw(cell, value)
+
+    def create(self, frame: Frame, cell: Any, value: Any) -> None:
+        """A cell that is made within a transform."""
+        if not self.can_lift(value):
+            self.set_raw(cell, value)
+        elif frame.is_here():
+            frame.create(self.handle(cell), value)
+        else:  # a transform of another's will have its way with it
+            if type(cell).__weakrefoffset__:
+                self.set_raw(cell, value)
+                self._tie(cell, _Native(frame))
+            else:
+                self.set_raw(cell, _Native(frame, value))
+
+    def __delete__(self, cell: Any) -> None:
+        frame = stack.frame
+        known = self.known(cell)
+        if frame is not None and known is not None:
+            raise StateTraceError.deleted(known)
+        if self._is_data:
+            self.below.__delete__(cell)
+        elif instance_dict(cell).pop(self.name, MISSING) is MISSING:
+            raise AttributeError(self.name)
+        if known is not None:
+            self._table.pop(identity(cell), None)

@@ -1,0 +1,137 @@
+"""Kinds of cells, each as a pair of functions that read and write it, with what makes one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+import statetransform as st
+
+
+class Plain:
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+    def step(self, x: Any) -> Any:
+        self.n = self.n * x
+        return jnp.sum(jnp.sin(self.n))
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+    step = Plain.step
+
+
+class SlottedWeakly(Slotted):
+    __slots__ = ("__weakref__",)
+
+
+@dataclasses.dataclass
+class Record:
+    n: Any = 0.0
+    step = Plain.step
+
+
+@dataclasses.dataclass(slots=True)
+class SlottedRecord:
+    n: Any = 0.0
+
+    def step(self, x: Any) -> Any:
+        self.n = self.n * x
+        return jnp.sum(jnp.sin(self.n))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: Any = 0.0
+
+    def step(self, x: Any) -> Any:
+        st.attr(self, "n").value = self.n * x
+        return jnp.sum(jnp.sin(self.n))
+
+
+class ByProperty:
+    def __init__(self, n: Any) -> None:
+        self._n = n
+
+    @property
+    def n(self) -> Any:
+        return self._n
+
+    @n.setter
+    def n(self, n: Any) -> None:
+        self._n = n
+
+    step = Plain.step
+
+
+class ByConversion(ByProperty):
+    """Its property does more than read and write one attribute."""
+
+    @property
+    def n(self) -> Any:
+        return self._n / 2
+
+    @n.setter
+    def n(self, n: Any) -> None:
+        if float(jnp.max(jnp.abs(n))) > 1e6:
+            raise ValueError("too large")
+        self._n = jnp.asarray(n) * 2
+
+
+class Registered(Plain):
+    pass
+
+
+class RegisteredByFunctions:
+    def __init__(self, n: Any) -> None:
+        self._hidden = n
+
+    @property
+    def n(self) -> Any:
+        return self._hidden
+
+    @n.setter
+    def n(self, n: Any) -> None:
+        self._hidden = n
+
+    step = Plain.step
+
+
+class RegisteredSlots:
+    __slots__ = ("n",)
+
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+    step = Plain.step
+
+
+st.register_state_type(Registered, attribute="n")
+st.register_state_type(RegisteredByFunctions, get=lambda c: c._hidden, set=lambda c, n: setattr(c, "_hidden", n))
+st.register_state_type(RegisteredSlots, attribute="n")
+
+OF_OBJECTS = [Plain, Slotted, SlottedWeakly, Record, SlottedRecord, Frozen, ByProperty, ByConversion]
+OF_CLASSES = [Registered, RegisteredByFunctions, RegisteredSlots]
+KINDS = [*OF_OBJECTS, *OF_CLASSES]
+
+
+def make(kind: type, n: Any) -> Any:
+    """An object whose `n` is a cell."""
+    obj = kind(n)
+    if kind is ByConversion:
+        obj.n = n
+    if kind in OF_OBJECTS:
+        st.attr(obj, "n")
+    return obj
+
+
+def handle(obj: Any) -> Any:
+    """The state that stands for the cell."""
+    return st.attr(obj, "n") if type(obj) in OF_OBJECTS else next(iter(st.states(obj).values()))

@@ -1,0 +1,259 @@
+"""`brainstate.State`: the guarantees, alone and mixed, and its transforms inside ours and around them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+bs = pytest.importorskip("brainstate")
+
+N = jnp.array([0.3, 0.5, 0.7])
+X = jnp.array(1.5)
+
+
+class Net:
+    """A plain object with cells of brainstate and, beside them, one of ours."""
+
+    def __init__(self, n: Any = N) -> None:
+        self.w, self.h = bs.ParamState(n), bs.ShortTermState(jnp.zeros(()))
+        self.own = st.State(jnp.zeros(()), name="own")
+        self.scale = 1.0
+
+    def step(self, x: Any) -> Any:
+        self.h.value = self.h.value + jnp.sum(jnp.sin(self.w.value * x)) * self.scale
+        self.own.value = self.own.value + x
+        return self.h.value
+
+
+def pure(w: Any, h: Any, x: Any) -> Any:
+    return h + jnp.sum(jnp.sin(w * x))
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
+def test_cells_of_brainstate_give_what_the_hand_threaded_function_gives(net: Net, name: str) -> None:
+    for step in (getattr(transform, name)(net.step), getattr(transform, name)(lambda m, x: m.step(x))):
+        args = () if step.__wrapped__ == net.step else (net,)
+        h = net.h.value
+        for _ in range(4):
+            h = pure(N, h, X)
+            np.testing.assert_allclose(step(*args, X), h, rtol=1e-5)
+            np.testing.assert_allclose(net.h.value, h, rtol=1e-5)
+    np.testing.assert_allclose(net.own.value, 8 * X)
+
+
+def test_brainstate_modules_are_one_trace_for_all(net: Net) -> None:
+    runs = []
+
+    @transform.jit
+    def step(m: Any, x: Any) -> Any:
+        runs.append(None)
+        return m.step(x)
+
+    for m in [Net(N + i) for i in range(4)] * 3:
+        step(m, X)
+    assert len(runs) == 1
+
+
+def test_a_change_outside_is_seen(net: Net) -> None:
+    step = transform.jit(net.step)
+    for i in range(3):
+        net.w.value, net.h.value = N + i, jnp.float32(i)
+        np.testing.assert_allclose(step(X), pure(N + i, i, X), rtol=1e-5)
+    net.w, net.scale = bs.ParamState(2 * N), 2.0
+    np.testing.assert_allclose(step(X), pure(N + 2, 2, X) + 2 * pure(2 * N, 0, X), rtol=1e-5)
+
+
+def test_gradients_with_respect_to_cells_of_brainstate(net: Net) -> None:
+    expected = jax.grad(pure, (0, 2))(N, jnp.zeros(()), X)
+    for around in (lambda f: f, transform.jit, transform.checkpoint, lambda f: transform.jit(transform.checkpoint(f))):
+        for states in (net.w, st.states(net, bs.ParamState)):
+            net.h.value = jnp.zeros(())
+            by_w, (by_x,) = transform.grad(around(net.step), argnums=(0,), states=states)(X)
+            np.testing.assert_allclose(jax.tree.leaves(by_w)[0], expected[0], rtol=1e-5)
+            np.testing.assert_allclose(by_x, expected[1], rtol=1e-5)
+            np.testing.assert_allclose(net.h.value, pure(N, 0.0, X), rtol=1e-5)
+
+
+def test_loops_branches_and_lanes(net: Net) -> None:
+    xs = jnp.linspace(0.9, 1.1, 5)
+    _, out = transform.scan(lambda c, x: (c, net.step(x)), None, xs)
+    h, expected = jax.lax.scan(lambda h, x: (pure(N, h, x),) * 2, jnp.zeros(()), xs)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    transform.cond(jnp.array(True), lambda: net.step(X), lambda: jnp.zeros(()))
+    np.testing.assert_allclose(net.h.value, pure(N, h, X), rtol=1e-5)
+    net.h.value, net.own.value = jnp.zeros(3), jnp.zeros(3)
+    transform.vmap(net.step, state_axes={bs.ShortTermState: 0, st.State: None, net.own: 0})(xs[:3])
+    np.testing.assert_allclose(net.h.value, jax.vmap(lambda x: pure(N, 0.0, x))(xs[:3]), rtol=1e-5)
+    with pytest.raises(st.StateAxisError):
+        transform.vmap(lambda x: setattr(net.w, "value", net.w.value * x))(xs)
+
+
+def test_a_call_that_raises_changes_nothing(net: Net) -> None:
+    def fails(x: Any) -> Any:
+        net.step(x)
+        raise ZeroDivisionError
+
+    for wrap in (transform.jit, transform.grad, transform.checkpoint):
+        with pytest.raises(ZeroDivisionError):
+            wrap(fails)(X)
+        np.testing.assert_allclose((net.h.value, net.own.value), (0, 0))
+
+
+def test_a_write_in_a_raw_transform_is_refused(net: Net) -> None:
+    with pytest.raises(st.StateTraceError, match="raw JAX transform"):
+        transform.jit(lambda x: jax.jit(net.step)(x))(X)
+    np.testing.assert_allclose(net.h.value, 0)
+
+
+THEIRS = {
+    "jit": lambda f: bs.transform.jit(f),
+    "checkpoint": lambda f: bs.transform.checkpoint(f),
+    "for_loop": lambda f: lambda x: bs.transform.for_loop(f, jnp.stack([x]))[0],
+    "cond": lambda f: lambda x: bs.transform.cond(x > 0, f, lambda x: x, x),
+}
+OURS = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "both": lambda f: transform.jit(transform.checkpoint(f)),
+    "scan": lambda f: lambda x: transform.scan(lambda c, x: (c, f(x)), None, jnp.stack([x]))[1][0],
+    "grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
+}
+
+
+class Theirs(Net):
+    """With cells of brainstate only: its transforms know no others."""
+
+    def step(self, x: Any) -> Any:
+        self.h.value = self.h.value + jnp.sum(jnp.sin(self.w.value * x)) * self.scale
+        return self.h.value
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", OURS)
+def test_their_transforms_inside_ours_and_ours_inside_theirs(ours: str, theirs: str) -> None:
+    for compose in (
+        lambda f: OURS[ours](THEIRS[theirs](f)),
+        lambda f: THEIRS[theirs](OURS[ours](f)),
+        lambda f: OURS[ours](THEIRS[theirs](OURS[ours](f))),
+    ):
+        net = Theirs()
+        step = compose(net.step)
+        h = jnp.zeros(())
+        for i in range(4):
+            if i == 2:
+                net.w.value = 2 * N
+            h = pure(net.w.value, h, X)
+            np.testing.assert_allclose(step(X), h, rtol=1e-5)
+            np.testing.assert_allclose(net.h.value, h, rtol=1e-5)
+        assert not isinstance(net.w.value, jax.core.Tracer)
+
+
+def test_their_gradient_inside_ours_and_around() -> None:
+    net = Theirs()
+    expected = jax.grad(pure)(N, jnp.zeros(()), X)
+    inside = transform.jit(lambda x: bs.transform.grad(lambda: net.step(x), net.w)())
+    around = lambda x: bs.transform.grad(lambda: transform.checkpoint(net.step)(x), net.w)()
+    for gradient in (inside, around):
+        for _ in range(2):
+            np.testing.assert_allclose(gradient(X), expected, rtol=1e-5)
+    np.testing.assert_allclose(net.h.value, 4 * pure(N, 0.0, X), rtol=1e-5)
+
+
+def test_cells_made_inside_hold_their_values_afterwards() -> None:
+    kept: list[Any] = []
+
+    def body(x: Any) -> Any:
+        made, temporary = bs.State(x), bs.State(x)
+        made.value = made.value * x
+        kept.append(made)
+        return made.value + temporary.value
+
+    for wrap in (transform.jit, transform.checkpoint, lambda f: f):
+        np.testing.assert_allclose(wrap(body)(X), X * X + X)
+        np.testing.assert_allclose(kept.pop().value, X * X)
+    net = transform.jit(lambda x: Net(x * N))(X)
+    np.testing.assert_allclose(net.w.value, X * N)
+
+
+def test_random_numbers_of_brainstate_go_on() -> None:
+    bs.random.seed(0)
+    expected = [bs.random.rand(3) for _ in range(3)]
+    bs.random.seed(0)
+    draw = transform.jit(lambda: bs.random.rand(3))
+    with pytest.warns(st.RetraceWarning):
+        found = [draw() for _ in range(3)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_layers_of_brainstate_train_as_with_its_own_transforms() -> None:
+    x = jnp.linspace(-1, 1, 12).reshape(4, 3)
+    bs.random.seed(0)
+    ours, theirs = bs.nn.Linear(3, 2), None
+    bs.random.seed(0)
+    theirs = bs.nn.Linear(3, 2)
+
+    @transform.jit
+    def our_step(model: Any) -> Any:
+        params = st.states(model, bs.ParamState)
+        value, gradient = transform.value_and_grad(lambda: jnp.mean(model(x) ** 2), states=params)()
+        st.update(params, jax.tree.map(lambda p, g: p - 0.1 * g, st.values(params), gradient))
+        return value
+
+    @bs.transform.jit
+    def their_step() -> Any:
+        gradient, value = bs.transform.grad(
+            lambda: jnp.mean(theirs(x) ** 2), theirs.states(bs.ParamState), return_value=True
+        )()
+        for key, state in theirs.states(bs.ParamState).items():
+            state.value = jax.tree.map(lambda p, g: p - 0.1 * g, state.value, gradient[key])
+        return value
+
+    for _ in range(4):
+        np.testing.assert_allclose(our_step(ours), their_step(), rtol=1e-5)
+
+
+def test_functionalize_takes_cells_of_brainstate(net: Net) -> None:
+    fun = transform.functionalize(net.step)
+    out, new = jax.jit(fun.apply)(fun.values(X), X)
+    handle = st.states(net)["h"]
+    np.testing.assert_allclose(new[handle], out)
+    np.testing.assert_allclose(net.h.value, 0)
+    assert handle.name == "h"
+    handle.value = jnp.ones(())
+    np.testing.assert_allclose(net.h.value, 1)
+
+
+def test_models_are_freed_and_threads_see_committed_values(net: Net) -> None:
+    seen = []
+
+    def body(x: Any) -> Any:
+        out = net.step(x)
+        thread = threading.Thread(target=lambda: seen.append(net.h.value))
+        thread.start()
+        thread.join()
+        return out
+
+    transform.jit(body)(X)
+    np.testing.assert_allclose(seen, [0])
+    other = Net()
+    with jax.checking_leaks():
+        transform.grad(transform.jit(transform.checkpoint(lambda m, x: m.step(x))), argnums=1)(other, X)
+    gone = weakref.ref(other), weakref.ref(other.w)
+    gc.collect()
+    del other
+    assert [ref() for ref in gone] == [None, None]

@@ -1,0 +1,103 @@
+"""The private names of frameworks that the adapters rely on: one clear failure when a version has changed them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform._core.cells import Cells
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    code = "import sys, statetransform; print([n for n in ('flax', 'brainstate', 'optax') if n in sys.modules])"
+    assert run(code) == "[]"
+
+
+def test_refs_have_the_methods_and_functions_that_are_replaced() -> None:
+    for name in ("__getitem__", "__setitem__", "addupdate", "at"):
+        assert name in vars(jax.Ref)
+    for name in ("get", "set", "swap", "addupdate", "freeze"):
+        assert callable(getattr(jax.ref, name))
+    assert type(jax.new_ref(jnp.zeros(2))) is jax.Ref
+    assert jax.Ref.__weakrefoffset__
+
+
+def test_reading_a_ref_copies() -> None:
+    ref = jax.new_ref(jnp.zeros(2))
+    before = ref[...]
+    ref[...] = jnp.ones(2)
+    assert before.tolist() == [0, 0]
+
+
+def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
+    bs = pytest.importorskip("brainstate")
+    st.states([bs.State(0.0)])
+    assert isinstance(vars(bs.State)["_value"], Cells)
+    state = bs.State(1.0)
+    assert vars(state)["_value"] == 1.0
+    context = bs._state.TRACE_CONTEXT
+    assert context.state_stack == []
+    with bs._state.StateTraceStack() as stack:
+        assert context.state_stack == [stack]
+        state.value = 2.0
+    assert [s is state for s in stack.states] == [True]
+    assert next(iter(inspect.signature(bs.State._check_tracer_write_outside_trace).parameters)) == "self"
+    assert {"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"} <= set(vars(state))
+
+
+def test_an_unknown_brainstate_is_refused_by_name() -> None:
+    pytest.importorskip("brainstate")
+    code = (
+        "import brainstate, statetransform as st\n"
+        "del brainstate.State._check_tracer_write_outside_trace\n"
+        "try: st.transform.jit(lambda: None)()\n"
+        "except st.StateTransformError as error: print(error)\n"
+    )
+    assert "brainstate" in run(code) and "statetransform knows" in run(code)
+
+
+def test_a_framework_that_is_imported_later_is_taken_from_then_on() -> None:
+    pytest.importorskip("brainstate")
+    code = (
+        "import statetransform as st\n"
+        "st.transform.jit(lambda: 1)()\n"
+        "import brainstate\n"
+        "n = brainstate.State(1.0)\n"
+        "add = st.transform.jit(lambda: setattr(n, 'value', n.value + 1))\n"
+        "add(); add(); print(float(n.value))\n"
+    )
+    assert run(code) == "3.0"
+
+
+def test_nnx_keeps_values_where_the_adapter_looks() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    tracers = pytest.importorskip("flax.nnx.tracers")
+    st.states([nnx.Param(jnp.zeros(2))])
+    assert isinstance(vars(nnx.Variable)["_raw_value"], Cells)
+    assert nnx.Variable.__slots__ == ("_raw_value", "_trace_state", "_var_metadata")
+    assert not nnx.Variable.__weakrefoffset__  # else the values could stay where they are
+    assert tracers.TraceState.__slots__ == ["_jax_trace"]
+    assert tracers.TraceState().is_valid()
+
+
+def test_an_unknown_flax_is_refused_by_name() -> None:
+    pytest.importorskip("flax.nnx")
+    code = (
+        "from flax import nnx; import statetransform as st\n"
+        "from flax.nnx import tracers; tracers.TraceState.__slots__ = []\n"
+        "try: st.transform.jit(lambda: None)()\n"
+        "except st.StateTransformError as error: print(error)\n"
+    )
+    assert "flax" in run(code) and "statetransform knows" in run(code)
