@@ -260,13 +260,13 @@ def read(state: State) -> Any:
     """A state's value as the running function sees it."""
     frame = stack.frame
     if frame is not None:
-        if not frame.is_fresh and frame.is_below_raw():
+        if not frame.is_fresh and not state._is_foreign and frame.is_below_raw():
             raise ReadInRawTransform
         return frame.read(state)
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)
-    if not is_top_level() and not state._static and staging_trace() is not None:
+    if not is_top_level() and not (state._static or state._is_foreign) and staging_trace() is not None:
         _warn_of_stale(state)
     return value
 
