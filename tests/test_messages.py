@@ -160,7 +160,7 @@ def test_a_rule_that_writes_other_states(u: State) -> None:
         (lambda u: transform.checkpoint(lambda x, n: x, static_argnums=1)(1.0, [2]), TypeError, ["hashable"]),
         (lambda u: transform.checkpoint(lambda x: x, concrete=True), NotImplementedError,
          ["`static_argnums`", r"`jax\.ensure_compile_time_eval\(\)`"]),
-        (lambda u: transform.checkpoint(lambda r: r[...])(jax.new_ref(1.0)), TypeError,
+        (lambda u: jax.jit(lambda: transform.checkpoint(lambda r: r[...])(jax.new_ref(1.0)))(), TypeError,
          [r"is a `jax\.Ref`", "repeat the writes", "`State`"]),
         (lambda u: transform.checkpoint(lambda x: x, policy="dots_savable"), TypeError,
          ["a policy is a function, not the text 'dots_savable'", "policies.dots_saveable"]),
