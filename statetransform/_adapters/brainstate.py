@@ -13,6 +13,8 @@ What is private of brainstate here, and why:
   restored.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import contextlib

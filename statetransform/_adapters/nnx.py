@@ -9,6 +9,8 @@ What is private of flax here, and why:
 * `Variable.hijax`: such a variable is a JAX value of a kind that no frame can carry, and is refused.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import functools

@@ -414,7 +414,7 @@ class Recorder:
 
     def _object(self, register: int, value: Any) -> tuple[str, Any]:
         self._listen_to(register, value)
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, tuple | list):
             for i, child in enumerate(value):
                 self._reach(register, "item" if isinstance(value, tuple) else "nth", i, child)
