@@ -135,7 +135,8 @@ class Frame:
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
-        self.depth, self.under = 0, {}  # for transforms of another framework, see its adapter
+        self.depth: int = 0  # for transforms of another framework, see its adapter
+        self.under: dict[Any, Any] = {}
         self._here: Any = None
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None

@@ -262,7 +262,7 @@ class Recorder:
             return self._mapping(register, value)
         if kind in _SETS:
             return self._set(register, value)
-        if kind is types.FunctionType:
+        if isinstance(value, types.FunctionType):
             return self._function(register, value)
         if kind is types.MethodType:
             self._reach(register, "attr", "__func__", value.__func__)
