@@ -267,9 +267,15 @@ def read(state: State) -> Any:
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)
-    if not is_top_level() and not (state._static or state._is_foreign) and staging_trace() is not None:
-        _warn_of_stale(state)
     return value
+
+
+def look_at(state: State) -> Any:
+    """Like `read`, for the user's own code, which is told where the value becomes a constant of a raw transform."""
+    is_alone = stack.frame is None and not is_top_level() and not (state._static or state._is_foreign)
+    if is_alone and staging_trace() is not None:
+        _warn_of_stale(state)
+    return read(state)
 
 
 _warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()

@@ -43,7 +43,9 @@ def is_users_class(cls: type) -> bool:
     if not cls.__flags__ & _HEAP_TYPE:
         return False
     module = cls.__module__
-    return not isinstance(module, str) or module == "builtins" or not _is_library_module(module)
+    if not isinstance(module, str) or module == "builtins" or not _is_library_module(module):
+        return True
+    return module.partition(".")[0] == _PACKAGE and not is_ours(cls)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -76,7 +78,10 @@ def is_users_module(module: types.ModuleType) -> bool:
 def is_ours(cls: type) -> bool:
     """Whether a class is of this package."""
     module: Any = cls.__module__
-    return isinstance(module, str) and module.partition(".")[0] == _PACKAGE
+    if not isinstance(module, str) or module.partition(".")[0] != _PACKAGE:
+        return False
+    # A class of an example in one of our docstrings names the module, too.
+    return hasattr(sys.modules.get(module), cls.__qualname__.partition(".")[0])
 
 
 def is_open_class(cls: type) -> bool:
@@ -90,6 +95,8 @@ def is_open_class(cls: type) -> bool:
     if not isinstance(module, str) or module == "builtins":
         return True
     top = module.partition(".")[0]
+    if top == _PACKAGE:
+        return not is_ours(cls)
     return top not in _CLOSED and (top == "__main__" or top not in sys.stdlib_module_names)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from .errors import StateTraceError, describe
-from .frame import UNSET, peek, read, stack, user_site
+from .frame import UNSET, look_at, peek, read, stack, user_site
 from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level, typeof
 from .not_arrays import NotAnArray
@@ -119,7 +119,7 @@ class State(NotAnArray, Generic[T]):
     @property
     def value(self) -> T:
         """The whole value; inside a transform, the one that the running function sees."""
-        return read(self)
+        return look_at(self)
 
     @value.setter
     def value(self, value: T) -> None:
@@ -152,11 +152,11 @@ class State(NotAnArray, Generic[T]):
         return MappingProxyType(self._metadata)
 
     def __getitem__(self, index: Any) -> Any:
-        value = read(self)
+        value = look_at(self)
         return value if index is Ellipsis else value[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(read(self))  # Python would read by index until that fails, and JAX's indexing never does
+        return iter(look_at(self))  # Python would read by index until that fails, and JAX's indexing never does
 
     def __setitem__(self, index: Any, value: Any) -> None:
         held = read(self)

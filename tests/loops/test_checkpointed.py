@@ -283,9 +283,13 @@ def test_a_long_loop() -> None:
     ("checkpoint", "error", "text"),
     [
         (-1, ValueError, "scan: the number of stored carries must be 0 or more, not -1"),
-        (True, TypeError, "not True of type bool"),
-        (True, TypeError, 'Write how many may be stored, checkpoint=20 for example, or "step" for all of them.'),
-        (jax.checkpoint_policies.dots_saveable, TypeError, "`transform.checkpoint(body, policy=...)`"),
+        (True, TypeError, "checkpoint=True does not say which carries are stored"),
+        (True, TypeError, 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log".'),
+        (
+            jax.checkpoint_policies.dots_saveable,
+            TypeError,
+            "`scan(transform.checkpoint(body, policy=...), ...)`",
+        ),
         (1.5, TypeError, 'must be an integer, "sqrt" or "log", not 1.5 of type float'),
         ("all", ValueError, "checkpoint='all' is not known. Write a number of carries"),
     ],
