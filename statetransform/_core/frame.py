@@ -56,6 +56,8 @@ class _Stack(threading.local):
 
 
 stack = _Stack()
+#: As long as the number of frames that are open in any thread: a look at it is all that a compiled call can afford.
+active: list[None] = []
 
 
 def user_frame() -> types.FrameType:
@@ -147,6 +149,7 @@ class Frame:
             activate()
         self.parent = stack.frame
         stack.frame = self
+        active.append(None)
         for note in on_entering:
             note(self)
         self.runs_here()
@@ -159,6 +162,7 @@ class Frame:
         tb: TracebackType | None,
     ) -> None:
         stack.frame = self.parent
+        active.pop()
         self._here = self._stage = self.outer = None
         if self._renewed is not None:
             self._renewed.close()

@@ -26,6 +26,7 @@ from .structure import MISSING, Edge, Recorder, identity, instance_attribute, is
 
 _GENERATE_AFTER = 400  # interpreted matches
 _GENERATE_AT_MOST = 20_000  # edges
+_TOGETHER = 4  # states: from here on their tokens are compared with those of the last call
 _ABSENCE = ("absent", "nowhere", "unset")
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
@@ -425,13 +426,19 @@ class Writer:
         self._asked: set[str] = set()  # for what the weak references lead to
         self._class_of: dict[str, str] = {}
         self._failure = failure
+        self._unpacked = _unpacked(structure)
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
         self._used = used.union(structure.states, *structure.distinct)
+        states = {edge.register: edge for edge in structure.edges if edge.what == "state"}
+        at_once = len(states) >= _TOGETHER
         for edge in structure.edges:
-            self._edge(edge, roots)
+            self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge, roots)
         for group in structure.distinct:
-            self._distinct(group, structure)
+            if not at_once or group[0] not in states:
+                self._distinct(group, group[0] in states)
+        if at_once:
+            self._states(states)
 
     def constant(self, value: Any) -> str:
         """A name for an object in the function."""
@@ -449,9 +456,9 @@ class Writer:
         """Leaves if a condition holds."""
         self.lines.append(f"if {condition}: {self._failure}")
 
-    def compile(self, parameters: str, *lines: str) -> Callable[..., Any]:
-        """The function: the walk, and what follows it."""
-        body = "\n ".join([*self.lines, *lines])
+    def compile(self, parameters: str, lines: Sequence[str]) -> Callable[..., Any]:
+        """The function of these lines."""
+        body = "\n ".join(lines)
         exec(compile(f"def walk({parameters}):\n {body}\n", "<structure>", "exec"), self.names)
         return self.names.pop("walk")
 
@@ -467,20 +474,33 @@ class Writer:
         if what == "unset":
             self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
             return
-        value = self._expression(above, how, key, roots)
+        is_known = parent in self._unpacked and how == "item"
+        value = self._unpacked[parent][key] if is_known else self._expression(above, how, key, roots)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif what == "plain":
-            if register >= 0:
+            if register >= 0 and not is_known:
                 self.lines.append(f"r{register} = {value}")
                 value = f"r{register}"
             self._plain(value, argument)
         else:
-            name = f"r{register}"
-            if register in self._used or what not in ("is",):
-                self.lines.append(f"{name} = {value}")
-                value = name
+            if not is_known and (register in self._used or what != "is"):
+                self.lines.append(f"r{register} = {value}")
+                value = f"r{register}"
             self._condition(value, what, argument)
+            if register in self._unpacked:
+                self.lines.append(f"{''.join(f'{name}, ' for name in self._unpacked[register])}= {value}")
+
+    def _states(self, states: dict[int, Edge]) -> None:
+        """Classes, and that no two are one. A token belongs to one state: for those of the last call all is known."""
+        lines, self.lines = self.lines, []
+        for register, edge in states.items():
+            self._condition(f"r{register}", "state", edge.argument)
+        self._distinct(tuple(states), are_states=True)
+        self.names["seen"] = [None]
+        lines.append(f"tokens = [{', '.join(f'r{register}._token' for register in states)}]")
+        lines.append("if tokens != seen[0]:")
+        self.lines = [*lines, *[f" {line}" for line in self.lines], " seen[0] = tokens"]
 
     def _expression(self, above: str, how: str, key: Any, roots: Sequence[str]) -> str:
         if how == "root":
@@ -523,13 +543,18 @@ class Writer:
             self.leave_if(f"type({value}) is not {cls}{length}")
             self._class_of[value] = cls
         elif what == "sequence":
-            self.leave_if(f"type({value}) is not {self.constant(argument[0])} or len({value}) != {argument[1]}")
+            # Unpacking looks at the length, too.
+            length = "" if int(value[1:]) in self._unpacked else f" or len({value}) != {argument[1]}"
+            self.leave_if(f"type({value}) is not {self.constant(argument[0])}{length}")
+        elif what == "":
+            pass
         elif what == "code":
             # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
             code = self.constant(argument())
             self.leave_if(f"type({value}) is not FunctionType or {value}.__code__ is not {code}")
         elif what == "is":
-            self.leave_if(f"{value} is not {self._class(argument)} or {value} is None")
+            if value != (expected := self._class(argument)):  # the class of an object has been looked at
+                self.leave_if(f"{value} is not {expected} or {value} is None")
         elif what == "type":
             self.leave_if(f"type({value}) is not {self._class(argument)}")
         else:
@@ -545,20 +570,35 @@ class Writer:
             self.lines.append(f"{name}_now = {name}()")
         return f"{name}_now"
 
-    def _distinct(self, group: tuple[int, ...], structure: Structure) -> None:
+    def _distinct(self, group: tuple[int, ...], are_states: bool) -> None:
         names = [f"r{i}" for i in group]
         if len(names) == 2:
             self.leave_if(f"{names[0]} is {names[1]}")
-        elif group[0] in {edge.register for edge in structure.edges if edge.what == "state"}:
+        elif are_states:
             self.leave_if(f"len({{{', '.join(names)}}}) != {len(names)}")  # states are hashed by identity
         else:
             self.leave_if(f"len({{*map(identity, ({', '.join(names)}))}}) != {len(names)}")
 
 
+def _unpacked(structure: Structure) -> dict[int, list[str]]:
+    """For each sequence all of whose items are looked at, by register, the names that its items get."""
+    items: dict[int, dict[int, str]] = {}
+    for edge in structure.edges:
+        if edge.how == "item" and type(edge.key) is int:
+            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{edge.key}"
+            items.setdefault(edge.parent, {})[edge.key] = name
+    return {
+        edge.register: [found[i] for i in range(edge.argument[1])]
+        for edge in structure.edges
+        if edge.what == "sequence" and len(found := items.get(edge.register, {})) == edge.argument[1] > 0
+    }
+
+
 def _generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:
     roots = [f"roots[{i}]" for i in range(1 + max((e.key for e in structure.edges if e.how == "root"), default=0))]
     writer = Writer(structure, roots)
-    walk = writer.compile("roots", f"return [{', '.join(f'r{i}' for i in structure.states)}]")
+    found = f"return [{', '.join(f'r{i}' for i in structure.states)}]"
+    walk = writer.compile("roots", [*writer.lines, found])
 
     def match(roots: Sequence[Any]) -> list[State] | None:
         try:

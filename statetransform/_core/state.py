@@ -70,8 +70,20 @@ class State(NotAnArray, Generic[T]):
     _is_foreign = False  # whether it stands for a cell of another framework
     _may_refuse = False  # whether storing a value may fail
 
+    @property
+    def __class__(self) -> type:
+        return type(self)
+
+    @__class__.setter
+    def __class__(self, cls: type) -> None:
+        # Whoever knows a state knows its class: traces are found by it.
+        raise TypeError(
+            f"{describe(self)} is a {type(self).__name__} and cannot become a {cls.__name__}: the class of a state is "
+            "fixed. Make a new one and put it in its place."
+        )
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+        super(State, cls).__init_subclass__(**kwargs)  # not the short form, which looks for `__class__`
         for name in ("__eq__", "__hash__"):
             if getattr(cls, name) is not getattr(object, name):
                 raise TypeError(

@@ -55,43 +55,53 @@ class Values(Mapping["State", Any]):
       20.0
     """
 
-    __slots__ = ("_items",)
-    _items: dict[Token[State], Any]
+    __slots__ = ("_children", "_places", "_tokens")
+    _tokens: tuple[Token[State], ...]
+    _children: tuple[Any, ...]
+    _places: dict[Token[State], int] | None  # made at the first look-up: most are only passed on by JAX
 
     def __init__(self, values: Mapping[State, Any] | None = None) -> None:
         pairs = [(state._token, value) for state, value in (values or {}).items()]
-        self._items = dict(sorted(pairs, key=lambda pair: pair[0].serial))
+        pairs.sort(key=lambda pair: pair[0].serial)
+        self._tokens = tuple([token for token, _ in pairs])
+        self._children = tuple([value for _, value in pairs])
+        self._places = None
 
     def __getitem__(self, state: State) -> Any:
-        token = getattr(state, "_token", None)
-        if token is None or token not in self._items:
+        if self._places is None:
+            self._places = {token: i for i, token in enumerate(self._tokens)}
+        place = self._places.get(getattr(state, "_token", None))  # type: ignore[arg-type]
+        if place is None:
             raise KeyError(state)
-        return self._items[token]
+        return self._children[place]
 
     def __iter__(self) -> Iterator[State]:
-        for token in self._items:
+        for token in self._tokens:
             state = token.get()
             if state is not None:
                 yield state
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._tokens)
 
     def __repr__(self) -> str:
         return f"Values({dict(self.items())!r})"
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Token[State], ...]]:
         """Children are the values, in the order in which the states were made."""
-        keyed = [(jax.tree_util.DictKey(token.get()), value) for token, value in self._items.items()]
-        return keyed, tuple(self._items)
+        keyed = [
+            (jax.tree_util.DictKey(token.get()), value)
+            for token, value in zip(self._tokens, self._children, strict=True)
+        ]
+        return keyed, self._tokens
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Token[State], ...]]:
         """The same without keys."""
-        return tuple(self._items.values()), tuple(self._items)
+        return self._children, self._tokens
 
     @classmethod
     def tree_unflatten(cls, aux: tuple[Token[State], ...], children: Any) -> Values:
         """Rebuilds a mapping; `children` may be anything that JAX puts in the place of values."""
         values = object.__new__(cls)
-        values._items = dict(zip(aux, children, strict=True))
+        values._tokens, values._children, values._places = aux, tuple(children), None
         return values

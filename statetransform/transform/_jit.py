@@ -10,7 +10,7 @@ fit goes the slow way: find a record or trace, keep it, call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -18,39 +18,49 @@ import jax
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.errors import refuse_asynchronous
 from .._core.find import selects
-from .._core.frame import refuse_tracers, stack
-from .._core.jaxcompat import is_jit_disabled, is_top_level
+from .._core.frame import active, stack
+from .._core.jaxcompat import is_jit_disabled
 from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.room import with_room
 from .._core.stage import Record, TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
+from ._entry import OTHER, Entry, no_entry
 from ._programs import Disabled, Program, Untraced
 
 _NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
 
 
 class Store:
-    """The programs of a function with the same options, the one used last first, and its traces."""
+    """The programs of a function with the same options, the one used last first, and its traces.
+
+    Attributes:
+      programs: what was compiled.
+      enter: the way in of the first one.
+    """
 
     _BOUND = 64
 
     def __init__(self) -> None:
         self.traces = TraceCache()
-        self.programs: tuple[Program, ...] = ()
+        self.arrange(())
+
+    def arrange(self, programs: Sequence[Program]) -> None:
+        """Sets the programs; those not used for longest go when there are too many."""
+        self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
+        self.enter: Entry = (self.programs[0].enter if self.programs else None) or no_entry
 
     def use(self, program: Program) -> None:
-        """Puts a program in front; the one not used for longest goes when there are too many."""
-        others = [other for other in self.programs if other is not program]
-        self.programs = (program, *others)[: self._BOUND]
+        """Puts a program in front."""
+        self.arrange([program, *[other for other in self.programs if other is not program]])
 
     def drop(self, program: Program) -> None:
         """Forgets a program."""
-        self.programs = tuple(other for other in self.programs if other is not program)
+        self.arrange([other for other in self.programs if other is not program])
 
     def clear(self) -> None:
         """Forgets everything."""
-        self.programs = ()
+        self.arrange(())
         self.traces.clear()
 
 
@@ -133,79 +143,52 @@ class Jitted(Transformed):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._owners or self._is_method or self._takes_cls:
             return super().__call__(*args, **kwargs)
+        if not active:
+            out = self._store.enter(self, self._instance, args, kwargs)
+            if out is not OTHER:
+                return out
         return self._call(NO_SELF, args, kwargs)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not active:
+            out = self._store.enter(self, obj, args, kwargs)
+            if out is not OTHER:
+                return out
         return self._call(obj, args, kwargs)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if stack.frame is not None:
-            return self._call_slowly(obj, args, kwargs)
-        if obj is NO_SELF:
-            obj = self._instance
-        programs = self._store.programs
-        for program in programs:
-            if enter := program.enter:
-                try:
-                    found = enter(self._fun, obj, args, kwargs)
-                except Exception:  # whatever fails on the way, in user code too, says that the structure is another
-                    continue
-                if found is not None:
-                    break
-        else:
-            return self._call_slowly(obj, args, kwargs)
-        if program is not programs[0]:
-            self._store.use(program)
-        try:
-            # Passing on `*args` costs twice what a plain call does, and most calls have one argument.
-            if program.is_simple:
-                values, targets, arg = found
-                out, written = program.jitted(values, arg)
-            else:
-                targets, out, written = _call_with(program, found)
-        except Exception as error:
-            # Not the user's error: new types, or an object where there was an array.
-            is_other = isinstance(error, Untraced | Disabled)
-            if not (is_other or (isinstance(error, TypeError) and hide((args, kwargs))[1])):
-                if program.donates:
-                    _, roots, _ = self._roots(obj, args, kwargs)
-                    program.explain(error, program.match(roots) or ())
-                raise
-            targets, out, written = None, None, ()
-        if targets is None:
-            return self._call_slowly(obj, args, kwargs)
-        if type(written) is not list or len(written) != len(targets):
-            return self._finish(program, obj, args, kwargs, (out, written))
-        array_type = program.array_type
-        if len(written) == 1 and type(value := written[0]) is array_type:
-            targets[0]._value = value
-            return out
-        # One look at the trace context costs as much as looking at eight values.
-        for value in written if len(written) <= 8 else (None,):
-            if type(value) is not array_type:
-                if not is_top_level():
-                    refuse_tracers(zip(targets, written, strict=True))
-                break
-        for state, value in zip(targets, written):  # noqa: B905 - as long by construction
-            state._value = value
-        return out
+        """A call that is not for the program used last, or stands within a transform."""
+        if stack.frame is None:
+            instance = self._instance if obj is NO_SELF else obj
+            for program in self._store.programs:
+                if program.enter is not None and (out := program.enter(self, instance, args, kwargs)) is not OTHER:
+                    self._store.use(program)
+                    return out
+        if is_jit_disabled():
+            return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
+        program, states, results, objects_at = self.run("__call__", obj, args, kwargs)
+        return program.finish(states, results, objects_at)
+
+    def _failed(self, program: Program, error: Exception, obj: Any, args: Any, kwargs: Any) -> Any:
+        """After an error in a program: OTHER when it is not the user's, but says that another program has to run."""
+        # New types, or an object where there was an array.
+        if isinstance(error, Untraced | Disabled) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
+            return OTHER
+        if program.donates:
+            _, roots, _ = self._roots(obj, args, kwargs)
+            program.explain(error, program.match(roots) or ())
+        raise error
 
     def _roots(self, obj: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], Any]:
         args, kwargs, objects = self.hidden(obj, args, kwargs)
         return args, (self._fun, *objects), kwargs
 
     def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        """After a program gave more than ordinary values of written states."""
         _, roots, _ = self._roots(obj, args, kwargs)
         states = program.match(roots)
         assert states is not None
         return program.finish(states, results, lambda record: record.objects_at(roots))
-
-    def _call_slowly(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that looks at its arguments first."""
-        if is_jit_disabled():
-            return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
-        program, states, results, objects_at = self.run("__call__", obj, args, kwargs)
-        return program.finish(states, results, objects_at)
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
@@ -226,7 +209,9 @@ class Jitted(Transformed):
                 results = self._run(program, method, states, args, kwargs, None)
             except Untraced:
                 break
-            self._settle(program, has_self, args, kwargs)
+            if stack.frame is None:  # else there is no use for it
+                program.settle(args, kwargs)
+            self._store.use(program)
             return program, states, results, lambda record: record.objects_at(roots)
         call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
         for program, states in fitting:
@@ -264,16 +249,6 @@ class Jitted(Transformed):
             sharding_of=self._sharding_of,
         )
 
-    def _settle(self, program: Program, has_self: bool, args: Any, kwargs: Any) -> None:
-        """After a call that went the slow way once more: the way in is written down when that pays."""
-        self._store.use(program)
-        if stack.frame is not None:  # which has no use for it
-            return
-        program.uses += 1
-        structure = program.structure
-        if program.enter is None and structure is not None and program.uses >= max(2, len(structure.edges) // 10):
-            program.generate(has_self, args, kwargs)
-
     def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces for these arguments and the states' present types; as the method of :func:`jax.jit`."""
         return self._ahead_of_time("trace", instance, args, kwargs)
@@ -292,24 +267,6 @@ class Jitted(Transformed):
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
-
-
-def _call_with(program: Program, found: Any) -> tuple[Any, Any, Any]:
-    """A call with donated states, several arguments or keywords: the written states, the output and their values."""
-    donates, is_single, has_keywords = program.shape
-    if is_single and donates:
-        donated, values, targets, arg = found
-        out, written = program.jitted(donated, values, arg)
-    elif donates:
-        donated, values, targets, rest, *keywords = found
-        out, written = program.jitted(donated, values, *rest, **(keywords[0] if has_keywords else {}))
-    elif has_keywords:
-        values, targets, rest, keywords = found
-        out, written = program.jitted(values, *rest, **keywords)
-    else:
-        values, targets, rest = found
-        out, written = program.jitted(values, *rest)
-    return targets, out, written
 
 
 def _forget(store: Store, program: Program, record: Record) -> None:

@@ -15,17 +15,16 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, read, stack
-from .._core.jaxcompat import Tracer, concrete_array, is_jit_disabled
-from .._core.match import Structure, Writer
+from .._core.jaxcompat import Tracer, is_jit_disabled
+from .._core.match import Structure
 from .._core.stage import Call, Record
 from .._core.state import State
 from .._core.structure import same_plain
+from ._entry import Entry, entry, is_dropped
 
 _numbers = itertools.count()
-_UNROLL_AT_MOST = 20_000  # edges
 
 
 class Untraced(Exception):
@@ -66,10 +65,8 @@ class Program:
       donated, passed: positions of the states whose values go in.
       statics: positions of static states with their values.
       targets: positions of the states written, in the plainest output.
-      is_simple: whether a call through it has the passed values and one argument.
-      array_type: the class of what comes out of a compiled program; known with `enter`.
-      enter: the generated way in, see `generate`; None before that, False where there can be none.
-      uses: how often the slow path took it.
+      enter: the generated way in; None before there is one.
+      uses: how often the slow path took it; `settle` counts.
     """
 
     def __init__(
@@ -93,12 +90,10 @@ class Program:
         self.passed: tuple[int, ...] = tuple(i for i in reads if i not in written)
         self.statics = record.statics
         self.targets: tuple[int, ...] | None = None
-        self.enter: Any = None
-        self.is_simple = False
-        self.array_type: type | None = None
+        self.enter: Entry | None = None
         self.uses = 0
         self.donates = donates
-        self._has_self, self._has_instance, self._keeps_places = has_self, has_instance, keeps_places
+        self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
         self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
@@ -172,7 +167,7 @@ class Program:
         if extra:
             structure = structure.with_states(extra, roots)
         self.structure = structure
-        self.enter = None if self.enter is not False else False
+        self.enter, self.uses = None, 0
         return [*states, *extra]
 
     def places_of(self, call: Call, states: list[State]) -> tuple[int, ...]:
@@ -189,9 +184,9 @@ class Program:
             donated = jax.tree.map(_copy, donated)
         if self._has_instance:
             passed = (passed, instance)
-        if not self._keeps_places:
-            args = [arg for arg in args if not _is_dropped(arg)]
-            kwargs = {key: arg for key, arg in kwargs.items() if not _is_dropped(arg)}
+        if not self.keeps_places:
+            args = [arg for arg in args if not is_dropped(arg)]
+            kwargs = {key: arg for key, arg in kwargs.items() if not is_dropped(arg)}
         leading = (donated, passed) if self.donates else (passed,)
         before = _pending.program, _pending.record, _pending.places, _pending.states
         if call is None:
@@ -203,6 +198,17 @@ class Program:
             return getattr(self.jitted, method)(*leading, *args, **kwargs)
         finally:
             _pending.program, _pending.record, _pending.places, _pending.states = before
+
+    def settle(self, args: Any, kwargs: Any) -> None:
+        """After a call that went the slow way once more: writes the way in down when that pays.
+
+        Args:
+          args, kwargs: the hidden arguments of that call.
+        """
+        self.uses += 1
+        pays = self.structure is not None and self.uses == max(2, len(self.structure.edges) // 10)
+        if pays and not self._has_instance:
+            self.enter = entry(self, self._has_self, args, kwargs)
 
     def explain(self, error: Exception, states: Sequence[State]) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
@@ -231,113 +237,11 @@ class Program:
         call = Call(record, [states[i] for i in places], [], [], objects_at(record) if record.has_nodes else [])
         return call.finish(out, written, born)
 
-    def generate(self, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Writes the way in: `enter(fun, obj, args, kwargs)` gives what the call needs, or None for another structure.
-
-        That is: `(donated values, passed values, targets, arguments, keyword arguments)`, the first only where
-        states are donated, the last only where there are some, and a single argument without a tuple around it.
-
-        Args:
-          has_self: whether the first of `args` is an instance.
-          args, kwargs: hidden arguments of one call.
-        """
-        self.enter = False
-        structure = self.structure
-        if structure is None or self._has_instance or structure.may_refuse() or len(structure.edges) > _UNROLL_AT_MOST:
-            return
-        lines, rest, rest_kw = _Lines(), [], []
-        roots = ["fun"]
-        if has_self:
-            roots.append("obj")
-            args = args[1:]
-        else:
-            lines.append("if obj is not NO_SELF: return None")
-        lines.append(f"if len(args) != {len(args)}: return None")
-        lines.append(f"if len(kwargs) != {len(kwargs)}: return None" if kwargs else "if kwargs: return None")
-        for i, arg in enumerate(args):
-            text = lines.argument(f"args[{i}]", arg, roots)
-            if text is None:
-                return
-            if self._keeps_places or not _is_dropped(arg):
-                rest.append(text)
-        for key in sorted(kwargs):
-            text = lines.argument(f"kwargs[{key!r}]", kwargs[key], roots)
-            if text is None:
-                return
-            if self._keeps_places or not _is_dropped(kwargs[key]):
-                rest_kw.append(f"{key!r}: {text}")
-        writer = Writer(structure, roots)
-        writer.lines[:0] = lines
-        writer.names.update(lines.names, NO_SELF=NO_SELF)
-        register = structure.states
-        for i, value in self.statics:
-            name = writer.constant(value)
-            writer.lines.append(f"x = r{register[i]}._value")
-            writer.leave_if(f"x is not {name} and not same_plain(x, {name})")
-        values = lambda places: f"[{', '.join(f'r{register[i]}._value' for i in places)}]"
-        parts = [values(self.donated)] if self.donates else []
-        parts.append(values(self.passed))
-        parts.append(f"({''.join(f'r{register[i]}, ' for i in self.targets or ())})")
-        is_single = len(rest) == 1 and not rest_kw
-        parts.append(rest[0] if is_single else f"({''.join(f'{text}, ' for text in rest)})")
-        if rest_kw:
-            parts.append(f"{{{', '.join(rest_kw)}}}")
-        self.shape = self.donates, is_single, bool(rest_kw)
-        self.is_simple = self.shape == (False, True, False)
-        self.array_type = concrete_array()
-        self.enter = writer.compile("fun, obj, args, kwargs", f"return {', '.join(parts)}")
-
-
-class _Lines(list[str]):
-    """Lines that check the arguments of a call, and the names that they use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: dict[str, Any] = {"same_plain": same_plain}
-
-    def constant(self, value: Any) -> str:
-        """A name for an object."""
-        name = f"k{len(self.names)}"
-        self.names[name] = value
-        return name
-
-    def argument(self, given: str, hidden: Any, roots: list[str]) -> str | None:
-        """Checks one argument; gives the expression for what JAX is to get, None where it cannot be written down."""
-        if not any(map(is_hidden, jax.tree.leaves(hidden, is_leaf=is_hidden))):
-            return given
-        if is_reference(hidden):
-            roots.append(given)
-            return self.constant(hidden)
-        if isinstance(hidden, Static):
-            value = self.constant(hidden.value)
-            self.append(f"if {given} is not {value} and not same_plain({given}, {value}): return None")
-            return self.constant(hidden)
-        kind = type(hidden)
-        if kind not in (list, tuple, dict):
-            return None
-        self.append(f"if type({given}) is not {kind.__name__} or len({given}) != {len(hidden)}: return None")
-        if kind is dict:
-            if not all(type(key) in (str, int) for key in hidden):
-                return None
-            inner = {key: self.argument(f"{given}[{key!r}]", hidden[key], roots) for key in sorted(hidden)}
-            return None if None in inner.values() else f"{{{', '.join(f'{k!r}: {v}' for k, v in inner.items())}}}"
-        items = [self.argument(f"{given}[{i}]", child, roots) for i, child in enumerate(hidden)]
-        if None in items:
-            return None
-        text = "".join(f"{item}, " for item in items)
-        return f"[{text}]" if kind is list else f"({text})"
-
 
 def _with_sharding(leaf: Any, sharding: Any) -> Any:
     mesh = getattr(sharding, "mesh", None)
     is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
     return jax.sharding.reshard(leaf, sharding) if is_explicit else jax.lax.with_sharding_constraint(leaf, sharding)
-
-
-def _is_dropped(arg: Any) -> bool:
-    """Whether an argument has nothing for JAX: static values and objects only."""
-    leaves = jax.tree.leaves(arg, is_leaf=is_hidden)
-    return bool(leaves) and all(map(is_hidden, leaves))
 
 
 def _is_buffer(leaf: Any) -> bool:

@@ -1,0 +1,204 @@
+"""The way in of a program: one generated function for a call on a known signature.
+
+`entry` writes down what every such call has to do: unpack the arguments, follow the recorded paths from the function,
+the instance and the arguments to the states, check the structure on the way, call the compiled program with the states'
+values, and store what comes back. Nothing is interpreted and no pytree is walked in Python. The function gives `OTHER`
+when the call is none of its business, before anything has happened.
+
+For one state, one array and a closure it reads::
+
+    def walk(jitted, obj, args, kwargs):
+        try:
+            if obj is not NO_SELF: return OTHER
+            a0, = args
+            if kwargs: return OTHER
+            r0 = jitted._fun
+            if type(r0) is not FunctionType or r0.__code__ is not c7: return OTHER
+            r1 = r0.__closure__[0].cell_contents
+            if type(r1) is not State or r1._static is not False: return OTHER
+            passed = [r1._value]
+        except Exception:
+            return OTHER
+        try:
+            out, new = run(passed, a0)
+        except Exception as error:
+            return jitted._failed(program, error, obj, args, kwargs)
+        if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new))
+        n0, = new
+        if (type(n0) is not Array) and not is_top_level(): refuse_tracers(((r1, n0), ))
+        r1._value = n0
+        return out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from .._core.arguments import NO_SELF, Static, is_hidden, is_reference
+from .._core.frame import commit, refuse_tracers
+from .._core.jaxcompat import concrete_array, is_top_level
+from .._core.match import Writer
+from .._core.structure import same_plain
+
+if TYPE_CHECKING:
+    from ._programs import Program
+
+#: What the generated function gives when the structure or the arguments are others than the program's.
+OTHER: Any = object()
+Entry = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+_NAMES = {
+    "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
+    "commit": commit,
+}  # fmt: skip
+_EDGES_AT_MOST = 20_000
+_LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
+
+
+def no_entry(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The way in where none is written down."""
+    del jitted, obj, args, kwargs
+    return OTHER
+
+
+def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+    """Writes the way in of a program; None where there can be none.
+
+    Args:
+      program: what it calls.
+      has_self: whether the first of `args` is an instance.
+      args, kwargs: the hidden arguments of one call.
+    """
+    structure = program.structure
+    if structure is None or len(structure.edges) > _EDGES_AT_MOST:
+        return None
+    arguments = _Arguments(program.keeps_places)
+    if not arguments.unpack(has_self, args, kwargs):
+        return None
+    writer = Writer(structure, arguments.roots, failure="return OTHER")
+    writer.lines[:0] = arguments.lines
+    writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
+    register = [f"r{i}" for i in structure.states]
+    for i, value in program.statics:
+        name = writer.constant(value)
+        writer.lines.append(f"x = {register[i]}._value")
+        writer.leave_if(f"x is not {name} and not same_plain(x, {name})")
+    leading = {"donated": program.donated, "passed": program.passed} if program.donates else {"passed": program.passed}
+    for name, places in leading.items():
+        writer.lines.append(f"{name} = [{', '.join(f'{register[i]}._value' for i in places)}]")
+    call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
+    call.append(" return jitted._failed(program, error, obj, args, kwargs)")
+    targets = [register[i] for i in program.targets or ()]
+    store = _stores_in_turn(targets) if structure.may_refuse() else _stores(targets)
+    guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
+    # Whatever fails on the way, in the user's code too, says that the structure is another.
+    return writer.compile("jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
+
+
+def _stores(targets: list[str]) -> list[str]:
+    """The lines that store the new values, which nothing can interrupt."""
+    other = "return jitted._finish(program, obj, args, kwargs, (out, new))"
+    lines = [f"if type(new) is not list or len(new) != {len(targets)}: {other}"]
+    if not targets:
+        return lines
+    if len(targets) > _LOOKED_AT:
+        pairs = f"zip([{', '.join(targets)}], new)"
+        lines.append(f"if not is_top_level(): refuse_tracers({pairs})")
+        return [*lines, f"{', '.join(f'{target}._value' for target in targets)} = new"]
+    values = [f"n{i}" for i in range(len(targets))]
+    pairs = "".join(f"({target}, {value}), " for target, value in zip(targets, values, strict=True))
+    lines.append(f"{', '.join(values)}, = new")
+    is_other = " or ".join(f"type({value}) is not Array" for value in values)
+    lines.append(f"if ({is_other}) and not is_top_level(): refuse_tracers(({pairs}))")
+    return lines + [f"{target}._value = {value}" for target, value in zip(targets, values, strict=True)]
+
+
+def _stores_in_turn(targets: list[str]) -> list[str]:
+    """The same where a cell of another framework may refuse its value."""
+    lines = _stores(targets)[:1]
+    pairs = f"[*zip([{', '.join(targets)}], new)]"
+    lines += [f"pairs = {pairs}", "if not is_top_level(): refuse_tracers(pairs)", "commit(pairs)"]
+    return lines if targets else lines[:1]
+
+
+def is_dropped(arg: Any) -> bool:
+    """Whether an argument has nothing for JAX: static values and objects only."""
+    leaves = jax.tree.leaves(arg, is_leaf=is_hidden)
+    return bool(leaves) and all(map(is_hidden, leaves))
+
+
+class _Arguments:
+    """How the arguments of a call are unpacked and checked.
+
+    Args:
+      keeps_places: whether those that have nothing for JAX are passed on, too.
+
+    Attributes:
+      lines: the checks.
+      names: the names that these use.
+      roots: the expressions for the roots of the structure.
+      passed: the expressions for what JAX gets.
+    """
+
+    def __init__(self, keeps_places: bool) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"same_plain": same_plain}
+        self.roots: list[str] = ["jitted._fun"]
+        self.passed: list[str] = []
+        self._keeps_places = keeps_places
+
+    def unpack(self, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Writes the lines; False when one of the arguments cannot be written down."""
+        if has_self:
+            self.roots.append("obj")
+            args = args[1:]
+        else:
+            self.lines.append("if obj is not NO_SELF: return OTHER")
+        self.lines.append(f"{''.join(f'a{i}, ' for i in range(len(args)))}= args" if args else "if args: return OTHER")
+        self.lines.append(f"if len(kwargs) != {len(kwargs)}: return OTHER" if kwargs else "if kwargs: return OTHER")
+        for i, key in enumerate(sorted(kwargs)):
+            self.lines.append(f"k{i} = kwargs[{key!r}]")
+        given = [(f"a{i}", "", arg) for i, arg in enumerate(args)]
+        given += [(f"k{i}", f"{key}=", kwargs[key]) for i, key in enumerate(sorted(kwargs))]
+        if not all(key.isidentifier() for key in kwargs):
+            return False
+        for name, prefix, hidden in given:
+            text = self._argument(name, hidden)
+            if text is None:
+                return False
+            if self._keeps_places or not is_dropped(hidden):
+                self.passed.append(f"{prefix}{text}")
+        return True
+
+    def _constant(self, value: Any) -> str:
+        name = f"h{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _argument(self, given: str, hidden: Any) -> str | None:
+        """Checks one argument; gives the expression for what JAX is to get, None where it cannot be written down."""
+        if not any(map(is_hidden, jax.tree.leaves(hidden, is_leaf=is_hidden))):
+            return given
+        if is_reference(hidden):
+            self.roots.append(given)
+            return self._constant(hidden)
+        if isinstance(hidden, Static):
+            value = self._constant(hidden.value)
+            self.lines.append(f"if {given} is not {value} and not same_plain({given}, {value}): return OTHER")
+            return self._constant(hidden)
+        kind = type(hidden)
+        if kind not in (list, tuple, dict):
+            return None
+        self.lines.append(f"if type({given}) is not {kind.__name__} or len({given}) != {len(hidden)}: return OTHER")
+        if kind is dict:
+            if not all(type(key) in (str, int) for key in hidden):
+                return None
+            inner = {key: self._argument(f"{given}[{key!r}]", hidden[key]) for key in sorted(hidden)}
+            return None if None in inner.values() else f"{{{', '.join(f'{k!r}: {v}' for k, v in inner.items())}}}"
+        items = [self._argument(f"{given}[{i}]", child) for i, child in enumerate(hidden)]
+        if None in items:
+            return None
+        text = "".join(f"{item}, " for item in items)
+        return f"[{text}]" if kind is list else f"({text})"
