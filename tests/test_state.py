@@ -390,3 +390,18 @@ def test_every_kind_of_value_goes_through_a_transform_unchanged(value: Any) -> N
         for ours, given in zip(jax.tree.leaves(s.value), jax.tree.leaves(value), strict=True):
             assert jax.dtypes.result_type(ours) == jax.dtypes.result_type(given)
             assert jnp.array_equal(ours, given)
+
+
+def test_the_class_of_a_state_is_fixed() -> None:
+    """Traces are found by the classes of states, and who has seen a state does not look at its class again."""
+
+    class Heat(State):
+        """A kind with attributes."""
+
+    class Charge(State):
+        """Another, of the same layout."""
+
+    u = Heat(1.0, name="u")
+    with pytest.raises(TypeError, match="u .*is a Heat and cannot become a Charge.*Make a new one"):
+        u.__class__ = Charge
+    assert type(u) is u.__class__ is Heat

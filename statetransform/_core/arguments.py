@@ -20,8 +20,8 @@ import numpy as np
 
 from .foreign import is_cell, is_node, leaf_test
 from .library import is_ours, is_users_class, is_users_function
+from .plain import is_plain
 from .state import State
-from .structure import is_plain
 
 NO_SELF: Any = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)

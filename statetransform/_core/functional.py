@@ -11,8 +11,9 @@ from typing import Any
 from .arguments import StaticArguments, hide, reveal
 from .frame import read
 from .lift import Lift, Staged
-from .stage import Call, TraceCache
+from .record import Call
 from .state import State
+from .traces import TraceCache
 from .values import Values
 from .wrapper import decorate
 

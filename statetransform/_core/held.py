@@ -21,6 +21,8 @@ _AT_MOST = 10_000  # objects; what is farther away is not looked at
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
            types.BuiltinFunctionType, jax.Array)  # fmt: skip
 
+_NO_CALLABLES = frozenset({str, bytes, int, float, complex, bool, type(None)})
+
 
 def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
     """The objects that a jaxpr's callbacks and rules lead to, and whether it is a rule that leads there.
@@ -29,7 +31,7 @@ def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, 
       jaxpr: the jaxpr.
       stops_at: the objects that are looked for, behind which the search does not go on.
     """
-    found = list(_callables(jaxpr))
+    found = list(_callables(jaxpr, set()))
     for is_rule in (False, True):
         for obj in _reached([fun for fun, is_of_rule in found if is_of_rule is is_rule], stops_at):
             yield obj, is_rule
@@ -48,14 +50,21 @@ def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[An
             pending.extend(_referents(obj))
 
 
-def _callables(jaxpr: Any) -> Iterator[tuple[Any, bool]]:
-    """The parameters of equations that are functions, and whether these are rules."""
+def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, bool]]:
+    """The parameters of equations that are functions, and whether these are rules; of equal layers only once."""
     for eqn in opened(jaxpr).eqns:
         is_rule = "custom" in eqn.primitive.name
         for value in eqn.params.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
+            kind = type(value)
+            if kind in _NO_CALLABLES:
+                continue
+            for item in value if kind is tuple or kind is list else (value,):
+                key = id(item), is_rule  # all of them live as long as the jaxpr
+                if key in seen:
+                    continue
+                seen.add(key)
                 if is_jaxpr(item):
-                    yield from _callables(item)
+                    yield from _callables(item, seen)
                 elif callable(item) or hasattr(item, "call_wrapped"):
                     yield item, is_rule
 

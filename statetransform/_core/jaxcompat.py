@@ -432,6 +432,34 @@ def run(jaxpr: Any, *args: Any) -> list[Any]:
     return eval_jaxpr(opened(jaxpr), consts_of(jaxpr), *args)
 
 
+def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """Like `eval_jaxpr`, where a trace that stages takes in a jaxpr that another one has made.
+
+    `eval_jaxpr` asks each primitive anew what comes out, a third of what tracing a large program costs. Here the
+    equations are added as they are, as JAX itself does where it inlines a `jit`, but each keeps its source.
+    Equations with effects, and whatever runs in a trace that takes none or within a name scope, are bound.
+    """
+    with take_current_trace() as trace:
+        takes_equations = hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer")
+        if not takes_equations or str(source_info_util.current_name_stack()) or any(e.effects for e in jaxpr.eqns):
+            trace = None
+    return eval_jaxpr(jaxpr, consts, *args) if trace is None else _spliced(trace, jaxpr, consts, args)
+
+
+def _spliced(trace: Any, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    known: dict[Any, Any] = {}
+    source = source_info_util.current()
+    given = lambda value: trace.to_jaxpr_tracer(value, source)
+    tracer = lambda atom: given(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+    known.update(zip((*jaxpr.constvars, *jaxpr.invars), map(given, (*consts, *args)), strict=True))
+    for eqn in jaxpr.eqns:
+        avals = [var.aval for var in eqn.outvars]
+        inputs = list(map(tracer, eqn.invars))
+        out = trace.emit_eqn(inputs, avals, eqn.primitive, eqn.params, eqn.effects, eqn.source_info, eqn.ctx)
+        known.update(zip(eqn.outvars, out, strict=True))
+    return list(map(tracer, jaxpr.outvars))
+
+
 def bind(primitive: Any, args: Sequence[Any], params: Any) -> list[Any]:
     """Applies a primitive with the parameters that its equations have.
 

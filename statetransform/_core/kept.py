@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from .library import is_users_class
-from .stage import TraceCache
-from .structure import identity
+from .plain import identity
+from .traces import TraceCache
 
 T = TypeVar("T")
 

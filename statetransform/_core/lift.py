@@ -20,8 +20,8 @@ from .foreign import leaf_test, to_state
 from .frame import Frame, fresh, read, trace_around
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
-from .stage import TraceCache
 from .state import State
+from .traces import TraceCache
 from .values import Values
 from .wrapper import Transformed, unbound
 

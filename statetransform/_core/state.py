@@ -83,7 +83,7 @@ class State(NotAnArray, Generic[T]):
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super(State, cls).__init_subclass__(**kwargs)  # not the short form, which looks for `__class__`
+        super().__init_subclass__(**kwargs)  # not the short form, which looks for `__class__`
         for name in ("__eq__", "__hash__"):
             if getattr(cls, name) is not getattr(object, name):
                 raise TypeError(

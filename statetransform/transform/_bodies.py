@@ -17,7 +17,7 @@ from .._core.errors import StateStructureError, StateTraceError, show_site
 from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import runs_directly, typeof
 from .._core.kept import cache_of
-from .._core.stage import Call, Record
+from .._core.record import Call, Record
 from .._core.state import State, show_types
 from .._core.wrapper import unbound
 

@@ -39,9 +39,9 @@ import jax
 
 from .._core.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._core.frame import commit, refuse_tracers
+from .._core.generated import Writer
 from .._core.jaxcompat import concrete_array, is_top_level
-from .._core.match import Writer
-from .._core.structure import same_plain
+from .._core.plain import same_plain
 
 if TYPE_CHECKING:
     from ._programs import Program

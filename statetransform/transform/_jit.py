@@ -22,8 +22,9 @@ from .._core.frame import active, stack
 from .._core.jaxcompat import is_jit_disabled
 from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
+from .._core.record import Record
 from .._core.room import with_room
-from .._core.stage import Record, TraceCache
+from .._core.traces import TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
 from ._entry import OTHER, Entry, no_entry
 from ._programs import Disabled, Program, Untraced

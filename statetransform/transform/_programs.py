@@ -17,11 +17,11 @@ import jax
 
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, read, stack
-from .._core.jaxcompat import Tracer, is_jit_disabled
-from .._core.match import Structure
-from .._core.stage import Call, Record
+from .._core.jaxcompat import Tracer, is_jit_disabled, splice
+from .._core.plain import same_plain
+from .._core.record import Call, Record
 from .._core.state import State
-from .._core.structure import same_plain
+from .._core.structure import Structure
 from ._entry import Entry, entry, is_dropped
 
 _numbers = itertools.count()
@@ -124,7 +124,7 @@ class Program:
         given = zip((*self.donated, *self.passed), (*donated, *passed), strict=True)
         by_place = {place: self._placed(value, states[place]) for place, value in given}
         inputs = jax.tree.leaves([by_place[places[i]] for i in range(record.n_reads)])
-        out, written, born = record.bind(jax.tree.leaves((args, kwargs)), inputs)
+        out, written, born = record.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
         targets = tuple(places[i] for i in record.written)
         written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
         if record.is_plain and self.targets in (None, targets):

@@ -21,7 +21,7 @@ from .._core.errors import StateStructureError, StateTraceError
 from .._core.frame import Frame, leave
 from .._core.jaxcompat import has_tracer, lowered, typeof
 from .._core.lift import Lift
-from .._core.stage import Call as Traced
+from .._core.record import Call as Traced
 from .._core.stage import trace
 from .._core.state import State
 

@@ -17,7 +17,7 @@ from .._core.frame import Frame, leave, read
 from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
 from .._core.lift import Direct, Lift, at_once, bind
-from .._core.stage import Call
+from .._core.record import Call
 from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked

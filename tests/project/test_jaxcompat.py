@@ -97,6 +97,48 @@ def test_find_top_trace_does_not_tell_whose_tracer_a_value_is() -> None:
     assert seen[1] == (True, False)
 
 
+def inner(x):
+    return jnp.where(x > 0, 2 * jnp.sin(x), 1.0) + jnp.float32(3).astype(x.dtype) * jnp.arange(4)
+
+
+def test_jax_takes_no_equations_in_with_their_source() -> None:
+    """Otherwise `splice` is binding a `jit` with `inline=True`; from 0.12 on that one inlines later only."""
+    (first, *_) = equations(lambda x: jax.jit(inner, inline=True)(x), X)
+    (same, *_) = equations(inner, X)
+    source = lambda eqn: source_info_util.summarize(eqn.source_info)
+    assert first.primitive.name == "jit" or source(first) != source(same)
+
+
+def test_equations_that_are_taken_in_are_those_that_binding_gives() -> None:
+    """Or else traces take equations in another way: see `splice`."""
+    closed = jax.make_jaxpr(inner)(X)
+    taken: list[bool] = []
+
+    def again(run, x):
+        with jaxcompat.take_current_trace() as trace:
+            taken.append(hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer"))
+        return run(jaxcompat.opened(closed), closed.consts, x)[0]
+
+    texts = [
+        jax.jit(lambda x, run=run: again(run, x)).lower(X).as_text(debug_info=True)
+        for run in (jaxcompat.splice, jaxcompat.eval_jaxpr)
+    ]
+    assert texts[0] == texts[1]
+    assert taken == [True, True]
+    assert jnp.array_equal(again(jaxcompat.splice, X), inner(X))  # where nothing is staged
+    scoped = jax.named_scope("scope")(lambda x: again(jaxcompat.splice, x))
+    assert "scope" in jax.jit(scoped).lower(X).as_text(debug_info=True)
+
+
+def test_effects_are_bound_not_taken_in() -> None:
+    seen: list[float] = []
+    closed = jax.make_jaxpr(lambda x: (jax.debug.callback(lambda v: seen.append(float(v)), x), x + 1)[1])(1.0)
+    run = jax.jit(lambda x: jaxcompat.splice(jaxcompat.opened(closed), closed.consts, x)[0])
+    assert float(run(2.0)) == 3.0
+    jax.effects_barrier()
+    assert seen == [2.0]
+
+
 def test_typeof_does_not_take_an_abstract_value() -> None:
     """Otherwise `jaxcompat.typeof` is `jax.typeof`."""
     aval = equations(jnp.sin, 1.0)[0].outvars[0].aval

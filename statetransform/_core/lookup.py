@@ -1,0 +1,70 @@
+"""Attributes as Python finds them, past hooks, properties and `__getattr__`."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from .hooks import is_hooked
+from .plain import MISSING
+
+
+def names_of_attributes(obj: Any) -> tuple[str, ...]:
+    """Which attributes an instance has."""
+    return tuple(instance_dict(obj) or ())
+
+
+def instance_dict(obj: Any) -> dict[str, Any] | None:
+    """The instance's own attributes; None when it has no `__dict__`."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def instance_attribute(obj: Any, name: str) -> Any:
+    """The value that the instance itself has, past properties and classes; MISSING when it has none."""
+    found = class_lookup(type(obj), name)
+    if isinstance(found, types.MemberDescriptorType):
+        try:
+            return found.__get__(obj, type(obj))
+        except AttributeError:
+            return MISSING
+    attributes = instance_dict(obj)
+    return MISSING if attributes is None else attributes.get(name, MISSING)
+
+
+def class_lookup(kind: type, name: str) -> Any:
+    """What the class or one of its bases has under a name; MISSING when none has it."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+@functools.lru_cache(maxsize=1024)
+def slot_names(kind: type) -> tuple[str, ...]:
+    """The slots of a class and its bases."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name, found in vars(base).items()
+        if isinstance(found, types.MemberDescriptorType) and not name.startswith("__")
+    )
+
+
+def computes_attributes(kind: type) -> bool:
+    """Whether looking up an attribute that is not there would run the user's code."""
+    return class_lookup(kind, "__getattr__") is not MISSING or own_getattribute(kind)
+
+
+def own_getattribute(kind: type) -> bool:
+    """Whether all look-ups run the user's code, which finds values in ways that are not seen."""
+    for base in kind.__mro__:
+        own = vars(base).get("__getattribute__")
+        own = getattr(own, "__wrapped__", own) if is_hooked(base) else own
+        if own is not None:
+            return own is not object.__getattribute__
+    return False

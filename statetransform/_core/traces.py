@@ -1,0 +1,186 @@
+"""The traces of one function: which one fits a call, and whether another is made."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from . import keys
+from .arguments import is_reference, named_arguments
+from .edges import brief, said_of
+from .errors import RetraceWarning, StateTraceError
+from .frame import as_ever, user_site
+from .jaxcompat import ContextDict, typeof
+from .leaks import leaked
+from .log import TraceLog
+from .plain import identity
+from .record import Call, Record
+from .recorder import Recorder
+from .settled import Settled
+from .stage import trace
+from .state import State
+from .structure import Other
+
+
+class TraceCache:
+    """The records of one function, by what the trace depended on.
+
+    Each slot, for the types of the arguments and JAX's configuration, has the records of different structures, the
+    one used last first.
+    """
+
+    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "log")
+
+    _BOUND = 64  # records in a slot
+
+    def __init__(self) -> None:
+        self._records = ContextDict()
+        self.log = TraceLog()
+        self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
+        self._said: set[str] = set()
+
+    def find(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any] = (),
+        around: Callable[..., Any] | None = None,
+        is_lifted: Callable[[State], bool] | None = None,
+    ) -> Call:
+        """The call through the record that fits now, traced if there is none.
+
+        Args:
+          fun, around, is_lifted: as in `trace`.
+          args, kwargs: the arguments, with static ones and objects hidden.
+          objects: the hidden objects.
+        """
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        try:
+            avals = tuple([typeof(leaf) for leaf in leaves])
+        except TypeError as error:
+            raise refused(fun, args, kwargs) from error
+        key = (treedef, avals, keys.is_checking())
+        roots = (fun, *objects)
+        with as_ever():
+            slot = self._records.current()
+        known = slot.get(key, ())
+        for i, record in enumerate(known):
+            states = record.structure.match(roots)
+            if states is not None:
+                values = record.values(states)
+                if values is not None:
+                    if i:
+                        slot[key] = (record, *known[:i], *known[i + 1 :])
+                    return Call(record, states, leaves, values, record.objects_at(roots))
+        record = self.trace(fun, args, kwargs, objects, around, is_lifted, known)
+        states = record.states
+        values = record.values(states)
+        if values is None:  # another thread gave a state a new type meanwhile
+            return self.find(fun, args, kwargs, objects, around, is_lifted)
+        found = Call(record, states, leaves, values, record.objects_at(roots))
+        if record.structure is not None:
+            slot[key] = (record, *slot.get(key, ()))[: self._BOUND]
+            record.expires_with(roots, functools.partial(_drop, weakref.ref(self), slot, key))
+        record.let_go()
+        return found
+
+    def trace(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any],
+        around: Callable[..., Any] | None = None,
+        is_lifted: Callable[[State], bool] | None = None,
+        known: Sequence[Record] = (),
+    ) -> Record:
+        """Traces, and says of what will make it trace again; `known` are the records that did not fit."""
+        roots = (fun, *objects)
+        why = self._why(known, roots, fun, args, kwargs)
+        recorder = Recorder(roots)
+        with recorder:
+            record = trace(fun, args, kwargs, objects, around, is_lifted)
+        leak = leaked(recorder)
+        if leak is not None:
+            raise StateTraceError.kept_tracer(*leak)
+        settled = record.settle(recorder)
+        self.log.add(record, fun, why)
+        self._warn(fun, args, kwargs, objects, settled, why)
+        return record
+
+    def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
+        """Where the objects differ from those of the record that goes with them farthest: path, before, now."""
+        farthest: tuple[int, Any] = (-1, None)
+        for record in known:
+            structure = record.structure
+            assert structure is not None
+            try:
+                structure.registers_at(roots)
+            except Other as other:
+                place = structure.edges.index(other.edge)
+                if place > farthest[0]:
+                    now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
+                    path = structure.path(other.edge, root_names(fun, args, kwargs))
+                    farthest = place, (path, said_of(other.edge), now)
+        return farthest[1]
+
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], settled: Settled, why: Any) -> None:
+        name = getattr(fun, "__qualname__", type(fun).__qualname__)
+        for state in settled.loose:
+            text = RetraceWarning.loose(name, state)
+            if text not in self._said:
+                self._said.add(text)
+                warnings.warn_explicit(text, RetraceWarning, *user_site())
+        if settled.changed is not None:
+            edge, before, after = settled.changed
+            path = settled.path(edge, root_names(fun, args, kwargs))
+            why = path, before, after
+        names = tuple(filter(None, root_names(fun, args, kwargs)))
+        if why is None or why[0] in names or not why[0].startswith(names):
+            self._repeats = ((), 0)
+            return
+        path, before, after = why
+        # The same edge of the same objects: layers that differ from one another are traced once each.
+        this = (path, *map(identity, objects))
+        count = self._repeats[1] + 1 if self._repeats[0] == this else 1
+        self._repeats = (this, count)
+        if count >= 3 and path not in self._said:
+            self._said.add(path)
+            warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
+
+    def clear(self) -> None:
+        """Forgets every trace."""
+        self._records.clear()
+        self.log.clear()
+        self._repeats = ((), 0)
+
+
+def _drop(cache: Callable[[], Any], slot: dict[Any, Any], key: Any, record: Record) -> None:
+    if cache() is not None:
+        slot[key] = tuple(r for r in slot.get(key, ()) if r is not record)
+
+
+def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
+    """The error for an argument that is neither an array nor an object of the user's."""
+    for name, leaf in named_arguments(fun, args, kwargs):
+        try:
+            typeof(leaf)
+        except TypeError:
+            called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
+            return TypeError(
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. "
+                "List it in `static_argnums` or `static_argnames` if Python is to see its value."
+            )
+    return TypeError("an argument is not a valid JAX type")
+
+
+def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:
+    """How the user calls the roots: the function, and the objects among the arguments."""
+    named = named_arguments(fun, args, kwargs, is_leaf=is_reference)
+    return ["", *(name for name, leaf in named if is_reference(leaf))]
