@@ -78,8 +78,8 @@ class State(NotAnArray, Generic[T]):
     def __class__(self, cls: type) -> None:
         # Whoever knows a state knows its class: traces are found by it.
         raise TypeError(
-            f"{describe(self)} is a {type(self).__name__} and cannot become a {cls.__name__}: the class of a state is "
-            "fixed. Make a new one and put it in its place."
+            f"{describe(self)} cannot become an instance of {cls.__name__}: the class of a state is fixed. "
+            f"Make a new one, `{cls.__name__}(state.value)`, and put it in its place."
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
