@@ -402,6 +402,8 @@ def test_the_class_of_a_state_is_fixed() -> None:
         """Another, of the same layout."""
 
     u = Heat(1.0, name="u")
-    with pytest.raises(TypeError, match=r"u.* cannot become an instance of Charge.*Make a new one, `Charge\(state.value\)`"):
+    with pytest.raises(
+        TypeError, match=r"u.* cannot become an instance of Charge.*Make a new one, `Charge\(state.value\)`"
+    ):
         u.__class__ = Charge
     assert type(u) is u.__class__ is Heat

@@ -42,6 +42,7 @@ class Record:
       out_objects: the registers of the objects in the output.
       structure: of the objects that it serves; None when it serves one call only.
       kept: what transforms keep with it.
+      fitting: the loops for which the carry is known to keep its type.
     """
 
     def __init__(self, frame: StagedFrame, outcome: Outcome, jaxpr: Any, consts: Any, out_tree: Any) -> None:
@@ -76,6 +77,7 @@ class Record:
         self._objects: list[Any] | None = outcome.objects
         self.structure: Structure | None = None
         self.kept: dict[Any, Any] = {}
+        self.fitting: set[str] = set()
         self._out_avals: Any = None
         self._owners: list[Any] = []
 

@@ -152,6 +152,9 @@ class Body:
         entry: dict[State, Any] = {}
         while True:
             self.staged = Staged(where, fun, make_args(carry), objects, entry)
+            record = self.staged.found.record
+            if where in record.fitting:
+                break
             after = self.staged.written_avals
             before = {state: entry.get(state, read(state)) for state in after}
             carry_after = carry_of(self.staged.out_avals)
@@ -161,14 +164,17 @@ class Body:
                 break
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
-        _check_carry(where, carry, carry_after)
-        self.written: list[State] = list(after)
-        sites = self.staged.found.sites
-        for state in self.written:
-            _check_type(where, state, before[state], after[state], sites[state])
-        self.entry = before
-        self.init = (carry, [before[state] for state in self.written])
-        self._sites = sites
+        self.written: list[State] = self.staged.written
+        self.entry = {state: entry[state] if state in entry else read(state) for state in self.written}
+        self.init = (carry, [*self.entry.values()])
+        self._sites = self.staged.found.sites
+        if where not in record.fitting:
+            _check_carry(where, carry, carry_after)
+            for state in self.written:
+                _check_type(where, state, self.entry[state], after[state], self._sites[state])
+            # The types on entry are the record's own, unless a state is written without being read.
+            if not entry and max(record.written, default=-1) < record.n_reads:
+                record.fitting.add(where)
 
     @property
     def found(self) -> Call:
