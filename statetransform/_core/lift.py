@@ -12,12 +12,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
-from .arguments import NO_SELF, StaticArguments, hide, is_reference, revealing
+from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
-from .foreign import leaf_test, to_state
-from .frame import Frame, fresh, read, trace_around
+from .frame import Frame, fresh, trace_around
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .state import State
@@ -113,14 +110,7 @@ class Staged(Transformed):
         static_argnames: Any = (),
         states: Any = None,
     ) -> None:
-        super().__init__(
-            fun,
-            is_method=is_method,
-            around=around,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            states=states,
-        )
+        super().__init__(fun, is_method=is_method)
         self._around = around
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
@@ -144,71 +134,3 @@ def _key_of(states: Any) -> Any:
     if states is None or isinstance(states, type) or callable(states):
         return states
     return Unshared()
-
-
-class Differentiated:
-    """What a function is differentiated with respect to: states, arguments or both.
-
-    All of it is gathered into one pytree, so that no index has to be shifted.
-
-    Args:
-      states: a `State` or a pytree of them, or None.
-      argnums: positions, or None.
-      args: the arguments, with objects hidden.
-      where: the transform's name, for messages.
-
-    Attributes:
-      primal: the pytree to differentiate with respect to.
-    """
-
-    def __init__(self, where: str, states: Any, argnums: Any, args: tuple[Any, ...]) -> None:
-        if states is None and argnums is None:
-            argnums = 0
-        self._has_states, self._has_arguments = states is not None, argnums is not None
-        leaves, self._treedef = jax.tree.flatten(states, is_leaf=leaf_test())
-        self._states = [to_state(leaf) for leaf in leaves]
-        for state in self._states:
-            if not isinstance(state, State):
-                raise TypeError(
-                    f"{where}: `states=` must be a State or a pytree of States, but has a leaf of type "
-                    f"{type(state).__name__}. For the states of a model write `states=st.states(model, st.Param)`."
-                )
-        if len(set(self._states)) != len(self._states):
-            raise ValueError(f"{where}: a state stands twice in `states=`; list each state once")
-        self._args = args
-        self._single = isinstance(argnums, int)
-        self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
-        values = self._treedef.unflatten([read(state) for state in self._states])
-        chosen = tuple(args[i] for i in self._positions)
-        chosen = chosen[0] if self._single else chosen
-        self.primal = (
-            (values, chosen) if self._has_states and self._has_arguments else (values if self._has_states else chosen)
-        )
-
-    def split(self, primal: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
-        """The states' values and the whole argument list, for other values of `primal`."""
-        values, chosen = None, ()
-        if self._has_states and self._has_arguments:
-            values, chosen = primal
-        elif self._has_states:
-            values = primal
-        else:
-            chosen = primal
-        args = list(self._args)
-        for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
-            args[i] = arg
-        return dict(zip(self._states, self._treedef.flatten_up_to(values), strict=True)), tuple(args)
-
-
-def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
-    if not -len(args) <= index < len(args):
-        raise ValueError(
-            f"{where}: argnums={index}, but the function was called with {len(args)} positional argument(s)"
-        )
-    arg = args[index]
-    if not jax.tree.leaves(arg) and any(map(is_reference, jax.tree.leaves(arg, is_leaf=is_reference))):
-        raise TypeError(
-            f"{where}: argument {index} is passed by reference (it is a state, or holds states), and nothing can be "
-            "differentiated with respect to it. Name the states instead: `states=st.states(model, st.Param)`."
-        )
-    return index % len(args)

@@ -8,7 +8,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from .arguments import NO_SELF, hide, hide_self
 
@@ -29,6 +29,12 @@ class Transformed:
     _static: Any = ()
     _instance: Any = NO_SELF
 
+    def __new__(cls, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> Self:
+        """Notes the options, for copies."""
+        new = super().__new__(cls)
+        new._options = options
+        return new
+
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         functools.update_wrapper(self, fun, assigned=_PARTS, updated=())
         if getattr(fun, "__isabstractmethod__", False):
@@ -37,7 +43,6 @@ class Transformed:
         self._is_method = is_method
         self._owners: tuple[weakref.ref[type], ...] = ()
         self._takes_cls = _first_parameter(fun) == "cls"
-        self._options = options
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(obj, args, kwargs)

@@ -2,14 +2,16 @@
 
 from .._core.functional import Functionalized, functionalize, lift
 from ..policies import checkpoint_name
-from ._autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
+from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp
 from ._jit import jit
-from ._loops import associative_scan, for_loop, fori_loop, map, scan, while_loop
+from ._products import jvp, linearize, vjp
+from ._scan import associative_scan, for_loop, map, scan
 from ._thin import checkify, eval_shape, make_jaxpr, named_call, shard_map
 from ._vmap import vmap
+from ._while import fori_loop, while_loop
 
 __all__ = [
     "Functionalized",

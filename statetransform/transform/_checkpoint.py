@@ -19,6 +19,7 @@ from ..policies._apply import checkpointed
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
 from ._classes import with_methods
+from ._signatures import as_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,41 +27,14 @@ C = TypeVar("C", bound=type)
 
 
 @overload
-def checkpoint(
-    fun: C,
-    *,
-    prevent_cse: Any = True,
-    policy: Any = None,
-    static_argnums: Any = (),
-    static_argnames: Any = (),
-    concrete: bool = False,
-    states: Any = None,
-    methods: Any = None,
-) -> C: ...
+def checkpoint(fun: C, *, policy: Any = None, methods: Any = None, **options: Any) -> C: ...
+@overload
+def checkpoint(fun: Callable[P, R], *, policy: Any = None, states: Any = None, **options: Any) -> Callable[P, R]: ...
 @overload
 def checkpoint(
-    fun: Callable[P, R],
-    *,
-    prevent_cse: Any = True,
-    policy: Any = None,
-    static_argnums: Any = (),
-    static_argnames: Any = (),
-    concrete: bool = False,
-    states: Any = None,
-    methods: Any = None,
-) -> Callable[P, R]: ...
-@overload
-def checkpoint(
-    fun: None = None,
-    *,
-    prevent_cse: Any = True,
-    policy: Any = None,
-    static_argnums: Any = (),
-    static_argnames: Any = (),
-    concrete: bool = False,
-    states: Any = None,
-    methods: Any = None,
+    fun: None = None, *, policy: Any = None, states: Any = None, methods: Any = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@as_in(jax.checkpoint)
 def checkpoint(
     fun: Any = None,
     *,
@@ -71,6 +45,7 @@ def checkpoint(
     concrete: bool = False,
     states: Any = None,
     methods: Any = None,
+    **others: Any,
 ) -> Any:
     """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` over states.
 
@@ -122,36 +97,23 @@ def checkpoint(
         )
     if not isinstance(policy, MemoryBudget):
         check_policy(policy)
-    options = {
-        "prevent_cse": prevent_cse,
-        "policy": policy,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "states": states,
-    }
+    if others:
+        jax.checkpoint(_refuse, **others)  # says what is wrong
+    common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}
+    options = {"prevent_cse": prevent_cse, "policy": policy, **common, **others}
     if isinstance(fun, type):
         names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
         transform = functools.partial(checkpoint, **options)
-        return with_methods(
-            "checkpoint",
-            fun,
-            names,
-            transform,
-            functools.partial(checkpoint, methods=names, **options),
-        )
+        again = functools.partial(checkpoint, methods=names, **options)
+        return with_methods("checkpoint", fun, names, transform, again)
     if fun is None and methods is not None:
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     if fun is not None:
         _refuse(fun, static_argnames)
-    del options["policy"], options["prevent_cse"]
-    return decorate(
-        Staged,
-        fun,
-        around=_Around(policy, tuple(prevent_cse) if isinstance(prevent_cse, list) else prevent_cse),
-        **options,
-    )
+    prevent_cse = tuple(prevent_cse) if isinstance(prevent_cse, list) else prevent_cse
+    return decorate(Staged, fun, around=_Around(policy, prevent_cse, tuple(others.items())), **common)
 
 
 remat = checkpoint
@@ -187,6 +149,7 @@ class _Around:
 
     _policy: Callable[..., Any] | MemoryBudget | None
     _prevent_cse: Any
+    _others: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -202,7 +165,8 @@ class _Around:
             is_checked = isinstance(self._policy, Policy) or names_of(self._policy)
             is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
             transform = jax.checkpoint if is_plain else checkpointed
-            return transform(body, policy=self._policy, prevent_cse=prevent_cse)(*args, **kwargs)
+            options = dict(self._others, policy=self._policy, prevent_cse=prevent_cse)
+            return transform(body, **options)(*args, **kwargs)
 
         return call
 

@@ -34,12 +34,7 @@ class CustomRule(Transformed):
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
     ) -> None:
-        super().__init__(
-            fun,
-            is_method=is_method,
-            nondiff_argnums=nondiff_argnums,
-            nondiff_argnames=nondiff_argnames,
-        )
+        super().__init__(fun, is_method=is_method)
         refuse_asynchronous(self._kind.__name__, fun)
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}

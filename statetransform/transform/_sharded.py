@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
-from .._core.find import global_objects, selects, walk
-from .._core.foreign import to_state
+from .._core.find import global_objects, walk
 from .._core.frame import Frame, read
 from .._core.jaxcompat import varying_axes
 from .._core.lift import Lift, Staged
 from .._core.state import State
+from . import _by_state
 
 _WHOLE = jax.sharding.PartitionSpec()
+_OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
 _WALK_LIMIT = 100_000  # objects to look through for states of the kinds in `state_specs`
 
 
 class Sharded(Staged):
     """A function under `shard_map`."""
+
+    where = "shard_map"
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         refuse_asynchronous("shard_map", fun)
@@ -71,22 +74,24 @@ class _OnShards:
     """The function that calls another on each device."""
 
     def __init__(
-        self, fun: Callable[..., Any], *, state_specs: dict[Any, Any], in_specs: Any, out_specs: Any, **options: Any
+        self,
+        fun: Callable[..., Any],
+        *,
+        state_specs: dict[Any, Any],
+        out_specs: Any,
+        in_specs: Any = _OF_ARGUMENTS,
+        **options: Any,
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.__wrapped__ = fun
         # All of it: what is in `_options` is part of the structure for which a trace is kept.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
-        state_specs = {to_state(key): spec for key, spec in state_specs.items()}
-        self._specs = {key: spec for key, spec in state_specs.items() if isinstance(key, State)}
-        self._kinds = [(selects(key), spec) for key, spec in state_specs.items() if not isinstance(key, State)]
+        self._specs = _by_state.ByState(state_specs)
         self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))
 
     def _spec_of(self, state: State) -> Any:
-        if state in self._specs:
-            return self._specs[state]
-        return next((spec for is_kind, spec in self._kinds if is_kind(state)), _WHOLE)
+        return self._specs.of(state, _WHOLE)
 
     def __call__(self, *args: Any) -> Any:
         args, objects = hide(args)
@@ -116,8 +121,8 @@ class _OnShards:
 
     def _partitioned(self, fun: Callable[..., Any]) -> dict[State, Any]:
         """The states that `state_specs` speaks of, those of a kind that can be found among them."""
-        found = dict(self._specs)
-        if self._kinds:
+        found = dict(self._specs.states)
+        if self._specs.kinds:
             for _, _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
                 if not state.static:
                     found.setdefault(state, self._spec_of(state))
@@ -134,14 +139,10 @@ def _map(fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs:
 
 def checked(state_specs: Any) -> dict[Any, Any]:
     """`state_specs` as a dict, after a check that each entry is a partition spec."""
-    if state_specs is None:
-        return {}
-    if not isinstance(state_specs, Mapping):
-        raise TypeError(
-            "shard_map: `state_specs` says for each state, kind or predicate how its value is partitioned, "
-            f"`state_specs={{u: P('i')}}`; it cannot be {state_specs!r} of type {type(state_specs).__name__}"
-        )
-    for key, spec in state_specs.items():
+
+    def check(key: Any, spec: Any) -> Any:
         if not isinstance(spec, jax.sharding.PartitionSpec):
             raise TypeError(f"shard_map: in `state_specs`, {key!r} needs a PartitionSpec, not {spec!r}")
-    return dict(state_specs)
+        return spec
+
+    return _by_state.checked("shard_map", "state_specs", "how its value is partitioned", "P('i')", state_specs, check)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -21,10 +20,7 @@ from .._core.record import Call
 from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked
-
-# JAX has no public name for "take the specs from the arguments".
-_INFER: Any = inspect.signature(jax.shard_map).parameters["in_specs"].default
-
+from ._signatures import as_in, bound_as_in
 
 _KNOWN = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 
@@ -33,10 +29,13 @@ R = TypeVar("R")
 
 
 @overload
-def named_call(fun: Callable[P, R], *, name: str | None = None) -> Callable[P, R]: ...
+def named_call(fun: Callable[P, R], *, name: str | None = None, **options: Any) -> Callable[P, R]: ...
 @overload
-def named_call(fun: None = None, *, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def named_call(fun: Any = None, *, name: str | None = None) -> Any:
+def named_call(
+    fun: None = None, *, name: str | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@as_in(jax.named_call)
+def named_call(fun: Any = None, *, name: str | None = None, **options: Any) -> Any:
     """Gives a function over states a name in profiles and compiled programs: :func:`jax.named_call`.
 
     Args:
@@ -54,33 +53,28 @@ def named_call(fun: Any = None, *, name: str | None = None) -> Any:
       >>> float(transform.named_call(lambda x: w.value * x, name="scale")(2.0))
       6.0
     """
-    return decorate(NamedCall, fun, name=name)
+    return decorate(NamedCall, fun, name=name, **options)
 
 
 class NamedCall(Transformed):
     """A function that runs as it is, under a name; its writes are one."""
 
-    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None) -> None:
-        super().__init__(fun, is_method=is_method, name=name)
+    where = "named_call"
+
+    def __init__(
+        self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(fun, is_method=is_method)
         refuse_asynchronous("named_call", fun)
-        self._scope = name_of(fun) if name is None else name
+        self._jax_options = {"name": name_of(fun) if name is None else name, **options}
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
-        return at_once(jax.named_call(run, name=self._scope))
+        return at_once(jax.named_call(run, **self._jax_options))
 
 
-def shard_map(
-    f: Any = None,
-    /,
-    *,
-    out_specs: Any,
-    in_specs: Any = _INFER,
-    mesh: Any = None,
-    axis_names: Any = frozenset(),
-    check_vma: bool = True,
-    state_specs: Any = None,
-) -> Any:
+@bound_as_in(jax.shard_map)
+def shard_map(f: Any = None, *, state_specs: Any = None, **options: Any) -> Any:
     """Maps a function over shards of its arguments: :func:`jax.shard_map`.
 
     States are replicated, each device sees them whole, unless `state_specs` lists them.
@@ -114,20 +108,11 @@ def shard_map(
       >>> float(total.value)
       6.0
     """
-    specs = checked(state_specs)
-    return decorate(
-        Sharded,
-        f,
-        state_specs=specs,
-        in_specs=in_specs,
-        out_specs=out_specs,
-        mesh=mesh,
-        axis_names=axis_names,
-        check_vma=check_vma,
-    )
+    return decorate(Sharded, f, state_specs=checked(state_specs), **options)
 
 
-def checkify(f: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
+@bound_as_in(jax_checkify.checkify)
+def checkify(f: Any = None, **options: Any) -> Any:
     """Makes the checks in a function over states values: :func:`jax.experimental.checkify.checkify`.
 
     Args:
@@ -151,21 +136,22 @@ def checkify(f: Any = None, errors: Any = jax_checkify.user_checks) -> Any:
       >>> "x must be positive" in error.get(), int(n.value)
       (True, 1)
     """
-
-    return decorate(Checked, f, errors=errors)
+    return decorate(Checked, f, **options)
 
 
 class Checked(Direct):
     """A function under `checkify`, which closes over the arguments, as JAX does."""
 
-    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, errors: Any) -> None:
-        super().__init__(fun, is_method=is_method, errors=errors)
+    where = "checkify"
+
+    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
+        super().__init__(fun, is_method=is_method)
         refuse_asynchronous("checkify", fun)
-        self._errors = errors
+        self._jax_options = options
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lift = Lift(fun)
-        error, (out, written, born) = jax_checkify.checkify(lambda: lift.call({}, args, kwargs), self._errors)()
+        error, (out, written, born) = jax_checkify.checkify(lambda: lift.call({}, args, kwargs), **self._jax_options)()
         return lift.leave((error, out), written, born)
 
 
@@ -196,11 +182,13 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return out
 
 
+@as_in(jax.make_jaxpr)
 def make_jaxpr(
     fun: Callable[..., Any],
     static_argnums: Any = (),
     axis_env: Any = None,
     return_shape: bool = False,
+    **options: Any,
 ) -> Callable[..., Any]:
     """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
 
@@ -208,9 +196,8 @@ def make_jaxpr(
       fun, static_argnums, axis_env, return_shape: as in :func:`jax.make_jaxpr`.
 
     Returns:
-      A function that gives the jaxpr, with the values of the states read as the first inputs and those
-      written as the last
-      outputs.
+      A function that gives the jaxpr, with the values of the states read as the first inputs and those written as the
+      last outputs.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.make_jaxpr.html
@@ -242,7 +229,7 @@ def make_jaxpr(
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})
-        jaxpr = jax.make_jaxpr(pure, axis_env=axis_env)(values, *args, **kwargs)
+        jaxpr = jax.make_jaxpr(pure, axis_env=axis_env, **options)(values, *args, **kwargs)
         if not return_shape:
             return jaxpr
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, overload
+from typing import Any, ParamSpec, Protocol, overload
 
 import jax
 import jax.extend.core as jex
@@ -19,13 +19,15 @@ import numpy as np
 from jax.interpreters import batching
 
 from .._core.errors import StateAxisError, refuse_asynchronous, show_site
-from .._core.find import selects, walk
+from .._core.find import walk
 from .._core.foreign import to_state
 from .._core.frame import UNSET, Frame, peek, read
 from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
 from .._core.state import RandomState, State, show_types
 from .._core.wrapper import decorate
+from . import _by_state
+from ._signatures import bound_as_in
 
 _WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
 
@@ -133,22 +135,14 @@ class Vectorized(Direct):
         split_rngs: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(
-            fun,
-            is_method=is_method,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            state_axes=state_axes,
-            split_rngs=split_rngs,
-            **options,
-        )
+        super().__init__(fun, is_method=is_method)
         refuse_asynchronous("vmap", fun)
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        axes = _checked({} if state_axes is None else state_axes)
-        self._axes = {state: axis for state, axis in axes.items() if isinstance(state, State)}
-        self._kinds = [(selects(kind), axis) for kind, axis in axes.items() if not isinstance(kind, State)]
+        axes = _by_state.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
+        by_state = _by_state.ByState(axes)
+        self._axes, self._kinds = by_state.states, by_state.kinds
         self._groups = sorted({axis for axis in axes.values() if axis is not None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -197,51 +191,42 @@ class Vectorized(Direct):
         return found
 
 
-@overload
-def vmap(
-    fun: Callable[P, Any],
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-    sum_match: bool = False,
-    *,
-    state_axes: Any = None,
-    split_rngs: bool = True,
-) -> Callable[P, Any]: ...
-@overload
-def vmap(
-    fun: None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-    sum_match: bool = False,
-    *,
-    state_axes: Any = None,
-    split_rngs: bool = True,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-def vmap(
-    fun: Any = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-    sum_match: bool = False,
-    *,
-    state_axes: Any = None,
-    split_rngs: bool = True,
-) -> Any:
+class Vectorizes(Protocol):
+    """What static type checkers see of `vmap`: a decorator that keeps the signature of a function."""
+
+    @overload
+    def __call__(
+        self,
+        fun: Callable[P, Any],
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        *args: Any,
+        state_axes: Any = None,
+        split_rngs: bool = True,
+        **options: Any,
+    ) -> Callable[P, Any]: ...
+    @overload
+    def __call__(
+        self, fun: None = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any
+    ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+    def __call__(self, fun: Any = None, *args: Any, **options: Any) -> Any:
+        """The vectorized function, or what vectorizes functions."""
+        ...
+
+
+def _vectorizes(function: Callable[..., Any]) -> Vectorizes:
+    return bound_as_in(jax.vmap)(function)
+
+
+@_vectorizes
+def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any) -> Any:
     """Vectorizes a function over states: :func:`jax.vmap`.
 
     States are shared between the lanes unless `state_axes` lists them.
 
     Args:
       fun: the function; None for the form with arguments.
-      in_axes, out_axes, axis_name, axis_size, spmd_axis_name, sum_match: as in :func:`jax.vmap`.
+      in_axes, out_axes and the others that are not named below: as in :func:`jax.vmap`.
       state_axes: a mapping from `State`, kind or predicate to the axis of its value that the lanes have, in and out.
       split_rngs: each lane of an unlisted `RandomState` draws numbers of its own, and the state advances once.
 
@@ -265,38 +250,20 @@ def vmap(
       >>> heights.value.tolist()
       [0.0, 1.0, 2.0]
     """
-    options = {"sum_match": True} if sum_match else {}  # not known to every JAX version
-    return decorate(
-        Vectorized,
-        fun,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        axis_name=axis_name,
-        axis_size=axis_size,
-        spmd_axis_name=spmd_axis_name,
-        state_axes=state_axes,
-        split_rngs=split_rngs,
-        **options,
-    )
+    return decorate(Vectorized, fun, state_axes=state_axes, split_rngs=split_rngs, **options)
 
 
-def _checked(state_axes: Any) -> dict[Any, int | None]:
-    """`state_axes` as a dict, after a check that each entry is an axis or None."""
-    if not isinstance(state_axes, Mapping):
-        raise TypeError(
-            "vmap: `state_axes` says for each state, kind or predicate which axis the lanes have, "
-            f"`state_axes={{u: 0}}`; it cannot be {state_axes!r} of type {type(state_axes).__name__}"
-        )
-    axes: dict[Any, int | None] = {}
-    for kind, axis in state_axes.items():
-        kind = to_state(kind)
-        try:
-            axes[kind] = None if axis is None else operator.index(axis)
-        except TypeError:
-            axes[kind] = -1
-        if axis is not None and (isinstance(axis, bool) or axes[kind] != axis):
-            raise TypeError(f"vmap: in `state_axes`, the axis of {kind!r} must be an int or None, not {axis!r}")
-    return axes
+def _as_axis(kind: Any, axis: Any) -> int | None:
+    """An entry of `state_axes`, after a check that it is an axis or None."""
+    if axis is None:
+        return None
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        index = None
+    if index is None or isinstance(axis, bool):
+        raise TypeError(f"vmap: in `state_axes`, the axis of {to_state(kind)!r} must be an int or None, not {axis!r}")
+    return index
 
 
 def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:

@@ -297,7 +297,6 @@ ALLOWED = {
     "_core/concretization.py": {"debug_info"},
     "_core/state.py": {"str_short"},
     "transform/_bodies.py": {"str_short"},
-    "transform/_loops.py": {"jax.core", "str_short"},
     "transform/_vmap.py": {"jax.interpreters"},
 }
 

@@ -1,0 +1,56 @@
+"""Options that say something of states: `state_axes`, `state_specs`, `state_shardings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .._core.find import selects
+from .._core.foreign import to_state
+from .._core.state import State
+
+
+class ByState:
+    """A mapping from states, kinds and predicates to what is said of these states.
+
+    Args:
+      given: the mapping.
+
+    Attributes:
+      states: the states that it names, with what it says of them.
+      kinds: predicates, with what it says of the states that they select.
+    """
+
+    def __init__(self, given: Mapping[Any, Any]) -> None:
+        entries = [(to_state(key), entry) for key, entry in given.items()]
+        self.states = {key: entry for key, entry in entries if isinstance(key, State)}
+        self.kinds = [(selects(key), entry) for key, entry in entries if not isinstance(key, State)]
+
+    def of(self, state: State, default: Any = None) -> Any:
+        """What is said of a state: by its name, or else by the first kind that it is of."""
+        if state in self.states:
+            return self.states[state]
+        return next((entry for is_kind, entry in self.kinds if is_kind(state)), default)
+
+
+def checked(
+    where: str, option: str, says: str, example: str, given: Any, check: Callable[[Any, Any], Any]
+) -> dict[Any, Any]:
+    """Such a mapping as a dict, each entry checked; empty for None.
+
+    Args:
+      where: the transform's name.
+      option: the name of the option.
+      says: what an entry says of a state, for messages.
+      example: an entry as one writes it, for messages.
+      given: the mapping.
+      check: takes a key and its entry, gives the entry, and raises if it is no such entry.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{where}: `{option}` says for each state, kind or predicate {says}, `{option}={{u: {example}}}`; "
+            f"it cannot be {given!r} of type {type(given).__name__}"
+        )
+    return {key: check(key, entry) for key, entry in given.items()}

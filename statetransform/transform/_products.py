@@ -1,0 +1,153 @@
+"""Products with Jacobians: `vjp`, `jvp`, `linearize`. With `states`, the states are the first primal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._core.arguments import hide, revealing
+from .._core.lift import Lift
+from ._differentiated import Differentiated, with_aux
+from ._signatures import as_in
+
+
+@as_in(jax.vjp)
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
+    """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
+
+    Args:
+      fun, `*primals`, has_aux, reduce_axes: as in :func:`jax.vjp`.
+      saveable_args, in_nzs: as in :func:`jax.vjp` of the newer releases; for the primals without the states.
+      states: a `State` or a pytree of them; they become the first primal.
+
+    Returns:
+      `(out, pullback)`, or `(out, pullback, aux)`. `pullback(cotangent)` gives a tuple with one cotangent for each
+      primal; with `states`, those of the states come first, and stand alone where there are no primals.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.vjp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, pullback = transform.vjp(lambda x: w.value * x, 2.0, states=w)
+      >>> [float(ct) for ct in pullback(1.0)]
+      [2.0, 3.0]
+    """
+    lift, pure, primals = _first_primal("vjp", fun, primals, states, has_aux)
+    options = _flags(primals, states, options)
+    out, pullback, (aux, written, born) = jax.vjp(pure, *primals, has_aux=True, **options)
+    if states is not None and len(primals) == 1:
+        pullback = jax.tree_util.Partial(_alone, pullback)  # like JAX's own, it may leave a transform around
+    out, aux = lift.leave((out, aux), written, born)
+    return (out, pullback, aux) if has_aux else (out, pullback)
+
+
+def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
+    (cotangent,) = pullback(cotangents)
+    return cotangent
+
+
+@as_in(jax.jvp)
+def jvp(
+    fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False, *, states: Any = None, **options: Any
+) -> Any:
+    """The Jacobian-vector product of a function over states: :func:`jax.jvp`. The function runs once, and writes once.
+
+    Args:
+      fun, primals, tangents, has_aux: as in :func:`jax.jvp`.
+      states: a `State` or a pytree of them; they become the first primal: `tangents=(state_tangents, *tangents)`.
+
+    Returns:
+      `(out, tangent)`, or `(out, tangent, aux)`.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.jvp.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, tangent = transform.jvp(lambda x: w.value * x, (2.0,), (1.0, 1.0), states=w)
+      >>> float(out), float(tangent)
+      (6.0, 5.0)
+    """
+    for given in (primals, tangents):
+        if type(given) is not type(primals) or not isinstance(given, tuple | list):
+            raise TypeError(
+                "jvp: primals and tangents must both be tuples, or both lists, not "
+                f"{type(primals).__name__} and {type(tangents).__name__}"
+            )
+    lift, pure, primals = _first_primal("jvp", fun, tuple(primals), states, has_aux)
+    out, tangent, (aux, written, born) = jax.jvp(pure, primals, tuple(tangents), has_aux=True, **options)
+    out, aux = lift.leave((out, aux), written, born)
+    return (out, tangent, aux) if has_aux else (out, tangent)
+
+
+@as_in(jax.linearize)
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
+    """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
+
+    Args:
+      fun, `*primals`, has_aux: as in :func:`jax.linearize`.
+      in_nzs: as in :func:`jax.linearize` of the newer releases; for the primals without the states.
+      states: a `State` or a pytree of them; they become the first primal.
+
+    Returns:
+      `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal, with `states`
+      that of the states first. It can be called later, repeatedly, and under other transforms.
+
+    Raises:
+      TypeError: `states` has a leaf that is no State.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.linearize.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> out, pushforward = transform.linearize(lambda x: w.value * x**2, 2.0)
+      >>> float(pushforward(1.0))
+      12.0
+    """
+    lift, pure, primals = _first_primal("linearize", fun, primals, states, has_aux)
+    options = _flags(primals, states, options)
+    out, pushforward, (aux, written, born) = jax.linearize(pure, *primals, has_aux=True, **options)
+    out, aux = lift.leave((out, aux), written, born)
+    return (out, pushforward, aux) if has_aux else (out, pushforward)
+
+
+def _first_primal(
+    where: str, fun: Callable[..., Any], primals: tuple[Any, ...], states: Any, has_aux: bool
+) -> tuple[Lift, Callable[..., Any], tuple[Any, ...]]:
+    """A pure function, and its primals: if there are `states`, their values come first, in their structure."""
+    primals, objects = hide(primals)
+    lift = Lift(revealing(fun, objects))
+    if states is None:
+        return lift, lambda *primals: with_aux(lift.call({}, primals, {}), has_aux, where), primals
+    wrt = Differentiated(where, states, (), ())
+
+    def pure(leading: Any, *primals: Any) -> Any:
+        return with_aux(lift.call(wrt.split((leading, ()))[0], primals, {}), has_aux, where)
+
+    return lift, pure, (wrt.primal[0], *primals)
+
+
+#: Options that have an entry for each primal.
+_FLAGS = ("saveable_args", "in_nzs")
+
+
+def _flags(primals: tuple[Any, ...], states: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with an entry for the states where there is one for each primal."""
+    if states is None:
+        return options
+    each = lambda value: value if isinstance(value, tuple | list) else (value,) * (len(primals) - 1)
+    flags = {name: (True, *each(options[name])) for name in _FLAGS if options.get(name) not in (None, True)}
+    return {**options, **flags}

@@ -1,0 +1,302 @@
+"""Loops along the leading axis of arrays: `scan`, `for_loop`, `map`; and `associative_scan`.
+
+Written states ride in the carry; states that are only read are constants of the loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from .._checkpointed_loops.loops import steps_of
+from .._core.arguments import hide, reveal
+from .._core.jaxcompat import is_jit_disabled, typeof
+from .._core.lift import at_once
+from ._bodies import Body
+from ._engines import Checkpoint, check_loop, scan_with
+from ._progress import Meter
+from ._signatures import as_in
+from ._vmap import vmap
+
+
+@as_in(jax.lax.scan)
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    *,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states. Written states ride in the carry.
+
+    Args:
+      f, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`.
+      checkpoint: what reverse mode stores. None: the residuals of every step, as JAX. "step": the carry of every step,
+        from which the step is recomputed. A number `k`: at most `k` carries besides the initial one, with the fewest
+        step evaluations possible, those of :func:`statetransform.schedule`. "sqrt", "log": that with the square root or
+        the binary logarithm of the number of steps. A :class:`statetransform.MemoryBudget`: what fits. With any but
+        the first two, `unroll` is for the loop that is not differentiated.
+      progress: True for a bar of `tqdm`, its label, the number of steps between updates, or a mapping of `every` and
+        arguments of `tqdm.tqdm`.
+
+    Returns:
+      `(carry, ys)` as in :func:`jax.lax.scan`.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax.numpy as jnp
+      >>> def body(total, x):
+      ...     n.value = n.value + 1
+      ...     return total + x, total
+      >>> total, _ = transform.scan(body, 0.0, jnp.arange(4.0))
+      >>> float(total), int(n.value)
+      (6.0, 4)
+
+      Ten thousand steps backwards with 20 stored carries:
+
+      >>> u = State(jnp.linspace(0.0, 1.0, 50), name="u")
+      >>> def simulate(rate):
+      ...     def step(_, x):
+      ...         u.value = u.value + rate * jnp.sin(u.value)
+      ...         return None, None
+      ...     transform.scan(step, None, length=10_000, checkpoint=20)
+      ...     return u.value.mean()
+      >>> gradient = transform.grad(simulate)(1e-4)
+    """
+    return _scan(
+        "scan",
+        f,
+        init,
+        xs,
+        checkpoint,
+        progress,
+        make_args=lambda carry, x: (carry, x),
+        split=_pair,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        **options,
+    )
+
+
+def for_loop(
+    f: Callable[..., Any],
+    *xs: Any,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+) -> Any:
+    """Calls a function for each slice of some arrays: :func:`jax.lax.scan` without a carry but the states.
+
+    Args:
+      f: called with one slice of each of `xs`.
+      *xs: pytrees of arrays with the same leading axis; none with `length`.
+      length, reverse, unroll: as in :func:`jax.lax.scan`.
+      checkpoint, progress: as in :func:`scan`.
+
+    Returns:
+      The outputs, stacked on a new leading axis.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def step(x):
+      ...     n.value = n.value + 1
+      ...     return 2 * x
+      >>> import jax.numpy as jnp
+      >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
+      ([0, 2, 4], 3)
+    """
+    _, ys = _scan(
+        "for_loop",
+        f,
+        None,
+        xs,
+        checkpoint,
+        progress,
+        make_args=lambda carry, x: x,
+        split=lambda out: (None, out),
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+    )
+    return ys
+
+
+def _scan(
+    where: str,
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    checkpoint: Checkpoint,
+    progress: Any,
+    *,
+    make_args: Callable[[Any, Any], tuple[Any, ...]],
+    split: Callable[[Any], tuple[Any, Any]],
+    **options: Any,
+) -> tuple[Any, Any]:
+    """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
+    check_loop(where, checkpoint, f)
+    if is_jit_disabled():
+        return _scan_in_python(f, init, xs, make_args, split, options)
+    (init, xs), objects = hide((init, xs))
+    if options["length"] is None and not jax.tree.leaves(xs):
+        raise ValueError(f"{where}: there is nothing to step along: give `xs`, or the number of steps as `length`")
+    lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
+    if len({*lengths, options["length"]} - {None}) > 1:
+        jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
+    slices = jax.tree.map(functools.partial(_first_slice, where), xs)
+    carry_of = lambda out: split(out)[0]
+    body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
+    n = steps_of(xs, options["length"])
+    watch = Meter(where, n, progress) if progress and n else None
+    scan = scan_with(where, checkpoint, watch)
+
+    def loop(step: Callable[..., Any], init: Any, xs: Any) -> Any:
+        def pure(carry: Any, x: Any) -> tuple[Any, Any]:
+            carry, out = step(carry, lambda user_carry: make_args(user_carry, x))
+            return carry, split(out)[1]
+
+        return scan(pure, init, xs, **options)
+
+    way = (where, checkpoint, watch, *sorted(options.items()))
+    (carry, values), ys = body.run(way, loop, carry_of, xs)
+    body.leave(values)
+    return body.reveal((carry, ys))
+
+
+def _scan_in_python(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    make_args: Callable[[Any, Any], tuple[Any, ...]],
+    split: Callable[[Any], tuple[Any, Any]],
+    options: dict[str, Any],
+) -> tuple[Any, Any]:
+    """The loop under :func:`jax.disable_jit`: JAX calls the body with values."""
+    (init, xs), objects = hide((init, xs))
+    seen: list[Any] = list(objects)
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        out, seen[:] = hide(split(f(*reveal(make_args(carry, x), objects))))
+        return out
+
+    return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
+
+
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """Applies a function to each slice, one after another: :func:`jax.lax.map` over states.
+
+    Args:
+      f, xs, batch_size: as in :func:`jax.lax.map`. Within a batch, states are shared as in `vmap`.
+
+    Returns:
+      The outputs, stacked on a new leading axis.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.map.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> import jax.numpy as jnp
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x * n.value
+      >>> transform.map(f, jnp.ones(3)).tolist()
+      [1.0, 2.0, 3.0]
+    """
+    leaves = jax.tree.leaves(xs)
+    if batch_size is None or not leaves:
+        return for_loop(f if batch_size is None else vmap(f), xs)
+    n = jax.numpy.shape(leaves[0])[0]
+    n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
+    tail = jax.tree.map(lambda x: x[n - rest :], xs)
+    if n_batches == 0:
+        return vmap(f)(tail)
+    head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
+    ys = for_loop(vmap(f), head)
+    ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
+    if not rest:
+        return ys
+    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, vmap(f)(tail))
+
+
+@as_in(jax.lax.associative_scan)
+def associative_scan(
+    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0, **options: Any
+) -> Any:
+    """A parallel prefix scan: :func:`jax.lax.associative_scan` over states that the function reads.
+
+    Args:
+      fn, elems, reverse, axis: as in :func:`jax.lax.associative_scan`. JAX calls `fn` directly, a number of times that
+        depends only on the length; a write happens at each of these calls.
+
+    Returns:
+      The scanned array or pytree.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.associative_scan.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> w = State(3.0, name="w")
+      >>> import jax.numpy as jnp
+      >>> transform.associative_scan(lambda a, b: a + b * w.value / 3, jnp.arange(4.0)).tolist()
+      [0.0, 1.0, 3.0, 6.0]
+    """
+    # JAX calls `fn` directly, a number of times that depends on the length only; the frame makes the
+    # writes of those calls one.
+    return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis, **options)
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise TypeError(f"scan: the body must return a pair (carry, y), but it returned {out!r}")
+    return out
+
+
+class _NoLeadingAxisError(ValueError, IndexError):
+    """JAX raises the one or the other, according to the release."""
+
+
+def _first_slice(where: str, x: Any) -> Any:
+    """The abstract value of one step's input."""
+    aval = typeof(x)
+    if not aval.shape:
+        cure = f" For {x} calls without arguments write `length={x}`." if isinstance(x, int) else ""
+        raise _NoLeadingAxisError(
+            f"{where}: each leaf of `xs` needs a leading axis to step along, but one is a scalar.{cure}"
+        )
+    return jex.mapped_aval(aval.shape[0], 0, aval)

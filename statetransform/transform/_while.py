@@ -1,0 +1,193 @@
+"""Loops that a condition or bounds end: `while_loop`, `fori_loop`. Written states ride in the carry."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._core.arguments import hide, reveal
+from .._core.errors import StateTraceError
+from .._core.jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
+from .._core.lift import at_once
+from ._bodies import Body, Staged
+from ._engines import Checkpoint, check_loop, scan_with, while_with
+from ._progress import Meter
+
+
+def while_loop(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    *,
+    max_steps: int | None = None,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+) -> Any:
+    """Loops while a condition holds: :func:`jax.lax.while_loop` over states, which the condition may read.
+
+    Args:
+      cond_fun, body_fun, init_val: as in :func:`jax.lax.while_loop`.
+      max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
+      checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
+        mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
+        takes a few percent more step evaluations than if it were. "sqrt", "log", "step": as in :func:`scan`, of
+        `max_steps`.
+        Reverse mode over reverse mode needs `max_steps`.
+      progress: as in :func:`scan`.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+      StateTraceError: the condition writes a state; write it in the body.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.while_loop.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def body(x):
+      ...     n.value = n.value + 1
+      ...     return x / 2
+      >>> float(transform.while_loop(lambda x: n.value < 3, body, 8.0)), int(n.value)
+      (1.0, 3)
+    """
+    if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
+        raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
+    check_loop("while_loop", checkpoint, cond_fun, body_fun)
+    if is_jit_disabled():
+        init_val = jax.tree.map(jax.numpy.asarray, init_val)  # or the body could change the caller's arrays in place
+        # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
+        with contextlib.suppress(jax.errors.ConcretizationTypeError):
+            return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
+    init_val, objects = hide(init_val)
+    body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
+    test = Staged("while_loop", cond_fun, (body.init[0],), objects, body.entry)
+    for state in test.written:
+        raise StateTraceError.written_in_predicate(state)
+    watch = Meter("while_loop", None, progress) if progress else None
+    run = while_with("while_loop", checkpoint, max_steps, watch)
+
+    def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
+        return run(condition, lambda carry: step(carry, lambda user_carry: (user_carry,))[0], init)
+
+    carry, values = body.run(("while_loop", checkpoint, max_steps, watch), loop, lambda out: out, test=test)
+    body.leave(values)
+    return body.reveal(carry)
+
+
+def _while_in_python(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], carry: Any, max_steps: int | None
+) -> Any:
+    steps = itertools.count() if max_steps is None else range(max_steps)
+    for _ in steps:
+        if not cond_fun(carry):
+            break
+        carry = body_fun(carry)
+    return carry
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+) -> Any:
+    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states. Written states ride in the carry.
+
+    Args:
+      lower, upper, body_fun, init_val, unroll: as in :func:`jax.lax.fori_loop`.
+      checkpoint, progress: as in :func:`scan`. With bounds that are traced, too, reverse mode works with a number of
+        carries or a budget.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      StateStructureError: the body changes shape, dtype or structure of a state; the message shows both types.
+      StateTraceError: the body makes a state that outlives it; make it before the loop.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.lax.fori_loop.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def body(i, total):
+      ...     n.value = n.value + 1
+      ...     return total + i
+      >>> int(transform.fori_loop(0, 4, body, 0)), int(n.value)
+      (6, 4)
+    """
+    check_loop("fori_loop", checkpoint, body_fun)
+    if is_jit_disabled() and not has_tracer((lower, upper)):
+        hidden, objects = hide(init_val)
+        in_python = lambda i, carry: hide(body_fun(i, reveal(carry, objects)))[0]
+        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
+    init_val, objects = hide(init_val)
+    start, stop, n = _bounds(lower, upper)
+    index = typeof(start)
+    body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
+    watch = Meter("fori_loop", n, progress) if progress and n != 0 else None
+
+    def loop(step: Callable[..., Any], init: Any, lower: Any, upper: Any) -> Any:
+        one = lambda i, carry: step(carry, lambda user_carry: (i, user_carry))[0]
+        if checkpoint is None and watch is None:
+            return jax.lax.fori_loop(lower, upper, one, init, unroll=unroll)
+        count = lambda state: (state[0] + 1, one(*state))
+        if n is None:
+            run = while_with("fori_loop", checkpoint, None, watch)
+            return run(lambda state: state[0] < upper, count, (lower, init))[1]
+        counted = lambda state, _: (count(state), None)
+        scan = scan_with("fori_loop", checkpoint, watch)
+        return scan(counted, (lower, init), None, n, unroll=unroll or 1)[0][1]
+
+    way = ("fori_loop", checkpoint, watch, unroll, n, str(index))
+    if n is None:
+        carry, values = body.run(way, loop, lambda out: out, start, stop)
+    else:  # known bounds stay known, so that JAX can differentiate
+        fixed = lambda step, init: loop(step, init, lower, upper)
+        carry, values = body.run((*way, start), fixed, lambda out: out)
+    body.leave(values)
+    return body.reveal(carry)
+
+
+def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
+    """The bounds as :func:`jax.lax.fori_loop` takes them, and the number of steps if they are known."""
+    if not has_tracer((lower, upper)):
+        _common_dtype(lower, upper)
+        start, stop = int(lower), int(upper)
+        return start, stop, max(stop - start, 0)
+    dtype = _common_dtype(lower, upper)
+    cast = lambda bound: bound if typeof(bound).dtype == dtype else jax.lax.convert_element_type(bound, dtype)
+    return cast(lower), cast(upper), None
+
+
+def _common_dtype(lower: Any, upper: Any) -> Any:
+    """The type of both bounds; a Python scalar takes that of the other."""
+    try:
+        a, b = typeof(lower), typeof(upper)
+    except (TypeError, ValueError):
+        jax.lax.fori_loop(lower, upper, lambda i, carry: carry, 0)  # says what is wrong
+        raise
+    if a.dtype == b.dtype:
+        return a.dtype
+    is_signed = lambda aval: jax.numpy.issubdtype(aval.dtype, jax.numpy.signedinteger)
+    if is_signed(a) and is_signed(b) and a.weak_type != b.weak_type:
+        return b.dtype if a.weak_type else a.dtype
+    raise TypeError(
+        f"fori_loop: `lower` and `upper` must have equal types, but are {type_text(a)} "
+        f"and {type_text(b)}. Convert one of them, `upper.astype(lower.dtype)` for example."
+    )

@@ -1,0 +1,98 @@
+"""A transform takes what JAX's function takes, under the same names, and says so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import transform
+from statetransform.transform._signatures import as_in, bound_as_in
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+DERIVATIVES = ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian")
+OWN = {
+    **{name: {"states"} for name in DERIVATIVES},
+    "vmap": {"state_axes", "split_rngs"},
+}
+
+
+def parameters(fun: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(fun).parameters)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_decorator_shows_the_parameters_of_jax_in_their_order_and_then_its_own(name: str) -> None:
+    ours, theirs = parameters(getattr(transform, name)), parameters(getattr(jax, name))
+    assert list(ours)[: len(theirs)] == list(theirs)
+    assert set(ours) - set(theirs) == OWN[name]
+    assert all(ours[key].kind is KEYWORD_ONLY for key in OWN[name])
+    assert {key: p.kind for key, p in ours.items() if key in theirs} == {key: p.kind for key, p in theirs.items()}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_option_of_jax_can_be_given_with_its_default(name: str) -> None:
+    options = {key: p.default for key, p in parameters(getattr(jax, name)).items() if key != "fun"}
+    fun, x = (lambda x: (x**2).sum()), jnp.arange(3.0)
+    given, plain = getattr(transform, name)(fun, **options)(x), getattr(transform, name)(fun)(x)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, given, plain))
+    by_position = getattr(transform, name)(fun, *options.values())(x)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, by_position, plain))
+
+
+@pytest.mark.parametrize("name", [*OWN, "scan", "vjp", "linearize", "jvp"])
+def test_an_option_that_nobody_knows_is_a_type_error_that_names_it(name: str) -> None:
+    args: dict[str, Any] = {"scan": (lambda c, x: (c, x), 0.0, jnp.ones(3)), "jvp": (jnp.sin, (1.0,), (1.0,))}
+    few = (jnp.sin,) if name in OWN else (jnp.sin, 1.0)
+    with pytest.raises(TypeError, match="nothing"):
+        getattr(transform, name)(*args.get(name, few), nothing=1)
+
+
+# A JAX that knows one option more.
+
+
+def of_newer_jax(fun: Any, old: int = 1, new: int = 2) -> Any:
+    return fun, old, new
+
+
+def test_a_new_option_is_taken_shown_and_passed_on() -> None:
+    @bound_as_in(of_newer_jax)
+    def ours(fun: Any = None, *, added: Any = None, **options: Any) -> Any:
+        return (*of_newer_jax(fun, **options), added)
+
+    assert list(parameters(ours)) == ["fun", "old", "new", "added"]
+    assert (ours(), ours(0, 5), ours(0, 5, 6), ours(0, new=7, added=8)) == (
+        (None, 1, 2, None),
+        (0, 5, 2, None),
+        (0, 5, 6, None),
+        (0, 1, 7, 8),
+    )
+    for args, options in [((0, 1, 2, 3), {}), ((0, 1), {"old": 2}), ((0,), {"other": 1})]:
+        with pytest.raises(TypeError, match="ours: "):
+            ours(*args, **options)
+
+
+def test_a_function_that_is_called_often_takes_new_options_by_keyword() -> None:
+    @as_in(of_newer_jax)
+    def ours(fun: Any, old: int = 1, *, added: Any = None, **options: Any) -> Any:
+        return (*of_newer_jax(fun, old, **options), added)
+
+    assert list(parameters(ours)) == ["fun", "old", "new", "added"]
+    assert parameters(ours)["new"].kind is KEYWORD_ONLY
+    assert ours(0, 5, new=7, added=8) == (0, 5, 7, 8)
+
+
+def test_what_jax_takes_by_position_only_is_taken_so() -> None:
+    def theirs(f: Any = None, /, *, option: int = 1) -> None: ...
+
+    @bound_as_in(theirs)
+    def ours(f: Any = None, **options: Any) -> Any:
+        return f, options
+
+    assert ours(3, option=4) == (3, {"option": 4})
+    with pytest.raises(TypeError):
+        ours(f=3)
