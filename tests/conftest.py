@@ -7,6 +7,8 @@ import os
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from collections.abc import Iterator
+
 import hypothesis
 import jax
 import pytest
@@ -20,6 +22,17 @@ hypothesis.settings.load_profile("same")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, default=300, help="how many random programs the property test draws")
+
+
+@pytest.fixture
+def remat3() -> Iterator[None]:
+    """The other implementation of checkpoints in JAX."""
+    before = jax.config.jax_remat3  # type: ignore[attr-defined]
+    jax.config.update("jax_remat3", True)
+    jax.clear_caches()
+    yield
+    jax.config.update("jax_remat3", before)
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -253,32 +250,6 @@ def test_a_policy_for_a_name_that_nobody_bears_warns_at_the_users_line_and_lists
     assert caught[0].filename == __file__
 
 
-SAVED = """
-import jax.numpy as jnp
-from statetransform import State, inspect, policies, transform
-w = State(jnp.eye(4), name="w")
-def f(x):
-    x = transform.checkpoint_name(jnp.sin(w.value @ x), "act")
-    return jnp.exp(w.value @ x).sum()
-for policy in (None, policies.dots_saveable, policies.save_only_these_names("act"), policies.save_larger_than(8),
-               policies.any_of(policies.dots_saveable, policies.save_only_these_names("act")),
-               policies.save_from(f), lambda prim, *_, **__: prim.name == "sin"):
-    records = inspect.residuals(transform.checkpoint(f, policy=policy), jnp.ones(4))
-    print([(r.shape, str(r.dtype), r.kind) for r in records])
-"""
-
-
-def test_the_saved_set_does_not_depend_on_the_new_remat() -> None:
-    """Scene 15."""
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", SAVED], check=True, capture_output=True, env={**os.environ, "JAX_REMAT3": flag}
-        ).stdout
-        for flag in ("0", "1")
-    ]
-    assert found[0] == found[1] and found[0].count(b"\n") == 7
-
-
 def test_why_was_this_traced_again() -> None:
     """Scene 17."""
     u = State(jnp.zeros(3), name="u")
@@ -291,25 +262,22 @@ def test_why_was_this_traced_again() -> None:
     assert "float32[3]" in report.splitlines()[-1] and "float32[5]" in report.splitlines()[-1]
 
 
-REMAT3 = """
-import jax, jax.numpy as jnp
-from statetransform import State, transform
-s, n = State(jnp.float32(2), name="s"), State(jnp.int32(0), name="n")
-@transform.checkpoint
-def f(x):
-    n.value += 1
-    return jnp.sin(s.value * x)
-g = transform.jit(transform.grad(f))
-assert jnp.allclose(g(1.0), 2 * jnp.cos(2.0)), g(1.0)
-assert jnp.allclose(transform.grad(f)(1.0), 2 * jnp.cos(2.0))
-s.value = jnp.float32(0)
-assert g(1.0) == 0 and n.value == 3, n
-"""
+@pytest.mark.parametrize("flag", [False, True])
+def test_checkpoint_does_not_depend_on_the_new_remat(flag: bool, request: pytest.FixtureRequest) -> None:
+    if flag:
+        request.getfixturevalue("remat3")
+    s, n = State(jnp.float32(2), name="s"), State(jnp.int32(0), name="n")
 
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        n.value += 1
+        return jnp.sin(s.value * x)
 
-@pytest.mark.parametrize("flag", ["0", "1"])
-def test_checkpoint_does_not_depend_on_the_new_remat(flag: str) -> None:
-    subprocess.run([sys.executable, "-c", REMAT3], check=True, env={**os.environ, "JAX_REMAT3": flag})
+    g = transform.jit(transform.grad(f))
+    assert jnp.allclose(g(1.0), 2 * jnp.cos(2.0))
+    assert jnp.allclose(transform.grad(f)(1.0), 2 * jnp.cos(2.0))
+    s.value = jnp.float32(0)
+    assert g(1.0) == 0 and n.value == 3
 
 
 def test_the_equation_count_is_that_of_the_twin() -> None:

@@ -86,6 +86,14 @@ def test_a_function_that_is_called_often_takes_new_options_by_keyword() -> None:
     assert ours(0, 5, new=7, added=8) == (0, 5, 7, 8)
 
 
+def test_an_option_with_the_default_of_jax_counts_as_not_given() -> None:
+    @bound_as_in(of_newer_jax)
+    def ours(fun: Any = None, **options: Any) -> Any:
+        return options
+
+    assert (ours(0, 1, 2), ours(0, new=2, old=3)) == ({}, {"old": 3})
+
+
 def test_what_jax_takes_by_position_only_is_taken_so() -> None:
     def theirs(f: Any = None, /, *, option: int = 1) -> None: ...
 

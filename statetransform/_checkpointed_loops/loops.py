@@ -116,12 +116,7 @@ def while_loop(
     """
     if checkpoint is None and max_steps is None and watch is None:
         return lax.while_loop(test, fun, init)
-    if checkpoint is None or isinstance(checkpoint, MemoryBudget):
-        k = 0
-    elif isinstance(checkpoint, str) and checkpoint == "step" and max_steps is not None:
-        k = max_steps
-    else:
-        k = stored_carries(where, checkpoint, max_steps)
+    k = _carries(where, checkpoint, max_steps)
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
@@ -155,14 +150,25 @@ def while_loop(
         bounded = dataclasses.replace(step, fun=run)
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 
-    cure = (
-        f"{where}: reverse mode over another derivative needs to know how many steps there are at most. Write "
-        "`max_steps=1000`, for example, or take the outer derivative in forward mode, as `hessian` does."
-    )
     # Without a bound, no loop that can be transposed does the same.
     backward = functools.partial(sweep.backward, step, ByVjp)
-    loop = Loop(plain, forward, backward, None if max_steps is None else again, cure)
+    loop = Loop(plain, forward, backward, None if max_steps is None else again, _NEEDS_BOUND.format(where))
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+
+
+_NEEDS_BOUND = (
+    "{}: reverse mode over another derivative needs to know how many steps there are at most. Write `max_steps=1000`, "
+    "for example, or take the outer derivative in forward mode, as `hessian` does."
+)
+
+
+def _carries(where: str, checkpoint: int | str | MemoryBudget | None, max_steps: int | None) -> int:
+    """How many carries a loop of unknown length stores; 0 where a budget is still to say it."""
+    if checkpoint is None or isinstance(checkpoint, MemoryBudget):
+        return 0
+    if isinstance(checkpoint, str) and checkpoint == "step" and max_steps is not None:
+        return max_steps
+    return stored_carries(where, checkpoint, max_steps)
 
 
 def steps_of(xs: Any, length: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""What `checkpoint=` may be: how many carries each of its forms stands for, and what is said of what is none."""
+"""What `checkpoint=` may be: how many carries each of its forms stands for. Anything else is refused."""
 
 from __future__ import annotations
 

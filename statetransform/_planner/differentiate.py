@@ -22,7 +22,7 @@ from .._core import jaxcompat
 from .._core.errors import BudgetError
 from .._jaxpr.rewrite import evaluate
 from .._jaxpr.sizes import format_bytes
-from ..policies._refuse import warn
+from .._policies.refuse import warn
 from .emit import whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, shortage_message

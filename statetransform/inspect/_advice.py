@@ -22,7 +22,7 @@ from .._jaxpr.rewrite import evaluate, rewrite
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import Site, find, names_in, walk
-from ..policies._policy import ask, describe, is_kept, names_of
+from .._policies.policy import ask, describe, is_kept, names_of
 from ._halves import Halves, halves_of
 from ._origins import Residual, list_residuals
 from ._view import Label, View

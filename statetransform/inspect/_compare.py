@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from .._jaxpr.sizes import format_bytes, format_count
-from ..policies._apply import checkpointed
-from ..policies._policy import Policy
-from ..policies._refuse import check_policy
+from .._policies.apply import checkpointed
+from .._policies.policy import Policy
+from .._policies.refuse import check_policy
 from ._cost import Measured, Step, flops_of, step_of, without_checkpoints
 from ._halves import halves_of
 from ._origins import list_residuals

@@ -14,7 +14,8 @@ from .._planner import bound
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, closed_of, temporary_bytes
-from ..inspect._view import view_of as stage
+from ..inspect._render import plot_curve
+from ..inspect._view import view_of
 
 _POINTS = 16
 
@@ -116,19 +117,7 @@ class Curve(Sequence[Point]):
         Raises:
           ImportError: matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("plan(...).plot needs matplotlib: `pip install statetransform[plot]`") from error
-        if ax is None:
-            _, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
-        mib = [p.planned_bytes / 2**20 for p in self]
-        ax.plot(mib, [p.flops_over_plain for p in self], "o-", label="plan")
-        ax.plot(mib, [p.bound_over_plain for p in self], "--", color="0.5", label="proved necessary")
-        ax.axvline(self.necessary_bytes / 2**20, color="0.8", label="impossible below")
-        ax.set(xlabel="bytes alive at most (MiB)", ylabel="FLOPs over plain", title=self.name)
-        ax.legend()
-        return ax
+        return plot_curve(self, ax)
 
 
 def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: Any) -> Curve:
@@ -156,17 +145,17 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
       >>> curve[0].flops_over_plain, curve[-1].planned_bytes < curve[0].planned_bytes / 2
       (1.0, True)
     """
-    staged = stage(f, args, kwargs)
-    closed, n_outputs = closed_of(staged)
+    view = view_of(f, args, kwargs)
+    closed, n_outputs = closed_of(view)
     is_moving = lambda aval: jnp.issubdtype(aval.dtype, jnp.inexact)
     moves = tuple(map(is_moving, closed.in_avals))
     outputs = tuple(i < n_outputs and is_moving(aval) for i, aval in enumerate(closed.out_avals))
     if not any(moves) or not any(outputs):
-        raise TypeError(f"plan: {staged.name} has no floating-point argument or result, so it has no gradient to plan")
+        raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     planner, pattern = Planner(closed), Pattern(moves, outputs)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
-    return Curve(staged.name, points, plain, planner.necessary(pattern)[0])
+    return Curve(view.name, points, plain, planner.necessary(pattern)[0])
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:

@@ -1,7 +1,7 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
 from .._core.functional import Functionalized, functionalize, lift
-from ..policies import checkpoint_name
+from .._policies.names import checkpoint_name
 from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat

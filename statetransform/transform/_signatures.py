@@ -37,9 +37,10 @@ def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Lets a function be called as a JAX function is, by position too; it gets what was given by keyword.
+    """Lets a function be called as a JAX function is, by position too; it gets by keyword what was given.
 
-    Binding takes a few microseconds, so this is for functions that decorate others.
+    An option with JAX's own default counts as not given. Binding takes a few microseconds, so this is for functions
+    that decorate others.
 
     Args:
       theirs: the JAX function. Ours may have other defaults.
@@ -58,7 +59,8 @@ def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{ours.__name__}: {error}") from None
-            return ours(**given)
+            is_said = lambda name: name in named or given[name] is not parameters[name].default
+            return ours(**{name: given[name] for name in given if is_said(name)})
 
         bound.__signature__ = signature  # type: ignore[attr-defined]
         return bound

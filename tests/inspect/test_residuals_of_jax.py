@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
-from jax.ad_checkpoint import print_saved_residuals
+from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 import statetransform
-from statetransform import inspect, transform
+from statetransform import State, inspect, policies, transform
+from statetransform._policies.apply import checkpointed
 
 from .programs import PROGRAMS
 
@@ -85,20 +84,33 @@ def test_bytes_and_lines_are_given_and_no_line_is_of_a_library(name):
             assert not record.file.startswith(str(pathlib.Path(statetransform.__file__).parent))
 
 
-@pytest.mark.slow
-def test_the_listings_are_the_same_with_remat3():
-    root = pathlib.Path(__file__).parents[2]
-    found = []
-    for setting in ("0", "1"):
-        env = {**os.environ, "JAX_REMAT3": setting, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.inspect.remat3"],
-            cwd=root,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(done.stdout)
-    assert found[0] == found[1]
+W = State(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), name="W")
+
+
+def layers(w, x):
+    """Two layers with names."""
+    y = checkpoint_name(jnp.sin(w @ x), "a")
+    return jnp.sum(jnp.exp(checkpoint_name(jnp.tanh(w @ y), "b")))
+
+
+POLICIES = {
+    "nothing": policies.nothing_saveable,
+    "dots": policies.dots_saveable,
+    "a": policies.save_only_these_names("a"),
+    "everything": policies.everything_saveable,
+    "large": policies.save_larger_than(8),
+    "any": policies.any_of(policies.dots_saveable, policies.save_only_these_names("a")),
+    "from": policies.save_from(layers),
+    "own": lambda prim, *_, **__: prim.name == "sin",
+}
+
+
+def listing(policy) -> list:
+    records = inspect.residuals(lambda x: checkpointed(layers, policy=policy)(W.value, x), jnp.ones(4))
+    return [(record.kind, record.name, record.shape, record.bytes) for record in records]
+
+
+def test_the_listings_are_the_same_with_remat3(request):
+    expected = {name: listing(policy) for name, policy in POLICIES.items()}
+    request.getfixturevalue("remat3")
+    assert {name: listing(policy) for name, policy in POLICIES.items()} == expected

@@ -1,12 +1,7 @@
-"""What is saved, seen from outside: shapes and dtypes of what the VJP of a function keeps.
-
-Also a program: run with a JAX_REMAT3 setting, it prints the saved set of every policy in its table.
-"""
+"""What is saved, seen from outside: shapes and dtypes of what the VJP of a function keeps."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +10,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import policies
-from statetransform.policies._apply import checkpointed
+from statetransform._policies.apply import checkpointed
 
 W = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
 X = jnp.linspace(-1.0, 1.0, 4)
@@ -79,7 +74,3 @@ def gradients() -> dict[str, float]:
         name: float(jax.jit(jax.grad(checkpointed(layers, policy=policy)))(W, X).sum())
         for name, policy in TABLE.items()
     }
-
-
-if __name__ == "__main__":
-    json.dump({"saved": saved_sets(), "gradients": gradients()}, sys.stdout)

@@ -31,14 +31,6 @@ def equations(fun, *args):
     return jax.make_jaxpr(fun)(*args).jaxpr.eqns
 
 
-@pytest.fixture
-def remat3():
-    before = jax.config.jax_remat3
-    jax.config.update("jax_remat3", True)
-    yield
-    jax.config.update("jax_remat3", before)
-
-
 # What is used, and what would make it needless.
 
 

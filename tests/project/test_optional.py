@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform import inspect, transform
+from statetransform import inspect, policies, transform
 
 
 def progress() -> Any:
@@ -24,9 +24,10 @@ def progress() -> Any:
     [
         ("matplotlib.pyplot", "plot", lambda: st.schedule(9, 2).plot()),
         ("matplotlib.pyplot", "plot", lambda: inspect.timeline(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
+        ("matplotlib.pyplot", "plot", lambda: policies.plan(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
         ("tqdm.auto", "progress", progress),
     ],
-    ids=["schedule", "timeline", "progress"],
+    ids=["schedule", "timeline", "plan", "progress"],
 )
 def test_what_is_missing_is_named_with_its_extra(
     module: str, extra: str, use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch

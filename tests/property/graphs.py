@@ -64,15 +64,20 @@ class Slots:
         return self.total(x)
 
 
+def with_fields(cls: type) -> type:
+    """The fields of both dataclasses, of which neither can derive from the other."""
+    defaults = {"w": None, "order": 1, "child": None, "items": (), "table": dataclasses.field(default_factory=dict)}
+    cls.__annotations__ = dict.fromkeys(defaults, Any)
+    for name, default in defaults.items():
+        setattr(cls, name, default)
+    return cls
+
+
 @dataclasses.dataclass(eq=False)
+@with_fields
 class Data:
     """A dataclass."""
 
-    w: Any = None
-    order: Any = 1
-    child: Any = None
-    items: Any = ()
-    table: Any = dataclasses.field(default_factory=dict)
     scale = 11
     doubled = 2
 
@@ -84,14 +89,10 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+@with_fields
 class Frozen:
     """A frozen one."""
 
-    w: Any = None
-    order: Any = 1
-    child: Any = None
-    items: Any = ()
-    table: Any = dataclasses.field(default_factory=dict)
     scale = 13
     doubled = 3
 

@@ -29,6 +29,13 @@ def compile_quickly() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture(autouse=True)
+def programs_of_a_test_are_forgotten() -> Iterator[None]:
+    """A module's worth of them would take a gigabyte."""
+    yield
+    jax.clear_caches()
+
+
 def close(found: Any, expected: Any) -> None:
     """The same trees, up to the rounding of programs that XLA has fused in other ways."""
     plain = lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
@@ -52,9 +59,9 @@ def by_hand(program: Block, stack: list[str]) -> Callable[[Any, Any], Any]:
     return lambda values, x: f((values, x))
 
 
-def drawn(request: pytest.FixtureRequest, check: Callable[[Block, list[str]], None], share: int) -> None:
-    """Checks a share of the random cases."""
-    cases = max(request.config.getoption("--cases") // share, 1)
+def drawn(request: pytest.FixtureRequest, check: Callable[[Block, list[str]], None]) -> None:
+    """Checks a tenth of the cases that are asked for: compiling both programs of one takes seconds."""
+    cases = max(request.config.getoption("--cases") // 10, 1)
 
     @hypothesis.settings(max_examples=cases, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(program=PROGRAMS, stack=STACKS)
@@ -79,7 +86,7 @@ def test_outputs_and_final_values_in_three_calls(request: pytest.FixtureRequest)
             if x < 0:
                 run.states["u"].value = values["u"] = jnp.array([0.5, 0.5, -1.0])
 
-    drawn(request, check, 4)
+    drawn(request, check)
 
 
 def test_gradients_for_arguments_and_states(request: pytest.FixtureRequest) -> None:
@@ -99,7 +106,7 @@ def test_gradients_for_arguments_and_states(request: pytest.FixtureRequest) -> N
         found, found_grads = transform.value_and_grad(f, argnums=0, states=states)(x)
         close((found, found_grads, run.values()), (out, grads, new))
 
-    drawn(request, check, 4)
+    drawn(request, check)
 
 
 def test_compiled_gradients(request: pytest.FixtureRequest) -> None:
@@ -116,7 +123,7 @@ def test_compiled_gradients(request: pytest.FixtureRequest) -> None:
             expected, values = pure(x, values)
             close((found, run.values()), (expected, values))
 
-    drawn(request, check, 4)
+    drawn(request, check)
 
 
 def test_ensembles(request: pytest.FixtureRequest) -> None:
@@ -130,4 +137,4 @@ def test_ensembles(request: pytest.FixtureRequest) -> None:
         new, expected = jax.vmap(by_hand(program, stack))(values, x)
         close((found, run.values()), (expected, new))
 
-    drawn(request, check, 4)
+    drawn(request, check)

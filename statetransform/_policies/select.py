@@ -16,7 +16,7 @@ import jax
 from .._core.jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source, cell_of
-from ._policy import Policy, Unknown, Verdict
+from .policy import Policy, Unknown, Verdict
 
 
 @functools.lru_cache(maxsize=4096)

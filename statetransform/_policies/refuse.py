@@ -12,7 +12,7 @@ import jax
 
 from .._core.frame import user_frame
 from .._jaxpr.walk import names_in
-from ._policy import Policy, describe, names_of
+from .policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from")

@@ -29,8 +29,8 @@ from .._core.jaxcompat import bind, bind_name, bind_remat, is_remat, without_con
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs
-from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
-from ._refuse import check_policy, warn, warn_unused_names
+from .policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
+from .refuse import check_policy, warn, warn_unused_names
 
 MARK = "kept from "
 
