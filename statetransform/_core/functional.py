@@ -13,6 +13,7 @@ from .frame import read
 from .lift import Lift, Staged
 from .record import Call
 from .state import State
+from .tracebacks import boundary
 from .traces import TraceCache
 from .values import Values
 from .wrapper import decorate
@@ -42,6 +43,7 @@ class Functionalized:
         (args, kwargs), objects = hide((args, kwargs))
         return args, kwargs, objects
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Call:
         """Traces the function for the types of these arguments; nothing is written."""
         args, kwargs, objects = self._hide(args, kwargs)
@@ -52,11 +54,13 @@ class Functionalized:
         self._last = weakref.ref(call)
         return call
 
+    @boundary
     def values(self, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""
         record = self.trace(*args, **kwargs)
         return Values({state: read(state) for state in (*record.reads, *record.written)})
 
+    @boundary
     def apply(self, values: Mapping[State, Any], *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The pure call: no state is read that `values` holds, and none is written.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from .arguments import NO_SELF, hide, hide_self
+from .tracebacks import hide_frames
 
 _PARTS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
@@ -45,15 +46,23 @@ class Transformed:
         self._takes_cls = _first_parameter(fun) == "cls"
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._call(obj, args, kwargs)
+        try:
+            return self._call(obj, args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise TypeError(f"{type(self).__name__} does not say how it is called")
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
-            return self._call(args[0], args[1:], kwargs)
-        return self._call(NO_SELF, args, kwargs)
+        try:
+            if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
+                return self._call(args[0], args[1:], kwargs)
+            return self._call(NO_SELF, args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _binds(self, first: Any) -> bool:
         """Whether the first argument is the instance, as in `Heat.step(heat, dt)`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, format_count
 from .._policies.apply import checkpointed
 from .._policies.policy import Policy
@@ -115,6 +116,7 @@ def _milliseconds(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
+@boundary
 def compare(
     candidates: Mapping[str, Any],
     /,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core import jaxcompat
+from .._core.tracebacks import boundary
 from .._jaxpr.flops import Flops, jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import inlined
@@ -232,6 +233,7 @@ def flops_of(measured: Measured) -> tuple[float, str, bool]:
     return counted.operations, why, True
 
 
+@boundary
 def cost(
     f: Callable[..., Any],
     /,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax.extend.core as jex
 
 from .._core import jaxcompat
+from .._core.tracebacks import boundary
 from .._jaxpr.walk import backward_slice, inner_jaxprs
 from ._halves import Halves, halves_of
 from ._table import WIDTH, wrapped
@@ -287,6 +288,7 @@ def _cut(piece: Piece, first: int, rest: int) -> list[Piece]:
     return [Piece(piece.text[a:b], piece.style) for a, b in itertools.pairwise([*starts, len(piece.text)])]
 
 
+@boundary
 def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any) -> FwdBwd:
     """The forward and the backward pass of a function as jaxprs, side by side.
 

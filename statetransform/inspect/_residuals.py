@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
+from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes
 from ._advice import advise
 from ._halves import halves_of
@@ -161,6 +162,7 @@ def _check_field(key: str, verb: str) -> None:
         raise ValueError(f"residuals do not {verb} by {key!r}; the fields are {', '.join(_FIELDS)}")
 
 
+@boundary
 def residuals(
     f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any
 ) -> Residuals:
@@ -212,6 +214,7 @@ def residuals(
     return Residuals(list_residuals(halves), view.name, advise(view, halves))
 
 
+@boundary
 def print_saved_residuals(
     f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any
 ) -> None:

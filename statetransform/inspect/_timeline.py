@@ -10,6 +10,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from .._core import jaxcompat
+from .._core.tracebacks import boundary
 from .._jaxpr.primitives import FUSED, VIEWS, Kind, kind_of
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes, nbytes
@@ -263,6 +264,7 @@ class Timeline(Report, Sequence[Moment]):
         return plot_timeline(self, ax)
 
 
+@boundary
 def timeline(
     f: Callable[..., Any],
     /,

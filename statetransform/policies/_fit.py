@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._checkpointed_loops.budget import MemoryBudget
+from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes
 from .._planner import bound
 from .._planner.emit import Emitted, whole
@@ -120,6 +121,7 @@ class Curve(Sequence[Point]):
         return plot_curve(self, ax)
 
 
+@boundary
 def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: Any) -> Curve:
     """The trade-off between memory and recomputation of a function's gradient, before a budget is chosen.
 

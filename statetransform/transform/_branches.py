@@ -14,11 +14,13 @@ from .._core.frame import leave, read
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.state import State, show_types
+from .._core.tracebacks import boundary
 from ._bodies import Staged, bind, run
 
 _NO_OPERAND: Any = object()
 
 
+@boundary
 def cond(
     pred: Any,
     true_fun: Callable[..., Any],
@@ -57,6 +59,7 @@ def cond(
     return _branch("cond", pred, [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
 
 
+@boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND) -> Any:
     """Applies one of several functions: :func:`jax.lax.switch` over states. What any branch writes is an output of all.
 

@@ -24,6 +24,7 @@ from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.record import Record
 from .._core.room import with_room
+from .._core.tracebacks import boundary, hide_frames
 from .._core.traces import TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
 from ._entry import OTHER, Entry, no_entry
@@ -142,20 +143,28 @@ class Jitted(Transformed):
         return options
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._owners or self._is_method or self._takes_cls:
-            return super().__call__(*args, **kwargs)
-        if not active:
-            out = self._store.enter(self, self._instance, args, kwargs)
-            if out is not OTHER:
-                return out
-        return self._call(NO_SELF, args, kwargs)
+        try:
+            if self._owners or self._is_method or self._takes_cls:
+                return super().__call__(*args, **kwargs)
+            if not active:
+                out = self._store.enter(self, self._instance, args, kwargs)
+                if out is not OTHER:
+                    return out
+            return self._call(NO_SELF, args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not active:
-            out = self._store.enter(self, obj, args, kwargs)
-            if out is not OTHER:
-                return out
-        return self._call(obj, args, kwargs)
+        try:
+            if not active:
+                out = self._store.enter(self, obj, args, kwargs)
+                if out is not OTHER:
+                    return out
+            return self._call(obj, args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is not for the program used last, or stands within a transform."""
@@ -250,14 +259,17 @@ class Jitted(Transformed):
             sharding_of=self._sharding_of,
         )
 
+    @boundary
     def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces for these arguments and the states' present types; as the method of :func:`jax.jit`."""
         return self._ahead_of_time("trace", instance, args, kwargs)
 
+    @boundary
     def lower(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces and lowers; as the method of :func:`jax.jit`."""
         return self._ahead_of_time("lower", instance, args, kwargs)
 
+    @boundary
     def eval_shape(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> Any:
         """Shapes and dtypes of the output; as the method of :func:`jax.jit`."""
         return self._ahead_of_time("trace", instance, args, kwargs).out_info[0]
@@ -338,6 +350,7 @@ class AheadOfTime:
         new.__dict__.update(self.__dict__, _stage=stage)
         return new
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         rest = iter(args)
         whole = [value for i, value in self._fill(rest, len(args))]

@@ -9,10 +9,12 @@ import jax
 
 from .._core.arguments import hide, revealing
 from .._core.lift import Lift
+from .._core.tracebacks import boundary
 from ._differentiated import Differentiated, with_aux
 from ._signatures import as_in
 
 
+@boundary
 @as_in(jax.vjp)
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
     """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
@@ -53,6 +55,7 @@ def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
     return cotangent
 
 
+@boundary
 @as_in(jax.jvp)
 def jvp(
     fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False, *, states: Any = None, **options: Any
@@ -91,6 +94,7 @@ def jvp(
     return (out, tangent, aux) if has_aux else (out, tangent)
 
 
+@boundary
 @as_in(jax.linearize)
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
     """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.

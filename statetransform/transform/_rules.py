@@ -24,6 +24,7 @@ from .._core.lift import Lift
 from .._core.record import Call as Traced
 from .._core.stage import trace
 from .._core.state import State
+from .._core.tracebacks import hide_frames
 
 Function = Callable[..., Any]
 
@@ -264,7 +265,11 @@ def as_function(fun: Function, pure: Function) -> Function:
 
     @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
     def named(*args: Any) -> Any:
-        return pure(*args)
+        try:
+            return pure(*args)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     if isinstance(fun, functools.partial):
         del named.__wrapped__  # type: ignore[attr-defined]

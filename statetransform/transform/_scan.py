@@ -17,6 +17,7 @@ from .._checkpointed_loops.loops import steps_of
 from .._core.arguments import hide, reveal
 from .._core.jaxcompat import is_jit_disabled, typeof
 from .._core.lift import at_once
+from .._core.tracebacks import boundary
 from ._bodies import Body
 from ._engines import Checkpoint, check_loop, scan_with
 from ._progress import Meter
@@ -24,6 +25,7 @@ from ._signatures import as_in
 from ._vmap import vmap
 
 
+@boundary
 @as_in(jax.lax.scan)
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
@@ -97,6 +99,7 @@ def scan(
     )
 
 
+@boundary
 def for_loop(
     f: Callable[..., Any],
     *xs: Any,
@@ -211,6 +214,7 @@ def _scan_in_python(
     return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
 
 
+@boundary
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Applies a function to each slice, one after another: :func:`jax.lax.map` over states.
 
@@ -253,6 +257,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, vmap(f)(tail))
 
 
+@boundary
 @as_in(jax.lax.associative_scan)
 def associative_scan(
     fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0, **options: Any

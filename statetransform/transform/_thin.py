@@ -17,6 +17,7 @@ from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
 from .._core.lift import Direct, Lift, at_once, bind
 from .._core.record import Call
+from .._core.tracebacks import boundary
 from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked
@@ -155,6 +156,7 @@ class Checked(Direct):
         return lift.leave((error, out), written, born)
 
 
+@boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
 
@@ -213,6 +215,7 @@ def make_jaxpr(
     """
     static = StaticArguments(fun, static_argnums, ())
 
+    @boundary
     @functools.wraps(fun)
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)

@@ -14,11 +14,13 @@ from .._core.arguments import hide, reveal
 from .._core.errors import StateTraceError
 from .._core.jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
 from .._core.lift import at_once
+from .._core.tracebacks import boundary
 from ._bodies import Body, Staged
 from ._engines import Checkpoint, check_loop, scan_with, while_with
 from ._progress import Meter
 
 
+@boundary
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
@@ -95,6 +97,7 @@ def _while_in_python(
     return carry
 
 
+@boundary
 def fori_loop(
     lower: Any,
     upper: Any,
