@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform import Param, StaleReadWarning, transform
+from statetransform import Param, StaleReadWarning, State, transform
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +73,90 @@ def test_a_write_in_the_same_trace_is_seen_by_the_next_read() -> None:
     assert transform.jit(f)(1.0) == (3.0, 4.0)
     assert transform.checkpoint(f)(1.0) == (4.0, 5.0)
     assert w.value == 5.0
+
+
+RAW = {
+    "jit": jax.jit,
+    "scan": lambda f: functools.partial(scan_once, lambda c, _: (f(c), None)),
+}
+OURS = {
+    "grad": lambda w: lambda x: transform.grad(lambda y: w.value * y)(x),
+    "grad with respect to it": lambda w: lambda x: x * transform.grad(lambda: w.value**2 / 2, states=w)(),
+    "grad of raw jit": lambda w: lambda x: transform.grad(jax.jit(lambda y: w.value * y))(x),
+    "vmap": lambda w: lambda x: transform.vmap(lambda y: w.value * y)(x[None])[0],
+    "jvp": lambda w: lambda x: transform.jvp(lambda y: w.value * y, (x,), (x,))[1],
+    "jit": lambda w: lambda x: transform.jit(lambda y: w.value * y)(x),
+    "scan": lambda w: lambda x: transform.scan(lambda c, _: (w.value * c, None), x, length=1)[0],
+}
+ONE = jnp.float32(1)
+
+
+def scan_once(body: Any, x: Any) -> Any:
+    return jax.lax.scan(body, x, length=1)[0]
+
+
+def anew(fun: Any) -> Any:
+    """A function with code of its own, in which no read was seen."""
+    return types.FunctionType(fun.__code__.replace(), fun.__globals__, closure=fun.__closure__)
+
+
+@pytest.mark.parametrize("ours", OURS)
+@pytest.mark.parametrize("raw", RAW)
+def test_a_read_is_fresh_in_ours_within_a_raw_transform_within_ours(raw: str, ours: str) -> None:
+    w = Param(3.0, name="w")
+    g = RAW[raw](OURS[ours](w))
+    f = transform.jit(anew(lambda x, y: g(x) + 0 * y.sum()))
+    seen = [float(f(ONE, jnp.ones(n))) for n in (1, 2)]
+    w.value = 5.0
+    assert [*seen, *[float(f(ONE, jnp.ones(n))) for n in (2, 1)]] == [3.0, 3.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize("ours", ["grad", "vmap", "grad of raw jit", "jit"])
+@pytest.mark.parametrize("raw", ["jit", "scan"])
+def test_a_write_is_seen_by_ours_within_a_raw_transform(raw: str, ours: str) -> None:
+    w = Param(3.0, name="w")
+    g = RAW[raw](OURS[ours](w))
+
+    def f(x: Any) -> Any:
+        before = g(x)
+        w.value = w.value + 1
+        return before, g(x)
+
+    assert transform.jit(anew(f))(ONE) == (3.0, 4.0)
+    assert transform.vmap(anew(f))(ONE[None]) == (4.0, 5.0)
+    assert w.value == 5.0
+
+
+@pytest.mark.parametrize("ours", OURS)
+@pytest.mark.parametrize("raw", RAW)
+def test_ours_within_raw_jax_alone_warns_as_a_plain_read_does(raw: str, ours: str) -> None:
+    w = Param(3.0, name="w")
+    with pytest.warns(StaleReadWarning, match="Param 'w' .* is read inside a raw JAX transform") as seen:
+        assert RAW[raw](OURS[ours](w))(ONE) == 3.0
+    assert {warning.filename for warning in seen} == {__file__}
+
+
+def test_a_compiled_function_within_raw_jax_warns_however_often_it_was_called_before() -> None:
+    w = Param(3.0, name="w")
+    f = transform.jit(lambda x: {"y": w.value * x})
+    for _ in range(5):
+        f(ONE)
+    with pytest.warns(StaleReadWarning, match="Param 'w'"):
+        jax.jit(f)(ONE)
+
+
+def test_transforms_that_show_a_program_are_no_raw_ones() -> None:
+    w, runs = Param(3.0, name="w"), []
+    f = lambda x: (runs.append(1), w.value * x)[1]
+    assert len(transform.make_jaxpr(f)(ONE).jaxpr.invars) == 2
+    assert transform.eval_shape(f, ONE).shape == ()
+    assert len(runs) == 2
+
+
+def test_static_states_and_reads_that_jax_runs_at_once_do_not_warn() -> None:
+    n, w = State(3, static=True), Param(2.0)
+    assert jax.jit(transform.grad(lambda x: x * n.value))(ONE) == 3.0
+    assert jax.vmap(transform.grad(lambda x: x * w.value))(ONE[None]) == 2.0
 
 
 def test_under_raw_jax_alone_a_warning_says_so_once_for_each_place() -> None:

@@ -8,7 +8,7 @@ import jax
 
 from .errors import StateStructureError
 from .foreign import leaf_test, to_state
-from .frame import read
+from .frame import look_at, read
 from .jaxcompat import typeof
 from .state import State, show_types
 
@@ -27,7 +27,7 @@ def values(states: Any) -> Any:
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    return jax.tree.map(lambda state: read(_state(state)), states, is_leaf=leaf_test())
+    return jax.tree.map(lambda state: look_at(_state(state)), states, is_leaf=leaf_test())
 
 
 def update(states: Any, values: Any) -> None:

@@ -29,7 +29,7 @@ import jax
 
 from .activation import activate, pending
 from .errors import StaleReadWarning, StateTraceError
-from .jaxcompat import ContextDict, has_tracer, is_top_level, staging_trace, take_current_trace, trace_state
+from .jaxcompat import ContextDict, has_tracer, is_top_level, stages, staging_trace, take_current_trace, trace_state
 
 if TYPE_CHECKING:
     from .state import State
@@ -82,7 +82,15 @@ def own_containers(value: Any) -> Any:
 
 
 class ReadInRawTransform(BaseException):
-    """Leaves a run in which a raw JAX transform that stages is about to read a state, and to cache what it traces."""
+    """Leaves a run in which a raw JAX transform that stages is about to read a state, and to cache what it traces.
+
+    Args:
+      frame: the frame of the run, within which the raw transform stands.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.around: Frame | None = frame.parent
 
 
 #: JAX's caches of traces are keyed by its value.
@@ -120,7 +128,9 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
     if not is_known:
         try:
             return run(False)
-        except ReadInRawTransform:
+        except ReadInRawTransform as read:
+            if read.around is not stack.frame:
+                raise  # the raw transform stands around this run
             if code is not None:
                 _readers.add(code)
     with _run(next(_runs)):
@@ -137,6 +147,7 @@ class Frame:
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}
         self._here: Any = None
@@ -253,6 +264,11 @@ class Frame:
         return dict(self.born)
 
 
+def is_called_in_raw() -> bool:
+    """Whether a transform is called in a raw JAX transform that stages, itself in a transform of this package."""
+    return stack.frame is not None and stack.frame.is_below_raw()
+
+
 def trace_around() -> Any:
     """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
     if stack.frame is not None or is_top_level():
@@ -266,7 +282,7 @@ def read(state: State) -> Any:
     frame = stack.frame
     if frame is not None:
         if not frame.is_fresh and not state._is_foreign and frame.is_below_raw():
-            raise ReadInRawTransform
+            raise ReadInRawTransform(frame)
         return frame.read(state)
     value = state._value
     if value is UNSET:
@@ -275,9 +291,8 @@ def read(state: State) -> Any:
 
 
 def look_at(state: State) -> Any:
-    """Like `read`, for the user's own code, which is told where the value becomes a constant of a raw transform."""
-    is_alone = stack.frame is None and not is_top_level() and not (state._static or state._is_foreign)
-    if is_alone and staging_trace() is not None:
+    """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
+    if stack.frame is None and not is_top_level() and not state._is_foreign and staging_trace() is not None:
         _warn_of_stale(state)
     return read(state)
 
@@ -286,7 +301,9 @@ _warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKe
 
 
 def _warn_of_stale(state: State) -> None:
-    """Once for each state and place."""
+    """Once for each state and place; a static value is nobody's to follow."""
+    if state._static:
+        return
     site = user_site()
     places = _warned.setdefault(state, set())
     if site not in places:
@@ -311,7 +328,11 @@ def read_outside(frame: Frame, state: State) -> Any:
 def read_around(frame: Frame, state: State) -> Any:
     """The same, where no transform of another framework stands in between."""
     if frame.parent is not None:
+        if frame.is_in_raw and not (frame.parent.is_fresh or state._is_foreign):
+            raise ReadInRawTransform(frame.parent)
         return frame.parent.read(state)
+    if frame.outer is not None and not state._is_foreign and stages(frame.outer):
+        _warn_of_stale(state)
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)

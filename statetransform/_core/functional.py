@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .arguments import StaticArguments, hide, reveal
-from .frame import read
+from .frame import look_at
 from .lift import Lift, Staged
 from .record import Call
 from .state import State
@@ -58,7 +58,7 @@ class Functionalized:
     def values(self, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""
         record = self.trace(*args, **kwargs)
-        return Values({state: read(state) for state in (*record.reads, *record.written)})
+        return Values({state: look_at(state) for state in (*record.reads, *record.written)})
 
     @boundary
     def apply(self, values: Mapping[State, Any], *args: Any, **kwargs: Any) -> tuple[Any, Values]:

@@ -144,10 +144,15 @@ def staging_trace() -> Any:
         return next((each for each in _chain(trace) if type(each).__name__ not in _DIRECT), None)
 
 
+def stages(trace: Any) -> bool:
+    """Whether a trace stages, or one around it."""
+    return any(type(each).__name__ not in _DIRECT for each in _chain(trace))
+
+
 def runs_directly() -> bool:
     """Whether JAX runs functions with derivative rules at once, and stages none of them."""
     with take_current_trace() as trace:
-        return all(type(each).__name__ in _DIRECT for each in _chain(trace))
+        return not stages(trace)
 
 
 def lowered(value: Any) -> Any:

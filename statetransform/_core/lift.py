@@ -14,7 +14,7 @@ from typing import Any
 
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
-from .frame import Frame, fresh, trace_around
+from .frame import Frame, fresh, is_called_in_raw, trace_around
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .state import State
@@ -34,7 +34,7 @@ class Lift:
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
         self._fun = fun
         self._make_frame = make_frame
-        self._outer = trace_around()
+        self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
         self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
@@ -42,7 +42,7 @@ class Lift:
 
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
-                frame.is_fresh, frame.outer = is_fresh, self._outer
+                frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 for state, value in values.items():
                     frame.seed(state, value)
                 results, self.outcome = pack(frame, self._fun(*args, **kwargs))

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, StateTraceError, show_site
-from .._core.frame import Frame, leave, read
+from .._core.frame import Frame, leave, look_at
 from .._core.jaxcompat import runs_directly, typeof
 from .._core.kept import cache_of
 from .._core.record import Call, Record
@@ -156,7 +156,7 @@ class Body:
             if where in record.fitting:
                 break
             after = self.staged.written_avals
-            before = {state: entry.get(state, read(state)) for state in after}
+            before = {state: entry.get(state, look_at(state)) for state in after}
             carry_after = carry_of(self.staged.out_avals)
             new_carry, carry_changed = _without_weak_type(carry, carry_after)
             stronger = {state: _without_weak_type(value, after[state]) for state, value in before.items()}
@@ -165,7 +165,7 @@ class Body:
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
         self.written: list[State] = self.staged.written
-        self.entry = {state: entry[state] if state in entry else read(state) for state in self.written}
+        self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
         self.init = (carry, [*self.entry.values()])
         self._sites = self.staged.found.sites
         if where not in record.fitting:
@@ -190,7 +190,7 @@ class Body:
         place = {state: i for i, state in enumerate(self.written)}
         constants = [state for state in staged.reads if state not in place]
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        return tuple(place[state] for state in staged.reads), [read(state) for state in constants]
+        return tuple(place[state] for state in staged.reads), [look_at(state) for state in constants]
 
     def reveal(self, out: Any) -> Any:
         """The output with the objects in their places."""

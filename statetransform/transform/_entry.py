@@ -102,7 +102,9 @@ def _stores(targets: list[str]) -> list[str]:
     other = "return jitted._finish(program, obj, args, kwargs, (out, new))"
     lines = [f"if type(new) is not list or len(new) != {len(targets)}: {other}"]
     if not targets:
-        return lines
+        # What comes out may belong to a raw transform around, where the states that were read are constants.
+        look = "jitted._look_at(program, obj, args, kwargs)"
+        return [*lines, f"if type(out) is not Array and not is_top_level(): {look}"]
     if len(targets) > _LOOKED_AT:
         pairs = f"zip([{', '.join(targets)}], new)"
         lines.append(f"if not is_top_level(): refuse_tracers({pairs})")

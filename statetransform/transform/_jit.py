@@ -18,7 +18,7 @@ import jax
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.errors import refuse_asynchronous
 from .._core.find import selects
-from .._core.frame import active, stack
+from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
 from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
@@ -188,6 +188,11 @@ class Jitted(Transformed):
             _, roots, _ = self._roots(obj, args, kwargs)
             program.explain(error, program.match(roots) or ())
         raise error
+
+    def _look_at(self, program: Program, obj: Any, args: Any, kwargs: Any) -> None:
+        """Says of the states that a program has read that they are constants of a raw transform around it."""
+        for state in program.match(self._roots(obj, args, kwargs)[1]) or ():
+            look_at(state)
 
     def _roots(self, obj: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], Any]:
         args, kwargs, objects = self.hidden(obj, args, kwargs)

@@ -222,7 +222,12 @@ def make_jaxpr(
         (args, kwargs), objects = hide((args, kwargs))
         args, kwargs = jax.tree.map(typeof, _abstract((args, kwargs)))
         found: list[Call] = []
-        find = lambda *args, **kwargs: found.append(_find("make_jaxpr", fun, args, kwargs, objects))
+
+        def find(*args: Any, **kwargs: Any) -> None:
+            with Frame() as frame:
+                frame.is_fresh = True  # JAX does not keep this trace, so nothing that is read in it can become stale
+                found.append(_find("make_jaxpr", fun, args, kwargs, objects))
+
         jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)
         call = found[0]
 
