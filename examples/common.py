@@ -1,4 +1,4 @@
-"""What the examples share: options, what a compiled step takes, where the picture goes."""
+"""What the examples share: options, what a compiled step takes, tables, pictures."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ def temporary_bytes(compiled: Any, *args: Any) -> int:
     return compiled.lower(*args).compile().memory_analysis().temp_size_in_bytes
 
 
-def measure(jitted: Any, *args: Any, times: int = 3) -> tuple[int, float]:
-    """Temporary memory and shortest time of what `transform.jit` has made. Runs it."""
+def measure(jitted: Any, *args: Any, times: int = 3) -> tuple[float, float]:
+    """Temporary memory in MB and shortest time in ms of what `transform.jit` has made."""
     compiled, found = jitted.lower(*args).compile(), []
     for _ in range(times + 1):  # the first one warms up
         start = time.perf_counter()
         jax.block_until_ready(compiled(*args))
         found.append(time.perf_counter() - start)
-    return compiled.memory_analysis().temp_size_in_bytes, min(found[1:])
+    return compiled.memory_analysis().temp_size_in_bytes / 1e6, 1e3 * min(found[1:])
 
 
-def show(what: str, rows: list[tuple[str, int, float]]) -> None:
-    """Prints memory and time of some ways to do the same, as a table in Markdown."""
-    print(f"\n| {what:22} | memory, MB | time, s |\n|:{'-' * 23}|{'-' * 11}:|{'-' * 8}:|")
-    for label, size, time_of in rows:
-        print(f"| {label:22} | {size / 1e6:10.1f} | {time_of:7.3f} |")
+def show(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """Prints a table in Markdown: text in the first column, numbers in the others."""
+    cells = [columns, *[[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    rule = [f":{'-' * (widths[0] - 1)}", *[f"{'-' * (width - 1)}:" for width in widths[1:]]]
     print()
+    for first, *others in (cells[0], rule, *cells[1:]):
+        right = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        print(f"| {' | '.join([first.ljust(widths[0]), *right])} |")
+    print(flush=True)
 
 
 def save(folder: pathlib.Path, example: str) -> None:

@@ -96,7 +96,7 @@ def main() -> None:
     ):
         slope = gradient(checkpoint)
         rows.append((label, *common.measure(slope)))
-    common.show("a gradient", rows)
+    common.show(["a gradient", "memory, MB", "time, ms"], rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, options.iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []
@@ -134,7 +134,7 @@ def main() -> None:
     forces.legend()
     bars = memory.bar(
         [row[0].replace(" ", "\n", 1) for row in rows],
-        [row[1] / 1e6 for row in rows],
+        [row[1] for row in rows],
         color="0.6",
     )
     memory.bar_label(bars, fmt="%.1f")

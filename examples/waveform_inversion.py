@@ -7,15 +7,10 @@ Sources around a square of rock send out waves, receivers around it record them 
 the difference between recorded and simulated waves: full-waveform inversion. Its gradient
 runs backwards through all time steps. Storing the wave fields of every step is what makes
 this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, and computes the rest
-again.
-
-The simulator keeps its fields in states and writes them, like any simulator. Units:
-metres, seconds, km/s.
+again. The simulator keeps its fields in states and writes them, like any simulator.
 """
 
 from __future__ import annotations
-
-import time
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +38,8 @@ class Rock:
         self.before = State(jnp.zeros(speed.shape), name="before")
         depth = np.minimum(np.arange(self.size), np.arange(self.size)[::-1])
         depth = np.minimum(depth[:, None], depth[None, :])
-        self.sponge = jnp.asarray(
-            np.exp(-((0.03 * np.maximum(BORDER - depth, 0)) ** 2)), jnp.float32
-        )
+        sponge = np.exp(-((0.03 * np.maximum(BORDER - depth, 0)) ** 2))
+        self.sponge = jnp.asarray(sponge, jnp.float32)
         self.inside = jnp.asarray(depth > BORDER + 2, jnp.float32)
         self.sources = around(self.size, n_shots)
         self.receivers = around(self.size, 96)
@@ -68,9 +62,8 @@ class Rock:
         """What the receivers hear of one shot: `[n_steps, receivers]`."""
         self.now.value = jnp.zeros_like(self.now.value)
         self.before.value = jnp.zeros_like(self.before.value)
-        return transform.for_loop(
-            lambda p: self.step(p, shot), ricker(n_steps), checkpoint=checkpoint
-        )
+        step = lambda pressure: self.step(pressure, shot)
+        return transform.for_loop(step, ricker(n_steps), checkpoint=checkpoint)
 
 
 def around(size: int, n: int) -> np.ndarray:
@@ -93,9 +86,8 @@ def true_speed(size: int) -> np.ndarray:
     """Rock with a fast lens and a slow one, km/s."""
     y, x = np.mgrid[:size, :size] / size
     lens = lambda cx, cy, r: np.exp(-((((x - cx) ** 2 + (y - cy) ** 2) / r**2) ** 2))
-    return (BACKGROUND + 0.3 * lens(0.37, 0.4, 0.13) - 0.25 * lens(0.63, 0.6, 0.12)).astype(
-        np.float32
-    )
+    speed = BACKGROUND + 0.3 * lens(0.37, 0.4, 0.13) - 0.25 * lens(0.63, 0.6, 0.12)
+    return speed.astype(np.float32)
 
 
 class Inversion:
@@ -108,78 +100,54 @@ class Inversion:
         self.count = State(0, name="count")
 
     def misfit(self, i: jax.Array, checkpoint: object) -> jax.Array:
-        heard = self.rock.record(
-            jnp.asarray(self.rock.sources)[i], self.n_steps, checkpoint
-        )
+        shot = jnp.asarray(self.rock.sources)[i]
+        heard = self.rock.record(shot, self.n_steps, checkpoint)
         return ((heard - self.recorded[i]) ** 2).sum() / (self.recorded**2).mean(0).sum()
 
     def descend(self, checkpoint: object) -> jax.Array:
         """One step downhill, over all shots. Gives the relative misfit before it."""
-        gradient = transform.value_and_grad(
-            lambda i: self.misfit(i, checkpoint), states=self.rock.speed
-        )
+        misfit = lambda i: self.misfit(i, checkpoint)
+        gradient = transform.value_and_grad(misfit, states=self.rock.speed)
         losses, slopes = transform.for_loop(gradient, jnp.arange(len(self.recorded)))
         slope = slopes.mean(0) * self.rock.inside
-        self.count.value = self.count.value + 1
+        self.count.value += 1
         self.mean.value = 0.8 * self.mean.value + 0.2 * slope
         self.square.value = 0.95 * self.square.value + 0.05 * slope**2
         mean = self.mean.value / (1 - 0.8**self.count.value)
         size = jnp.sqrt((self.square.value / (1 - 0.95**self.count.value)).mean())
-        self.rock.speed.value = self.rock.speed.value - self.rate * mean / size
+        self.rock.speed.value -= self.rate * mean / size
         return losses.mean()
 
 
-def plot(
-    true: np.ndarray,
-    found: np.ndarray,
-    history: list[float],
-    bytes_of: dict[str, int],
-    rock: Rock,
-) -> None:
+def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None:
     figure, axes = plt.subplots(
         1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1]
     )
     kilometres = len(true) * SPACING / 1000
-    for ax, (title, speed) in zip(
-        axes, {"true": true, "recovered": found}.items(), strict=False
+    look = {
+        "vmin": true.min(),
+        "vmax": true.max(),
+        "extent": (0, kilometres, kilometres, 0),
+    }
+    for ax, title, speed in zip(
+        axes, ("true", "recovered"), (true, rock.speed.value), strict=False
     ):
-        low, high = true.min(), true.max()
-        image = ax.imshow(
-            speed,
-            vmin=low,
-            vmax=high,
-            cmap="viridis",
-            extent=(0, kilometres, kilometres, 0),
-        )
+        image = ax.imshow(speed, **look)
         ax.set(title=title, xlabel="km")
+    figure.colorbar(image, ax=axes[1], label="speed of sound (km/s)", shrink=0.85)
     axes[0].set_ylabel("km")
-    for points, mark, label in (
-        (rock.sources, "w*", "sources"),
-        (rock.receivers, "k.", "receivers"),
-    ):
-        where = (points + 0.5) * SPACING / 1000
-        axes[0].plot(
-            where[:, 1],
-            where[:, 0],
-            mark,
-            markersize=8 if "*" in mark else 2,
-            markeredgecolor="k",
-            label=label,
-        )
+    for name, mark, size in (("sources", "w*", 8), ("receivers", "k.", 2)):
+        y, x = (getattr(rock, name).T + 0.5) * SPACING / 1000
+        axes[0].plot(x, y, mark, markersize=size, markeredgecolor="k", label=name)
     axes[0].legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=8, frameon=False
     )
-    figure.colorbar(image, ax=axes[1], label="speed of sound (km/s)", shrink=0.85)
     axes[2].semilogy(range(1, len(history) + 1), history, color="k")
     axes[2].set(title="misfit", xlabel="iteration")
     axes[2].grid(alpha=0.3)
-    labels = [label.replace(" ", "\n", 2).replace("\n", " ", 1) for label in bytes_of]
-    bars = axes[3].bar(
-        labels,
-        [size / 1e6 for size in bytes_of.values()],
-        color=["0.7", "tab:blue"],
-        width=0.6,
-    )
+    labels = [row[0].replace("s ", "s\n").replace(" of ", "\nof ") for row in rows]
+    sizes, colors = [row[1] for row in rows], ["0.7", "tab:blue"]
+    bars = axes[3].bar(labels, sizes, color=colors, width=0.6)
     axes[3].bar_label(bars, fmt="%.1f", padding=2)
     axes[3].set(title="memory (MB)")
     axes[3].margins(y=0.15)
@@ -187,21 +155,15 @@ def plot(
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument(
-        "--memory", default="4MB", help="what the time loop may use to remember its steps"
-    )
+    parser.add_argument("--memory", default="4MB", help="for the time loop to remember in")
     parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
-    parser.add_argument(
-        "--size", type=int, default=80, help="cells of 10 m along each side"
-    )
+    parser.add_argument("--size", type=int, default=80, help="cells along each side")
     parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=40)
     options = parser.parse_args()
 
-    true, first = (
-        true_speed(options.size),
-        np.full((options.size, options.size), BACKGROUND, np.float32),
-    )
+    true = true_speed(options.size)
+    first = np.full_like(true, BACKGROUND)
     rock = Rock(true, options.shots)
     record = transform.jit(lambda shot: rock.record(shot, options.steps))
     recorded = jnp.stack([record(jnp.asarray(shot)) for shot in rock.sources])
@@ -209,38 +171,25 @@ def main() -> None:
 
     inversion = Inversion(rock, recorded, options.steps, rate=0.012)
     budget = st.MemoryBudget(options.memory)
-    rows, states, before = [], st.states(inversion), st.values(st.states(inversion))
-    for label, checkpoint in (
-        ("all steps stored", None),
-        (f"a budget of {options.memory}", budget),
-    ):
+    states, rows = st.states(inversion), []
+    before = st.values(states)
+    ways = {"all steps stored": None, f"a budget of {options.memory}": budget}
+    for label, checkpoint in ways.items():
         descend = transform.jit(lambda checkpoint=checkpoint: inversion.descend(checkpoint))
+        # Temporary memory, the recordings of a shot included.
         rows.append((label, *common.measure(descend, times=2)))
         st.update(states, before)
     print(budget.choices[-1])
-    common.show(
-        "a step of the descent", rows
-    )  # temporary memory, the recordings of a shot included
+    common.show(["a step of the descent", "memory, MB", "time, ms"], rows)
 
-    history, start = [], time.perf_counter()
+    history = []
     for iteration in range(1, options.iterations + 1):
         history.append(float(descend()))
         if iteration == 1 or iteration % 10 == 0:
-            error = float(
-                jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean()
-            )
-            seconds = time.perf_counter() - start
-            print(
-                f"iteration {iteration:3}: misfit {history[-1]:.2e}, "
-                f"model error {error:.2f}, {seconds:.0f} s"
-            )
-    plot(
-        true,
-        np.asarray(rock.speed.value),
-        history,
-        {label: size for label, size, _ in rows},
-        rock,
-    )
+            error = jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean()
+            done = f"iteration {iteration:3}: misfit {history[-1]:.2e}"
+            print(f"{done}, model error {error:.2f}", flush=True)
+    plot(true, rock, history, rows)
     common.save(options.out, __file__)
 
 
