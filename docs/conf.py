@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import tomllib
 from typing import Any
@@ -33,6 +34,7 @@ extensions = [
     "sources",
 ]
 exclude_patterns = ["_build", "_extensions", "inventories", "measured.md"]
+default_role = "code"  # docstrings write `code` in single backticks, as Markdown does
 nitpicky = True  # a name in a docstring that leads nowhere is a warning
 nitpick_ignore_regex = [("py:class", r"(?!statetransform|jax|numpy).*")]  # field lists take descriptions for types
 
@@ -81,5 +83,14 @@ def strip_code(app: Any, doctree: Any) -> None:
         block.children = [nodes.Text(block.rawsource)]
 
 
+def readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, *rest: Any) -> Any:
+    """A default reads as its user would write it, and a private marker as `...`."""
+    if signature is None:
+        return None
+    known = signature.replace("=jax_checkify.", "=checkify.").replace("=WIDTH", "=120")
+    return re.sub(r"=_[A-Z_]+\b", "=...", known), *rest
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", readable)
     app.connect("doctree-read", strip_code)

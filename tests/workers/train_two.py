@@ -27,17 +27,19 @@ def by_hand() -> tuple:
 
 def together(port: str, process: int) -> tuple:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=process, initialization_timeout=60)
+    address = f"127.0.0.1:{port}"
+    jax.distributed.initialize(address, 2, process, initialization_timeout=60)
     from statetransform import Param, State, transform
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     everywhere, split = (jax.sharding.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
-    whole = lambda value: jax.make_array_from_process_local_data(everywhere, np.asarray(value))
+    spread = jax.make_array_from_process_local_data
     mine = slice(4 * process, 4 * process + 4)
-    data, target = (jax.make_array_from_process_local_data(split, part[mine]) for part in (DATA, TARGET))
+    data, target = (spread(split, part[mine]) for part in (DATA, TARGET))
 
-    w = Param(whole(np.ones(3, np.float32)), name="w")
-    momentum, n = State(whole(np.zeros(3, np.float32)), name="momentum"), State(whole(np.int32(0)), name="n")
+    w = Param(spread(everywhere, np.ones(3, np.float32)), name="w")
+    momentum = State(spread(everywhere, np.zeros(3, np.float32)), name="momentum")
+    n = State(spread(everywhere, np.zeros((), np.int32)), name="n")
 
     @transform.checkpoint
     def predict(data):
