@@ -32,7 +32,7 @@ lint: $(STAMP)test $(STAMP)lint
 	cd docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/pyright --ignoreexternal --verifytypes statetransform
 
 bench: $(STAMP)bench
-	$(BIN)/python -m benchmarks --report docs/measured.md
+	$(BIN)/python -m benchmarks --report docs/measured.md --readme README.md
 
 docs: $(STAMP)docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -27,7 +27,9 @@ from statetransform._core import room as stack_room
 from . import report
 from .dispatch import dispatch
 from .eager import eager
+from .examples import examples
 from .layers import layers, simulators
+from .loops import loops
 
 Runs = dict[str, Callable[[], Any]]
 
@@ -265,19 +267,25 @@ def same_program() -> None:
     report.show(table)
 
 
+TABLES = (dispatch, peers, layers, simulators, eager, eager_checkpoint, cold, same_program)
+
+
 def main() -> None:
     print(f"JAX {jax.__version__} on {jax.default_backend()}, statetransform {st.__version__}")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("benchmarks", nargs="*", help="which to run; all, if none is named")
     parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
+    parser.add_argument("--readme", type=pathlib.Path, help="puts the tables that it shows up to date")
     options = parser.parse_args()
     chosen = options.benchmarks
-    for benchmark in (dispatch, peers, layers, simulators, eager, eager_checkpoint, cold, same_program):
+    for benchmark in (*TABLES, loops, examples):
         if not chosen or benchmark.__name__ in chosen:
             with contextlib.suppress(KeyboardInterrupt):
                 benchmark()
     if options.report is not None:
-        report.write(options.report)
+        report.write(options.report, is_all=not chosen)
+    if options.readme is not None:
+        options.readme.write_text(report.refreshed(options.readme.read_text()))
 
 
 if __name__ == "__main__":

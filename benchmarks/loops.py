@@ -13,7 +13,7 @@ import importlib.util
 import math
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -204,6 +204,16 @@ def show(title: str, rows: dict[str, dict[str, float]], n: int) -> None:
     report.show(table)
 
 
+def loops(
+    programs: Sequence[str] = tuple(PROGRAMS), steps: Sequence[int] = (1000,), k: int = 20, rounds: int = 5
+) -> None:
+    """A table for each program and number of steps."""
+    for name in programs:
+        program, make = PROGRAMS[name]
+        for n in steps:
+            show(f"{name}, {n} steps, {k} stored carries", measure(program, make(), n, k, rounds), n)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*", default=list(PROGRAMS), help="matmul, wave, spiking")
@@ -218,11 +228,7 @@ def main() -> None:
         for name, ratio in lanes().items():
             print(f"{name:16} {ratio:6.2f} times the masked scan, for the same evaluations")
         return
-    for name in chosen.programs:
-        program, make = PROGRAMS[name]
-        for n in chosen.steps:
-            rows = measure(program, make(), n, chosen.k, chosen.rounds)
-            show(f"{name}, {n} steps, {chosen.k} stored carries", rows, n)
+    loops(chosen.programs, chosen.steps, chosen.k, chosen.rounds)
     if chosen.report is not None:
         report.write(chosen.report)
 

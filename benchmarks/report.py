@@ -1,7 +1,8 @@
 """Keeps the tables of a run, and writes them as the page of the documentation: `python -m benchmarks --report FILE`.
 
 A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others
-as they were, each with its date. Beside the page the figures stand as JSON.
+as they were, each with its date. Beside the page the figures stand as JSON. A run of all benchmarks starts
+anew. `--readme FILE` puts the tables of this run into a file that shows older figures of the same tables.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-PEERS = ("brainstate", "nnx", "equinox", "nested by hand")
+PEERS = ("brainstate", "nnx", "flax", "equinox", "nested by hand")
 PACKAGES = ("jax", "jaxlib", "numpy", "brainstate", "flax", "equinox")
-WALL = "wall over plain"
+WALL, TIMES = "wall over plain", ("trace + lower", "time")
 tables: dict[str, dict[str, Any]] = {}
 
 
@@ -30,11 +31,13 @@ def show(table: Table) -> None:
     """Prints a table, and keeps it for the report."""
     Console(width=120).print(table)
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    tables[str(table.title)] = {
-        "columns": [str(column.header) for column in table.columns],
-        "rows": [list(row) for row in zip(*cells, strict=True)],
-        **surroundings(),
-    }
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    keep(str(table.title), [str(column.header) for column in table.columns], rows)
+
+
+def keep(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Keeps a table for the report."""
+    tables[title] = {"columns": columns, "rows": rows, **surroundings()}
 
 
 def surroundings() -> dict[str, str]:
@@ -74,8 +77,12 @@ def times(table: dict[str, Any]) -> dict[str, dict[str, float]]:
         place = columns.index(WALL)
         few = [row for row in rows if row[0].startswith(("checkpoint=", *PEERS))]
         found = {"wall time": [(row[0], row[place]) for row in few]}
-    else:
+    else:  # who took part stands in the rows, behind what was measured, if that is more than one thing
         found = {}
+        for name in TIMES:
+            for row in rows if name in columns else ():
+                what, _, who = row[0].rpartition(", ")
+                found.setdefault(what or name, []).append((who, row[columns.index(name)]))
     return {
         what: {name: number for name, cell in pairs if (number := ratio(cell)) is not None}
         for what, pairs in found.items()
@@ -104,10 +111,7 @@ def markdown(kept: dict[str, dict[str, Any]]) -> str:
         parts.append(f"Measured {measured.popitem()[1]}")
         measured.clear()
     for title, table in kept.items():
-        columns, rows = table["columns"], table["rows"]
-        rule = ["---", *["---:"] * (len(columns) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)]
-        parts.append("\n".join([f"## {title}", "", *lines]))
+        parts.append("\n".join([f"## {title}", "", *lines_of(table)]))
         if title in measured:
             parts.append(f"Measured {measured[title]}")
     slower = [sentence for title, table in kept.items() for sentence in faster_peers(title, table)]
@@ -116,10 +120,37 @@ def markdown(kept: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(path: pathlib.Path) -> None:
-    """Adds the tables of this run to a page and to the JSON beside it."""
+def lines_of(table: dict[str, Any]) -> list[str]:
+    """A table in Markdown: numbers stand on the right."""
+    rule = [":---", *["---:"] * (len(table["columns"]) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (table["columns"], rule, *table["rows"])]
+
+
+def cells_of(line: str) -> list[str]:
+    """The cells of a line of Markdown's tables."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def refreshed(text: str) -> str:
+    """A text in Markdown with the tables of this run in the place of those with the same columns."""
+    by_columns = {tuple(table["columns"]): table for table in tables.values()}
+    lines, found, i = text.split("\n"), [], 0
+    while i < len(lines):
+        table = by_columns.get(tuple(cells_of(lines[i]))) if lines[i].startswith("|") else None
+        if table is None:
+            found.append(lines[i])
+            i += 1
+            continue
+        found += lines_of(table)
+        while i < len(lines) and lines[i].startswith("|"):
+            i += 1
+    return "\n".join(found)
+
+
+def write(path: pathlib.Path, is_all: bool = False) -> None:
+    """Writes the tables of this run to a page and to the JSON beside it; a run of all leaves no others there."""
     data = path.with_suffix(".json")
-    kept = json.loads(data.read_text()) if data.exists() else {}
+    kept = json.loads(data.read_text()) if data.exists() and not is_all else {}
     kept.update(tables)
     data.write_text(json.dumps(kept, indent=1) + "\n")
     path.write_text(markdown(kept))

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from . import report
 
 Run = Callable[[], Any]
 
@@ -51,4 +52,4 @@ def show(title: str, rows: dict[str, dict[str, str]]) -> None:
         table.add_column(name, justify="right")
     for label, row in rows.items():
         table.add_row(label, *[row.get(name, "") for name in names])
-    Console(width=120).print(table)
+    report.show(table)

@@ -1,14 +1,16 @@
-"""Fits a spiking network with delays and plasticity through 5,000 steps, within a budget.
+"""Finds the plasticity of a spiking network from its spikes, through 5,000 steps.
 
     python examples/spiking_delays.py --steps 5000 --memory 8MB --out out
 
 Neurons receive the spikes of others after a delay of their own: a ring buffer holds the
-last milliseconds. Synapses change while the network runs, by the timing of spikes (STDP).
-A recorded network has inputs and a rate of plasticity that nobody knows; they are found
-from its firing rates, by gradients through all steps and all changes of the synapses.
+last milliseconds. Synapses change while the network runs: what arrives just before a spike
+grows stronger, what arrives just after it weaker. A network was recorded whose inputs and
+rates of plasticity nobody knows, for its exciting and for its inhibiting neurons. The fit
+makes the recorded spikes likely: the model is led along the recording, and how surprising
+each spike is depends on the membrane, so on the synapses, so on all earlier steps.
 
 Every step writes the matrix of synapses. Storing it 5,000 times is what the budget
-avoids.
+avoids. The optimizer is SciPy's: to it the model is a function of a vector.
 """
 
 from __future__ import annotations
@@ -16,152 +18,157 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import optax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
 
 import common
 import statetransform as st
-from statetransform import Param, State, transform
+from statetransform import Param, RandomState, State, transform
 
 DELAY = 16  # steps of 0.5 ms: the longest delay
-BIN = 100  # steps over which spikes are counted
-
-
-@jax.custom_jvp
-def spike(v):
-    """1 above the threshold; its derivative pretends to be smooth."""
-    return (v > 0).astype(v.dtype)
-
-
-spike.defjvp(lambda p, t: (spike(*p), t[0] / (1 + 5 * jnp.abs(p[0])) ** 2))
+UNIT = 0.02  # of plasticity
 
 
 class Network:
     """Integrate-and-fire neurons with delays and plastic synapses."""
 
-    def __init__(self, n, seed):
+    def __init__(self, n: int, seed: int):
         k_weight, k_delay, k_sign = jax.random.split(jax.random.key(seed), 3)
-        weights = jnp.abs(jax.random.normal(k_weight, (n, n))) * (1 - jnp.eye(n)) * 0.6 / n
-        self.born = jnp.where(
-            jax.random.bernoulli(k_sign, 0.25, (1, n)), -2 * weights, weights
-        )  # to, from
+        weights = 2 / n * jnp.abs(jax.random.normal(k_weight, (n, n))) * (1 - jnp.eye(n))
+        self.inhibits = jax.random.bernoulli(k_sign, 0.25, (n,))
+        self.born = jnp.where(self.inhibits, -2 * weights, weights)  # to, from
         self.delays = jax.random.randint(k_delay, (n,), 2, DELAY)
-        self.drive = Param(jnp.full(n, 1.3), name="drive")
-        self.plasticity = Param(jnp.float32(0.0), name="plasticity")
+        self.drive = Param(jnp.full(n, 1.1), name="drive")
+        self.exciting = Param(jnp.float32(0.0), name="exciting")
+        self.inhibiting = Param(jnp.float32(0.0), name="inhibiting")
         self.v = State(jnp.zeros(n), name="v")
         self.synapses = State(self.born, name="synapses")
         self.axons = State(
             jnp.zeros((DELAY, n)), name="axons"
-        )  # a ring of spikes that are on their way
-        self.trace = State(jnp.zeros(n), name="trace")
+        )  # a ring: spikes on their way
+        self.before = State(jnp.zeros(n), name="before")  # what arrived lately
+        self.after = State(jnp.zeros(n), name="after")  # what was fired lately
         self.now = State(0, name="now")
+        self.noise = RandomState(seed + 1, name="noise")
 
-    def reset(self):
+    def reset(self) -> None:
         n = len(self.delays)
         self.v.value = jnp.linspace(0.0, 0.9, n)
-        self.synapses.value, self.now.value = self.born, 0
-        self.axons.value, self.trace.value = jnp.zeros((DELAY, n)), jnp.zeros(n)
+        self.synapses.value, self.axons.value = self.born, jnp.zeros((DELAY, n))
+        self.before.value = self.after.value = jnp.zeros(n)
+        self.now.value = 0
 
-    def step(self):
-        now = self.now.value
-        arriving = self.axons.value[
-            (now - self.delays) % DELAY, jnp.arange(len(self.delays))
-        ]
-        v = 0.97 * self.v.value + 0.03 * self.drive.value + self.synapses.value @ arriving
-        spikes = spike(v - 1.0)
-        self.v.value = v - jax.lax.stop_gradient(spikes) * v  # back to rest
-        # What arrives just before a spike grows stronger, what arrives after it weaker.
-        change = jnp.outer(spikes, self.trace.value) - jnp.outer(self.trace.value, arriving)
-        self.synapses.value = (
-            self.synapses.value + 1e-3 * self.plasticity.value * jnp.abs(self.born) * change
-        )
-        self.trace.value = 0.95 * self.trace.value + arriving
-        self.axons.value = self.axons.value.at[now % DELAY].set(spikes)
-        self.now.value = now + 1
-        return spikes
+    def step(self, seen: jax.Array | None = None) -> jax.Array:
+        """Fires, or follows spikes that were seen and says how surprising they are."""
+        ring = (self.now.value - self.delays) % DELAY, jnp.arange(len(self.delays))
+        arriving = self.axons[ring]
+        push = 0.03 * self.drive.value + self.synapses.value @ arriving
+        v = 0.97 * self.v.value + push
+        urge = 15 * (v - 1)  # the log-odds of a spike
+        if seen is None:
+            spikes = jax.random.bernoulli(self.noise.split(), jax.nn.sigmoid(urge)) * 1.0
+        else:
+            spikes = seen.astype(v.dtype)
+        self.v.value = v * (1 - spikes)
+        self.learn(arriving, spikes)
+        self.axons[self.now.value % DELAY] = spikes
+        self.now.value += 1
+        return spikes if seen is None else jax.nn.softplus(urge) - spikes * urge
 
-    def run(self, steps, checkpoint=None):
-        """Firing rates in bins, `[steps / BIN, n]`: spikes are summed, then stacked."""
+    def learn(self, arriving: jax.Array, spikes: jax.Array) -> None:
+        """Plasticity by the timing of spikes. No synapse more than doubles."""
+        w = self.synapses.value
+        stronger = jnp.outer(spikes, self.before.value) * (2 * self.born - w)
+        weaker = 0.5 * jnp.outer(self.after.value, arriving) * w
+        rate = jnp.where(self.inhibits, self.inhibiting.value, self.exciting.value)
+        self.synapses.value = w + UNIT * rate * (stronger - weaker)
+        self.before.value = 0.95 * self.before.value + arriving
+        self.after.value = 0.95 * self.after.value + spikes
+
+    def record(self, steps: int) -> jax.Array:
+        """The spikes of a free run: `[steps, n]`."""
         self.reset()
+        return transform.for_loop(self.step, length=steps)
 
-        def one_bin():
-            return transform.for_loop(self.step, length=BIN).sum(0) / BIN
-
-        return transform.for_loop(one_bin, length=steps // BIN, checkpoint=checkpoint)
+    def surprise(self, recorded: jax.Array, checkpoint: object = None) -> jax.Array:
+        """Minus the log-likelihood of recorded spikes, for each step."""
+        self.reset()
+        return transform.for_loop(self.step, recorded, checkpoint=checkpoint).sum(1).mean()
 
 
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--neurons", type=int, default=48)
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument(
-        "--memory", default="8MB", help="what the time loop may use to remember its steps"
-    )
+    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--memory", default="8MB", help="for the time loop to remember in")
     options = parser.parse_args()
 
     network = Network(options.neurons, seed=0)
-    hidden = {
-        "drive": 1.3 + 0.35 * jnp.sin(jnp.arange(options.neurons) * 0.7),
-        "plasticity": jnp.float32(0.8),
-    }
-    start = {"drive": network.drive.value, "plasticity": network.plasticity.value}
     params = st.states(network, Param)
-    st.update(params, hidden)
-    recorded = transform.jit(lambda: network.run(options.steps))()
+    start = st.values(params)
+    place = jnp.arange(options.neurons)
+    truth = {"drive": 1.1 + 0.2 * jnp.sin(0.7 * place), "exciting": 0.8, "inhibiting": 0.4}
+    st.update(params, {name: jnp.float32(value) for name, value in truth.items()})
+    recorded = transform.jit(lambda: network.record(options.steps))().astype(jnp.int8)
     st.update(params, start)
 
-    rate = optax.cosine_decay_schedule(0.04, options.iterations)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
-    moments = State(optimizer.init(start), name="moments")
-
-    def misfit(checkpoint):
-        return ((network.run(options.steps, checkpoint) - recorded) ** 2).sum() / (
-            recorded**2
-        ).sum()
-
-    def make(checkpoint):
-        @transform.jit
-        def improve():
-            value, slopes = transform.value_and_grad(
-                lambda: misfit(checkpoint), states=params
-            )()
-            changes, moments.value = optimizer.update(slopes, moments.value)
-            st.update(params, optax.apply_updates(st.values(params), changes))
-            return value
-
-        return improve
+    def gradient(checkpoint: object):
+        loss = lambda recorded: network.surprise(recorded, checkpoint)
+        return transform.jit(transform.value_and_grad(loss, states=params))
 
     budget = st.MemoryBudget(options.memory)
-    improve = make(budget)
-    within, plain = common.temporary_bytes(improve), common.temporary_bytes(make(None))
+    slope = gradient(budget)
+    within = common.temporary_bytes(slope, recorded)
+    plain = common.temporary_bytes(gradient(None), recorded)
     print(budget.choices[-1])
     print(
-        f"temporary memory of a step of the fit: {within / 1e6:.1f} MB; "
+        f"temporary memory of a gradient: {within / 1e6:.1f} MB; "
         f"the plain loop needs {plain / 1e6:.1f} MB"
     )
-    history = [float(improve()) for _ in range(options.iterations)]
-    print(f"misfit {history[0]:.3f} -> {history[-1]:.3f}")
-    print(
-        f"plasticity {float(network.plasticity.value):.2f}, "
-        f"in truth {float(hidden['plasticity']):.2f}"
-    )
 
-    _, (curve, drives, memory) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
-    curve.semilogy(history, color="k")
-    curve.set(title="misfit of the firing rates", xlabel="iteration")
+    vector, unravel = ravel_pytree(start)
+    history = []
+
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        st.update(params, unravel(jnp.asarray(vector, jnp.float32)))
+        value, slopes = slope(recorded)
+        history.append(float(value))
+        return history[-1], np.asarray(ravel_pytree(slopes)[0], float)
+
+    print(f"fitting {vector.size} parameters to {int(recorded.sum())} spikes", flush=True)
+    settings = {"maxiter": options.iterations}
+    found = minimize(evaluate, vector, jac=True, method="L-BFGS-B", options=settings)
+    st.update(params, unravel(jnp.asarray(found.x, jnp.float32)))
+    print(f"surprise {history[0]:.3f} -> {found.fun:.3f} in {found.nit} iterations")
+    off = jnp.abs(network.drive.value - truth["drive"]).max()
+    print(f"inputs found to within {float(off):.2f}")
+    kinds = ["exciting", "inhibiting"]
+    values = [float(params[name].value) for name in kinds]
+    for name, value in zip(kinds, values, strict=True):
+        print(f"plasticity of {name} synapses: {value:.2f}, in truth {truth[name]}")
+
+    _, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
+    curve, drives, rates, memory = axes
+    curve.plot(np.minimum.accumulate(history), color="k")
+    curve.set(title="surprise at the spikes", xlabel="evaluation")
     curve.grid(alpha=0.3)
-    drives.plot(hidden["drive"], "-", color="0.6", label="in truth")
+    drives.plot(truth["drive"], "-", color="0.6", label="in truth")
     drives.plot(network.drive.value, ".", color="tab:blue", label="found")
     drives.set(title="input of each neuron", xlabel="neuron")
     drives.margins(y=0.25)
     drives.legend(loc="upper right", ncols=2)
-    bars = memory.bar(
-        ["all steps", f"{options.memory} budget"],
-        [plain / 1e6, within / 1e6],
-        color=["0.7", "tab:blue"],
-    )
+    rates.bar([0, 1], [truth[name] for name in kinds], 0.4, color="0.7", label="in truth")
+    bars = rates.bar([0.4, 1.4], values, 0.4, color="tab:blue", label="found")
+    rates.bar_label(bars, fmt="%.2f")
+    rates.set_xticks([0.2, 1.2], kinds)
+    rates.set(title="plasticity of synapses")
+    rates.legend()
+    sizes, colors = [plain / 1e6, within / 1e6], ["0.7", "tab:blue"]
+    bars = memory.bar(["all steps", f"{options.memory} budget"], sizes, color=colors)
     memory.bar_label(bars, fmt="%.1f")
-    memory.set(title="memory of a step of the fit (MB)")
+    memory.set(title="memory of a gradient (MB)")
     memory.margins(y=0.15)
     common.save(options.out, __file__)
 

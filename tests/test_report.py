@@ -11,6 +11,7 @@ from rich.table import Table
 
 import statetransform as st
 from benchmarks import report
+from benchmarks.examples import SHOWN
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -41,8 +42,18 @@ def show(title: str, columns: list[str], *rows: list[str]) -> None:
             ["equinox, 20 takes 1.40"],
         ),
         (["program", "FLOPs"], [["grad of counter", "1.000"]], []),
+        (
+            ["", "trace + lower"],
+            [["layer, by hand", "1.00"], ["layer, statetransform", "1.10"], ["layer, flax.nnx", "1.05"]],
+            ["layer: flax.nnx takes 1.05"],
+        ),
+        (
+            ["", "time"],
+            [["by hand", "1.00"], ["statetransform", "1.10"], ["flax.nnx", "1.05"]],
+            ["flax.nnx takes 1.05"],
+        ),
     ],
-    ids=["faster", "slower", "absent", "loops", "no peers"],
+    ids=["faster", "slower", "absent", "loops", "no peers", "peers in rows", "only peers in rows"],
 )
 def test_where_a_peer_is_faster_is_said(columns: list[str], rows: list[list[str]], said: list[str]) -> None:
     show("Time", columns, *rows)
@@ -60,6 +71,33 @@ def test_a_run_replaces_its_tables_and_keeps_the_others(tmp_path: pathlib.Path) 
     show("Second", ["", "by hand"], ["b", "3.000"])
     report.write(page)
     assert re.findall(r"\| ([ab]) \| ([\d.]+) \|", page.read_text()) == [("a", "1.000"), ("b", "3.000")]
+
+
+def test_a_run_of_all_leaves_no_other_tables(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "measured.md"
+    show("Renamed since", ["", "by hand"], ["a", "1.000"])
+    report.write(page)
+    report.tables.clear()
+    show("First", ["", "by hand"], ["b", "2.000"])
+    report.write(page, is_all=True)
+    assert list(json.loads(page.with_suffix(".json").read_text())) == ["First"]
+
+
+def test_a_table_with_the_same_columns_is_put_up_to_date() -> None:
+    report.keep("python examples/a.py", ["a step", "time, ms"], [["plain", "2.0"]])
+    old = "Before\n\n| a step | time, ms |\n|:-|-:|\n| plain | 1.0 |\n| gone | 1.0 |\n\n| other |\n|-|\n| 3 |\n"
+    new = "Before\n\n| a step | time, ms |\n| :--- | ---: |\n| plain | 2.0 |\n\n| other |\n|-|\n| 3 |\n"
+    assert report.refreshed(old) == new
+
+
+@pytest.mark.parametrize("example", SHOWN)
+def test_the_readme_shows_the_columns_of_the_examples(example: str) -> None:
+    """Else a run would leave its figures as they are."""
+    code = (ROOT / "examples" / f"{example}.py").read_text()
+    columns = re.search(r'(?:COLUMNS = |show\()\[("[^]]*")\]', code)
+    assert columns is not None
+    names = re.findall(r'"([^"]*)"', columns[1])
+    assert f"\n| {' | '.join(names)} |\n" in (ROOT / "README.md").read_text()
 
 
 def test_the_page_is_that_of_the_figures_beside_it() -> None:
