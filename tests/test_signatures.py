@@ -18,6 +18,7 @@ DERIVATIVES = ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian")
 OWN = {
     **{name: {"states"} for name in DERIVATIVES},
     "vmap": {"state_axes", "split_rngs"},
+    "jit": {"donate_states", "state_shardings"},
 }
 
 
@@ -40,7 +41,8 @@ def test_each_option_of_jax_can_be_given_with_its_default(name: str) -> None:
     fun, x = (lambda x: (x**2).sum()), jnp.arange(3.0)
     given, plain = getattr(transform, name)(fun, **options)(x), getattr(transform, name)(fun)(x)
     assert jax.tree.all(jax.tree.map(jnp.array_equal, given, plain))
-    by_position = getattr(transform, name)(fun, *options.values())(x)
+    positional = [p.default for p in parameters(getattr(jax, name)).values() if p.kind is not KEYWORD_ONLY][1:]
+    by_position = getattr(transform, name)(fun, *positional)(x)
     assert jax.tree.all(jax.tree.map(jnp.array_equal, by_position, plain))
 
 

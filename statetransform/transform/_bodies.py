@@ -157,8 +157,7 @@ class Body:
                 break
             after = self.staged.written_avals
             before = {state: entry.get(state, look_at(state)) for state in after}
-            carry_after = carry_of(self.staged.out_avals)
-            new_carry, carry_changed = _without_weak_type(carry, carry_after)
+            new_carry, carry_changed = _without_weak_type(carry, carry_of(self.staged.out_avals))
             stronger = {state: _without_weak_type(value, after[state]) for state, value in before.items()}
             if not carry_changed and not any(changed for _, changed in stronger.values()):
                 break
@@ -169,7 +168,8 @@ class Body:
         self.init = (carry, [*self.entry.values()])
         self._sites = self.staged.found.sites
         if where not in record.fitting:
-            _check_carry(where, carry, carry_after)
+            after = self.staged.written_avals
+            _check_carry(where, carry, carry_of(self.staged.out_avals))
             for state in self.written:
                 _check_type(where, state, self.entry[state], after[state], self._sites[state])
             # The types on entry are the record's own, unless a state is written without being read.

@@ -10,60 +10,27 @@ fit goes the slow way: find a record or trace, keep it, call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
 from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
 from .._core.errors import refuse_asynchronous
-from .._core.find import selects
 from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
 from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.record import Record
 from .._core.room import with_room
+from .._core.state import State
 from .._core.tracebacks import boundary, hide_frames
-from .._core.traces import TraceCache
 from .._core.wrapper import Transformed, decorate, unbound
-from ._entry import OTHER, Entry, no_entry
-from ._programs import Disabled, Program, Untraced
-
-_NOT_GIVEN: Any = jax.sharding.PartitionSpec("not given")  # None means something to these options
-
-
-class Store:
-    """The programs of a function with the same options, the one used last first, and its traces.
-
-    Attributes:
-      programs: what was compiled.
-      enter: the way in of the first one.
-    """
-
-    _BOUND = 64
-
-    def __init__(self) -> None:
-        self.traces = TraceCache()
-        self.arrange(())
-
-    def arrange(self, programs: Sequence[Program]) -> None:
-        """Sets the programs; those not used for longest go when there are too many."""
-        self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
-        self.enter: Entry = (self.programs[0].enter if self.programs else None) or no_entry
-
-    def use(self, program: Program) -> None:
-        """Puts a program in front."""
-        self.arrange([program, *[other for other in self.programs if other is not program]])
-
-    def drop(self, program: Program) -> None:
-        """Forgets a program."""
-        self.arrange([other for other in self.programs if other is not program])
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self.arrange(())
-        self.traces.clear()
+from ._ahead_of_time import AheadOfTime
+from ._by_state import ByState, checked
+from ._entry import OTHER
+from ._programs import Disabled, Program, Store, Untraced
+from ._signatures import bound_as_in
 
 
 class Jitted(Transformed):
@@ -291,20 +258,18 @@ def _forget(store: Store, program: Program, record: Record) -> None:
     store.drop(program)
 
 
-def _shardings(state_shardings: Any) -> Callable[[Any], Any] | None:
-    """What `state_shardings` says of a state: the first entry that selects it."""
+def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:
+    """What `state_shardings` says of a state; None when it is not given."""
     if state_shardings is None:
         return None
-    if not isinstance(state_shardings, Mapping):
-        raise TypeError(
-            "jit: `state_shardings` says for each state, kind or predicate which sharding its value has, "
-            f"`state_shardings={{u: sharding}}`; it cannot be {state_shardings!r}"
-        )
-    for key, sharding in state_shardings.items():
+
+    def check(key: Any, sharding: Any) -> Any:
         if not isinstance(sharding, jax.sharding.Sharding):
             raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
-    entries = [(selects(key), sharding) for key, sharding in state_shardings.items()]
-    return lambda state: next((sharding for is_kind, sharding in entries if is_kind(state)), None)
+        return sharding
+
+    says = "which sharding its value has"
+    return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check)).of
 
 
 def _check_options(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:
@@ -317,70 +282,6 @@ def _check_options(fun: Any, static_argnums: Any, static_argnames: Any, options:
     given = {name: value for name, value in named.items() if value is not None}
     if given and not isinstance(fun, functools.partial):
         jax.jit(fun, **given)
-
-
-class AheadOfTime:
-    """A traced, lowered or compiled function over states: JAX's object, with states taken care of.
-
-    Has the attributes of :class:`jax.stages.Traced`, :class:`jax.stages.Lowered` or
-    :class:`jax.stages.Compiled`. A compiled one is called with the arguments that are not static, reads
-    the states' present values and writes the new ones.
-    """
-
-    def __init__(
-        self, owner: Any, stage: Any, program: Any, states: list[Any], obj: Any, args: Any, kwargs: Any
-    ) -> None:
-        self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
-        has_self = obj is not NO_SELF or owner._instance is not NO_SELF
-        self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._stage, name)
-
-    def __repr__(self) -> str:
-        return f"<{type(self._stage).__name__} over {len(self._states)} states>"
-
-    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
-        """As :meth:`jax.stages.Traced.lower`."""
-        return self._next(self._stage.lower(*args, **kwargs))
-
-    def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
-        """As :meth:`jax.stages.Lowered.compile`."""
-        return self._next(self._stage.compile(*args, **kwargs))
-
-    def _next(self, stage: Any) -> AheadOfTime:
-        new = object.__new__(AheadOfTime)
-        new.__dict__.update(self.__dict__, _stage=stage)
-        return new
-
-    @boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        rest = iter(args)
-        whole = [value for i, value in self._fill(rest, len(args))]
-        args, roots, kwargs = self._owner._roots(self._obj, (*whole, *rest), {**kwargs, **self._static_kwargs})
-        states = self._program.match(roots) if self._program.structure is not None else self._states
-        if states is None:
-            raise TypeError(
-                f"{self._owner.__qualname__} was compiled for objects of another structure than those that it "
-                "reaches now. Lower and compile it for these."
-            )
-        called = object.__new__(Program)
-        called.__dict__.update(self._program.__dict__, jitted=self._stage)
-        results = called.run("__call__", states, args, kwargs)
-        return self._program.finish(states, results, lambda record: record.objects_at(roots))
-
-    def _fill(self, rest: Any, n_given: int) -> Any:
-        """The positional arguments, with the static ones in their places again."""
-        for i in range(n_given + len(self._static_args)):
-            if i in self._static_args:
-                yield i, self._static_args[i]
-            else:
-                try:
-                    yield i, next(rest)
-                except StopIteration:
-                    return
 
 
 Jitted.trace.takes_instance = Jitted.lower.takes_instance = Jitted.eval_shape.takes_instance = True  # type: ignore[attr-defined]
@@ -423,60 +324,14 @@ class Compiled(Protocol[P, R]):
 
 @overload
 def jit(
-    fun: Callable[Q, V],
-    /,
-    *,
-    in_shardings: Any = ...,
-    out_shardings: Any = ...,
-    static_argnums: Any = None,
-    static_argnames: Any = None,
-    donate_argnums: Any = None,
-    donate_argnames: Any = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: Any = None,
-    inline: bool = False,
-    compiler_options: Any = None,
-    donate_states: bool = False,
-    state_shardings: Any = None,
+    fun: Callable[Q, V], /, *, donate_states: bool = False, state_shardings: Any = None, **options: Any
 ) -> Compiled[Q, V]: ...
 @overload
 def jit(
-    fun: None = None,
-    /,
-    *,
-    in_shardings: Any = ...,
-    out_shardings: Any = ...,
-    static_argnums: Any = None,
-    static_argnames: Any = None,
-    donate_argnums: Any = None,
-    donate_argnames: Any = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: Any = None,
-    inline: bool = False,
-    compiler_options: Any = None,
-    donate_states: bool = False,
-    state_shardings: Any = None,
+    fun: None = None, /, *, donate_states: bool = False, state_shardings: Any = None, **options: Any
 ) -> Callable[[Callable[Q, V]], Compiled[Q, V]]: ...
-def jit(
-    fun: Any = None,
-    /,
-    *,
-    in_shardings: Any = _NOT_GIVEN,
-    out_shardings: Any = _NOT_GIVEN,
-    static_argnums: Any = None,
-    static_argnames: Any = None,
-    donate_argnums: Any = None,
-    donate_argnames: Any = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: Any = None,
-    inline: bool = False,
-    compiler_options: Any = None,
-    donate_states: bool = False,
-    state_shardings: Any = None,
-) -> Any:
+@bound_as_in(jax.jit)
+def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = None, **options: Any) -> Any:
     """Compiles a function over states: :func:`jax.jit`.
 
     The values of the states go in with each call, new ones come out.
@@ -518,30 +373,4 @@ def jit(
       >>> float(u.value)
       2.25
     """
-    given = {
-        "in_shardings": in_shardings,
-        "out_shardings": out_shardings,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "keep_unused": keep_unused,
-        "device": device,
-        "backend": backend,
-        "inline": inline,
-        "compiler_options": compiler_options,
-    }
-    defaults = {
-        "in_shardings": _NOT_GIVEN,
-        "out_shardings": _NOT_GIVEN,
-        "keep_unused": False,
-        "inline": False,
-    }
-    options = {name: value for name, value in given.items() if value is not defaults.get(name)}
-    return decorate(
-        Jitted,
-        fun,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_states=donate_states,
-        state_shardings=state_shardings,
-        **options,
-    )
+    return decorate(Jitted, fun, donate_states=donate_states, state_shardings=state_shardings, **options)

@@ -22,7 +22,8 @@ from .._core.plain import same_plain
 from .._core.record import Call, Record
 from .._core.state import State
 from .._core.structure import Structure
-from ._entry import Entry, entry, is_dropped
+from .._core.traces import TraceCache
+from ._entry import Entry, entry, is_dropped, no_entry
 
 _numbers = itertools.count()
 
@@ -236,6 +237,39 @@ class Program:
         record, places = self._outputs[number]
         call = Call(record, [states[i] for i in places], [], [], objects_at(record) if record.has_nodes else [])
         return call.finish(out, written, born)
+
+
+class Store:
+    """The programs of a function with the same options, the one used last first, and its traces.
+
+    Attributes:
+      programs: what was compiled.
+      enter: the way in of the first one.
+    """
+
+    _BOUND = 64
+
+    def __init__(self) -> None:
+        self.traces = TraceCache()
+        self.arrange(())
+
+    def arrange(self, programs: Sequence[Program]) -> None:
+        """Sets the programs; those not used for longest go when there are too many."""
+        self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
+        self.enter: Entry = (self.programs[0].enter if self.programs else None) or no_entry
+
+    def use(self, program: Program) -> None:
+        """Puts a program in front."""
+        self.arrange([program, *[other for other in self.programs if other is not program]])
+
+    def drop(self, program: Program) -> None:
+        """Forgets a program."""
+        self.arrange([other for other in self.programs if other is not program])
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.arrange(())
+        self.traces.clear()
 
 
 def _with_sharding(leaf: Any, sharding: Any) -> Any:

@@ -1,0 +1,73 @@
+"""Functions over states that were traced, lowered or compiled ahead of the call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._core.arguments import NO_SELF
+from .._core.tracebacks import boundary
+from ._programs import Program
+
+
+class AheadOfTime:
+    """A traced, lowered or compiled function over states: JAX's object, with states taken care of.
+
+    Has the attributes of :class:`jax.stages.Traced`, :class:`jax.stages.Lowered` or
+    :class:`jax.stages.Compiled`. A compiled one is called with the arguments that are not static, reads
+    the states' present values and writes the new ones.
+    """
+
+    def __init__(
+        self, owner: Any, stage: Any, program: Any, states: list[Any], obj: Any, args: Any, kwargs: Any
+    ) -> None:
+        self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
+        has_self = obj is not NO_SELF or owner._instance is not NO_SELF
+        self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self._stage).__name__} over {len(self._states)} states>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As :meth:`jax.stages.Traced.lower`."""
+        return self._next(self._stage.lower(*args, **kwargs))
+
+    def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As :meth:`jax.stages.Lowered.compile`."""
+        return self._next(self._stage.compile(*args, **kwargs))
+
+    def _next(self, stage: Any) -> AheadOfTime:
+        new = object.__new__(AheadOfTime)
+        new.__dict__.update(self.__dict__, _stage=stage)
+        return new
+
+    @boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        rest = iter(args)
+        whole = [value for i, value in self._fill(rest, len(args))]
+        args, roots, kwargs = self._owner._roots(self._obj, (*whole, *rest), {**kwargs, **self._static_kwargs})
+        states = self._program.match(roots) if self._program.structure is not None else self._states
+        if states is None:
+            raise TypeError(
+                f"{self._owner.__qualname__} was compiled for objects of another structure than those that it "
+                "reaches now. Lower and compile it for these."
+            )
+        called = object.__new__(Program)
+        called.__dict__.update(self._program.__dict__, jitted=self._stage)
+        results = called.run("__call__", states, args, kwargs)
+        return self._program.finish(states, results, lambda record: record.objects_at(roots))
+
+    def _fill(self, rest: Any, n_given: int) -> Any:
+        """The positional arguments, with the static ones in their places again."""
+        for i in range(n_given + len(self._static_args)):
+            if i in self._static_args:
+                yield i, self._static_args[i]
+            else:
+                try:
+                    yield i, next(rest)
+                except StopIteration:
+                    return
