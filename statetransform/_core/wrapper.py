@@ -27,6 +27,7 @@ class Transformed:
     __name__: str
     __qualname__: str
     where: str = "checkpoint"  # the transform's name, for messages
+    _options: dict[str, Any]
     _static: Any = ()
     _instance: Any = NO_SELF
 
