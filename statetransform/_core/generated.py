@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .state import State
     from .structure import Structure
 
+_FILE = f"{__file__}, written for a structure"  # in this folder, like all code that tracebacks hide
 _TOGETHER = 4  # states: from here on their tokens are compared with those of the last call
 
 
@@ -73,7 +74,7 @@ class Writer:
     def compile(self, parameters: str, lines: Sequence[str]) -> Callable[..., Any]:
         """The function of these lines."""
         body = "\n ".join(lines)
-        exec(compile(f"def walk({parameters}):\n {body}\n", "<structure>", "exec"), self.names)
+        exec(compile(f"def walk({parameters}):\n {body}\n", _FILE, "exec"), self.names)
         return self.names.pop("walk")
 
     def _edge(self, edge: Edge, roots: Sequence[str]) -> None:
