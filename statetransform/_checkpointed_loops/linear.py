@@ -17,7 +17,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from .._core.jaxcompat import define
+from .._core.jaxcompat import define, is_batched, take_current_trace
 from .leaves import merge, pick
 
 Leaves = Sequence[Any]
@@ -86,21 +86,55 @@ def _transpose(cotangents: Leaves, *operands: Any, linear: Linear) -> list[Any]:
 
 def _batch(
     lanes: dict[str, Any], typed: Callable[[Any], Any], operands: Leaves, axes: Leaves, *, linear: Linear
-) -> tuple[list[Any], list[int]]:
+) -> tuple[list[Any], list[int | None]]:
     residual_axes, tangent_axes = linear.divide(axes)
+    differs = _differing(lanes, typed, operands, axes, linear)
+    result_axes = [0 if differ else None for differ in differs]
 
     def fun(residuals: list[Any], tangents: list[Any]) -> Leaves:
-        return jax.vmap(linear.fun, in_axes=(residual_axes, tangent_axes), **lanes)(residuals, tangents)
+        in_axes = (residual_axes, tangent_axes)
+        return jax.vmap(linear.fun, in_axes=in_axes, out_axes=result_axes, **lanes)(residuals, tangents)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> Leaves:
-        ct_axes = [None if ct is None else 0 for ct in cotangents]
-        in_axes, out_axes = (residual_axes, ct_axes), [axis or 0 for axis in tangent_axes]
-        cts = jax.vmap(linear.transpose, in_axes=in_axes, out_axes=out_axes, **lanes)(residuals, cotangents)
+        ct_axes = [None if ct is None else axis for ct, axis in zip(cotangents, result_axes, strict=True)]
+        is_shared = [ct is not None and axis is None for ct, axis in zip(cotangents, ct_axes, strict=True)]
+        # The cotangent of what all lanes share counts once, so it goes to the first of them.
+        is_first = jnp.arange(lanes["axis_size"]) == 0 if any(is_shared) else None
+
+        def of_lane(residuals: list[Any], cotangents: list[Any], is_first: Any) -> Leaves:
+            once = lambda ct: jnp.where(is_first, ct, jnp.zeros_like(ct))
+            cts = [once(ct) if shared else ct for ct, shared in zip(cotangents, is_shared, strict=True)]
+            return linear.transpose(residuals, cts)
+
+        in_axes, out_axes = (residual_axes, ct_axes, 0), [axis or 0 for axis in tangent_axes]
+        cts = jax.vmap(of_lane, in_axes=in_axes, out_axes=out_axes, **lanes)(residuals, cotangents, is_first)
         # All lanes share a tangent that is not mapped, so its cotangent is the sum over them.
         return [ct.sum(0) if axis is None else ct for ct, axis in zip(cts, tangent_axes, strict=True)]
 
-    out = tuple(typed(aval) for aval in linear.out)
-    return Linear(fun, transpose, out, linear.n_residuals)(*linear.divide(operands)), [0] * len(out)
+    out = tuple(typed(aval) if differ else aval for aval, differ in zip(linear.out, differs, strict=True))
+    return Linear(fun, transpose, out, linear.n_residuals)(*linear.divide(operands)), result_axes
+
+
+def _differing(
+    lanes: dict[str, Any], typed: Callable[[Any], Any], operands: Leaves, axes: Leaves, linear: Linear
+) -> list[bool]:
+    """Which outputs differ between the lanes.
+
+    A loop over a shared value has a shared tangent. If the tangent had a part for each lane where the primal has none,
+    JAX would give the primal the lanes, too, or leave the two with different shapes.
+    """
+    is_sharded = any(typed(aval).sharding.spec[0] is not None for aval in linear.out)
+    if is_sharded or None not in axes:
+        return [True] * len(linear.out)
+    found: list[bool] = []
+
+    def look(*operands: Any) -> None:
+        out = linear.fun(*linear.divide(operands))
+        with take_current_trace() as trace:
+            found.extend(is_batched(y, trace) for y in out)
+
+    jax.eval_shape(jax.vmap(look, in_axes=tuple(axes), **lanes), *operands)
+    return found
 
 
 define(linear_p, run=_run, types=_types, jvp=_jvp, transpose=_transpose, batch=_batch)

@@ -345,3 +345,38 @@ def test_weak_types_are_those_of_the_plain_loop(checkpoint: Any) -> None:
         return jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), (out, first, last, u.value))
 
     assert run(checkpoint) == run(None)
+
+
+DERIVATIVES = {
+    "grad": lambda f, s: transform.grad(lambda xs: transform.vmap(f)(xs).sum()),
+    "jvp": lambda f, s: lambda xs: transform.jvp(lambda xs: transform.vmap(f)(xs), (xs,), (xs,))[1],
+    "with respect to the state": lambda f, s: transform.grad(
+        lambda xs: transform.vmap(f)(xs).sum() + s.value, states=s
+    ),
+    "vmap of grad": lambda f, s: transform.vmap(transform.grad(f)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+@pytest.mark.parametrize("loop", ["scan", "while_loop"])
+def test_a_state_that_the_lanes_share_stays_shared_under_derivatives(loop: str, name: str) -> None:
+    def run(checkpoint: Any) -> Any:
+        s = State(jnp.float32(1.0), name="s")
+
+        def body(carry: Any) -> Any:
+            i, x = carry
+            s.value = 1.1 * s.value + 0.5
+            return i + 1, x * jnp.sin(x) + 0.1 * s.value
+
+        def f(x: Any) -> Any:
+            if loop == "scan" or checkpoint is None:
+                return transform.scan(lambda c, _: (body(c), None), (0, x), length=5, checkpoint=checkpoint)[0][1]
+            go = lambda carry: carry[0] < 5
+            return transform.while_loop(go, body, (0, x), max_steps=7, checkpoint=checkpoint)[1]
+
+        return DERIVATIVES[name](f, s)(jnp.array([0.2, 0.5, 1.0])), s.value
+
+    (found, after), (expected, value) = run(2), run(None)
+    assert after.shape == () and after == pytest.approx(value)
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)
+    assert jnp.allclose(found, expected, rtol=1e-4)
