@@ -5,12 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import os.path
+import sys
 from typing import Any
 
 
+def cell_of(file: str) -> str | None:
+    """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label = named(file) if named is not None else None
+    return None if label is None else " ".join(label)
+
+
 def show_site(site: tuple[str, int]) -> str:
-    """`("/a/heat.py", 12)` as `heat.py:12`."""
-    return f"{os.path.basename(site[0])}:{site[1]}"
+    """`("/a/heat.py", 12)` as `heat.py:12`, or `Cell In[3]:12` for the cell of a notebook."""
+    file, line = site
+    return f"{cell_of(file) or os.path.basename(file)}:{line}"
 
 
 def lost_in_donation(states: list[Any]) -> str:

@@ -264,6 +264,14 @@ class Frame:
         return dict(self.born)
 
 
+@contextlib.contextmanager
+def kept_by_nobody() -> Iterator[None]:
+    """For a raw trace that is only looked at: JAX does not keep it, so nothing that is read in it can become stale."""
+    with Frame() as frame:
+        frame.is_fresh = True
+        yield
+
+
 def is_called_in_raw() -> bool:
     """Whether a transform is called in a raw JAX transform that stages, itself in a transform of this package."""
     return stack.frame is not None and stack.frame.is_below_raw()

@@ -7,13 +7,13 @@ neither JAX's nor this package's.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from .._core import jaxcompat
+from .._core.errors import cell_of, show_site
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _JAX = str(Path(jax.__file__).resolve().parent) + "/"
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     @property
     def short(self) -> str:
         """File name without folders, or the cell of a notebook, and line."""
-        return f"{cell_of(self.file) or Path(self.file).name}:{self.line}"
+        return show_site((self.file, self.line))
 
     @property
     def full(self) -> str:
@@ -47,15 +47,6 @@ class Source(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.short} ({self.function})"
-
-
-def cell_of(file: str) -> str | None:
-    """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    label = named(file) if named is not None else None
-    return None if label is None else " ".join(label)
 
 
 def source_of(eqn: Any) -> Source | None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from .._core import jaxcompat
 from .._core.arguments import ByReference, Static, named_arguments, reveal
 from .._core.foreign import leaf_test, to_state
+from .._core.frame import kept_by_nobody
 from .._core.functional import functionalize
 from .._core.state import State
 from .._core.wrapper import Bound, Transformed
@@ -120,7 +121,8 @@ def view_of(
     found: list[Any] = []
 
     def look(*values: Any) -> tuple[()]:
-        found.append(pure.values(*values))
+        with kept_by_nobody():
+            found.append(pure.values(*values))
         return ()
 
     jax.make_jaxpr(look)(*inputs)

@@ -12,7 +12,7 @@ from jax.experimental import checkify as jax_checkify
 
 from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, reveal
 from .._core.errors import refuse_asynchronous
-from .._core.frame import Frame, leave, read
+from .._core.frame import Frame, kept_by_nobody, leave, read
 from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
 from .._core.lift import Direct, Lift, at_once, bind
@@ -224,8 +224,7 @@ def make_jaxpr(
         found: list[Call] = []
 
         def find(*args: Any, **kwargs: Any) -> None:
-            with Frame() as frame:
-                frame.is_fresh = True  # JAX does not keep this trace, so nothing that is read in it can become stale
+            with kept_by_nobody():
                 found.append(_find("make_jaxpr", fun, args, kwargs, objects))
 
         jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)

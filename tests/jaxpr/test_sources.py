@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform import State, inspect, policies, transform
+from statetransform import State, StateStructureError, StateTraceError, inspect, policies, transform
 from statetransform._jaxpr.sources import Source, source_of
 
 X = jnp.ones(3)
@@ -46,6 +46,20 @@ def test_a_cell_of_a_notebook_is_called_as_the_notebook_calls_it(notebook, capsy
 def test_a_call_from_a_cell_is_explained_with_the_cell(notebook):
     exec(compile("g(jnp.ones(3))", "/tmp/ipykernel_17/2081.py", "exec"), notebook)
     assert "Cell In[3]:1" in str(inspect.explain_retrace(notebook["g"]))
+
+
+def test_an_error_about_a_state_of_a_cell_names_the_cell(notebook):
+    w = notebook["w"]
+    text = r"State 'w' \(created at Cell In\[3\]:2\)"
+    with pytest.raises(StateTraceError, match=text):
+        jax.jit(lambda x: setattr(w, "value", x))(X)
+    with pytest.raises(TypeError, match=text):
+        w + 1
+    loop = compile(
+        "transform.for_loop(lambda: setattr(w, 'value', X[:2]), length=2)", "/tmp/ipykernel_17/2081.py", "exec"
+    )
+    with pytest.raises(StateStructureError, match=r"written at Cell In\[3\]:1"):
+        exec(loop, {**notebook, "X": X})
 
 
 def test_a_policy_takes_the_place_as_it_is_printed(notebook):
