@@ -6,6 +6,7 @@ that it looks up; of an instance of the user's classes, what is looked up later.
 
 from __future__ import annotations
 
+import array
 import builtins
 import collections
 import functools
@@ -33,6 +34,10 @@ _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.Mappi
 _SETS = (set, frozenset)
 #: Classes of the standard library whose instances hold what the user put there.
 _HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
+#: Modules of the standard library all of whose classes do.
+_HOLDING = frozenset({"argparse", "configparser", "optparse", "queue"})
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_BUFFERS = (bytearray, memoryview, array.array)
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _SMALL = 4096  # bytes: NumPy arrays up to this size are compared by content
 _MANY = 32  # plain values in a container: from here on compared at once
@@ -51,6 +56,31 @@ def _array(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if value.nbytes <= _SMALL and not value.dtype.hasobject:
         return "array", (value.dtype, value.shape, value.tobytes())
     return "is", reference(value)
+
+
+def _array_of_a_kind(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    if value.dtype.hasobject:
+        return _other(recorder, register, value)
+    recorder.reach(register, "reader", np.asarray, np.asarray(value))
+    return "type", weakref.ref(type(value))
+
+
+def _buffer(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    if memoryview(value).nbytes > _SMALL:
+        return _other(recorder, register, value)
+    recorder.reach(register, "reader", bytes, bytes(value))
+    recorder.reach(register, "reader", _form, _form(value))
+    return "type", weakref.ref(type(value))
+
+
+def _form(buffer: Any) -> tuple[Any, ...]:
+    """How the bytes of a buffer are read."""
+    view = memoryview(buffer)
+    return view.format, view.shape, view.strides
+
+
+def _view(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    return _of_parts(recorder, register, value, "mapping")
 
 
 def _of_parts(recorder: Recorder, register: int, value: Any, *names: str) -> tuple[str, Any]:
@@ -246,7 +276,7 @@ def visit_of(kind: type) -> Visit:
             return visit
     if is_ours(kind):
         return _transformed
-    return _object if is_open_class(kind) or issubclass(kind, _HOLDERS) else _other
+    return _object if is_open_class(kind) or issubclass(kind, _HOLDERS) or kind.__module__ in _HOLDING else _other
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
@@ -254,12 +284,15 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
     (_SETS, _set),
+    (_BUFFERS, _buffer),
+    (_VIEWS, _view),
     ((types.MethodType,), _bound_method),
     (_WEAK, _weak_container),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin_method),
 )
 _BASES: tuple[tuple[type, Any], ...] = (
     (State, _state),
+    (np.ndarray, _array_of_a_kind),
     (types.FunctionType, _function),
     (functools.partial, _partial),
     (type, _class),

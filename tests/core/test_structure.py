@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import array
 import builtins
 import collections
+import configparser
 import contextlib
 import copy
 import dataclasses
 import decimal
 import enum
 import functools
+import queue
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, transform
@@ -361,6 +366,62 @@ def weak_containers() -> Scene:
 
     changes = [lambda m: m.table.__setitem__(m, 7), lambda m: m.others.add(m)]
     return make, lambda m: m.u.value * m.table[m] + len(m.others), changes
+
+
+@scene
+def buffers() -> Scene:
+    def make() -> Any:
+        held = array.array("i", [1, 2])
+        table = np.array([(1.0, 2)], dtype=[("a", "f4"), ("b", "i4")]).view(np.recarray)
+        return Base(held=held, raw=bytearray(b"ab"), view=memoryview(held), table=table, masked=np.ma.array([1.0, 2.0]))
+
+    def read(m: Any) -> Any:
+        return m.u.value * (m.held[0] + 10 * m.raw[1] + 1e4 * m.view[1] + 1e6 * m.table.a[0]) + m.masked[0]
+
+    def through_the_view(m: Any) -> None:
+        m.view[1] = 7
+
+    changes = [
+        lambda m: m.held.__setitem__(0, 5),
+        lambda m: m.raw.__setitem__(1, 0),
+        through_the_view,
+        put("held", array.array("d", [5, 7])),
+        lambda m: m.table.a.__setitem__(0, 3.0),
+        lambda m: m.masked.__setitem__(0, 4.0),
+    ]
+    return make, read, changes
+
+
+@scene
+def views_of_dicts() -> Scene:
+    def make() -> Any:
+        held, ordered = {"a": 1}, collections.OrderedDict(b=2)
+        return Base(held=held, ordered=ordered, keys=held.keys(), values=held.values(), items=ordered.items())
+
+    def read(m: Any) -> Any:
+        return m.u.value * (sum(m.values) + 100 * len(m.keys) + 1000 * sum(v for _, v in m.items))
+
+    return make, read, [lambda m: m.held.update(a=3), lambda m: m.held.update(b=4), lambda m: m.ordered.update(b=5)]
+
+
+@scene
+def settings_and_queues() -> Scene:
+    def make() -> Any:
+        parser = configparser.ConfigParser()
+        parser.read_dict({"heat": {"k": "3"}})
+        waiting: Any = queue.Queue()
+        waiting.put(2)
+        return Base(options=argparse.Namespace(rate=0.5), parser=parser, waiting=waiting)
+
+    def read(m: Any) -> Any:
+        return m.u.value * (m.options.rate + 10 * m.parser.getint("heat", "k") + 100 * m.waiting.queue[0])
+
+    changes = [
+        lambda m: setattr(m.options, "rate", 0.25),
+        lambda m: m.parser.set("heat", "k", "4"),
+        lambda m: m.waiting.queue.appendleft(6),
+    ]
+    return make, read, changes
 
 
 class Mode(enum.IntEnum):
