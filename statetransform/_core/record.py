@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .frame import leave, look_at, read
+from .frame import leave, look_at_all, read
 from .jaxcompat import Tracer, eval_jaxpr, typeof
 from .outcome import Outcome, reveal_output
 from .plain import same_plain
@@ -110,7 +110,7 @@ class Record:
 
     def values(self, states: Sequence[State]) -> list[Any] | None:
         """The current leaves of the states read, or None when the trace does not fit their types."""
-        leaves, treedef = jax.tree.flatten([look_at(state) for state in states[: self.n_reads]])
+        leaves, treedef = jax.tree.flatten(look_at_all(states[: self.n_reads]))
         if treedef != self.read_tree or not _same_avals(leaves, self.read_avals):
             return None
         if any(not same_plain(read(states[i]), value) for i, value in self.statics):

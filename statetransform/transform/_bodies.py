@@ -14,7 +14,7 @@ import numpy as np
 
 from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, StateTraceError, show_site
-from .._core.frame import Frame, leave, look_at
+from .._core.frame import Frame, leave, look_at, look_at_all
 from .._core.jaxcompat import runs_directly, typeof
 from .._core.kept import cache_of
 from .._core.record import Call, Record
@@ -190,7 +190,7 @@ class Body:
         place = {state: i for i, state in enumerate(self.written)}
         constants = [state for state in staged.reads if state not in place]
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        return tuple(place[state] for state in staged.reads), [look_at(state) for state in constants]
+        return tuple(place[state] for state in staged.reads), look_at_all(constants)
 
     def reveal(self, out: Any) -> Any:
         """The output with the objects in their places."""

@@ -10,7 +10,7 @@ import jax
 
 from .._core.arguments import hide, reveal
 from .._core.errors import StateStructureError, show_site
-from .._core.frame import leave, look_at
+from .._core.frame import leave, look_at_all
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.state import State, show_types
@@ -106,7 +106,7 @@ def _branch(
     written = list(dict.fromkeys(state for branch in staged for state in branch.written))
     used = list(dict.fromkeys([*written, *[state for branch in staged for state in branch.reads]]))
     place = {state: i for i, state in enumerate(used)}
-    values = [look_at(state) for state in used]
+    values = look_at_all(used)
     for state in written:
         pairs = zip([name for name, _ in named], staged, strict=True)
         _check_types(where, state, values[place[state]], list(pairs))

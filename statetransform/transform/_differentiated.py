@@ -8,7 +8,7 @@ import jax
 
 from .._core.arguments import is_reference
 from .._core.foreign import leaf_test, to_state
-from .._core.frame import look_at
+from .._core.frame import look_at_all
 from .._core.outcome import Results
 from .._core.state import State
 
@@ -45,7 +45,7 @@ class Differentiated:
         self._args = args
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
-        values = self._treedef.unflatten([look_at(state) for state in self._states])
+        values = self._treedef.unflatten(look_at_all(self._states))
         chosen = tuple(args[i] for i in self._positions)
         chosen = chosen[0] if self._single else chosen
         self.primal = (

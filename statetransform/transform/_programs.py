@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from .._core.errors import StateTraceError, lost_in_donation
-from .._core.frame import leave, look_at, read, stack
+from .._core.frame import leave, look_at_all, read, stack
 from .._core.jaxcompat import Tracer, is_jit_disabled, splice
 from .._core.plain import same_plain
 from .._core.record import Call, Record
@@ -179,8 +179,8 @@ class Program:
     def run(self, method: str, states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None) -> Any:
         """Calls a method of the `jax.jit` function; `call` has the record for these types, if it was looked for."""
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
-        donated = [look_at(states[i]) for i in self.donated]
-        passed: Any = [look_at(states[i]) for i in self.passed]
+        donated = look_at_all([states[i] for i in self.donated])
+        passed: Any = look_at_all([states[i] for i in self.passed])
         if stack.frame is not None and donated:  # the states keep their values until the transform around is done
             donated = jax.tree.map(_copy, donated)
         if self._has_instance:

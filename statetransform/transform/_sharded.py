@@ -11,7 +11,7 @@ import jax
 from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
 from .._core.find import global_objects, walk
-from .._core.frame import Frame, look_at
+from .._core.frame import Frame, look_at_all
 from .._core.jaxcompat import varying_axes
 from .._core.lift import Lift, Staged
 from .._core.state import State
@@ -115,7 +115,7 @@ class _OnShards:
         mapped = _map(
             on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE), self._jax_options
         )
-        out, by_spec, born = mapped([look_at(state) for state in states], args)
+        out, by_spec, born = mapped(look_at_all(states), args)
         written = {i: value for group in by_spec for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 

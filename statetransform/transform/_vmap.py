@@ -21,7 +21,7 @@ from jax.interpreters import batching
 from .._core.errors import StateAxisError, refuse_asynchronous, show_site
 from .._core.find import walk
 from .._core.foreign import to_state
-from .._core.frame import UNSET, Frame, look_at, peek
+from .._core.frame import UNSET, Frame, look_at_all, peek
 from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
 from .._core.state import RandomState, State, show_types
@@ -165,7 +165,7 @@ class Vectorized(Direct):
         out_axes = (self._out_axes, [*self._groups, None], 0)
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = np.broadcast_to(np.False_, size)
-        out, by_axis, born = vectorized(some, [look_at(state) for state in mapped], args, kwargs)
+        out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 
