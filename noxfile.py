@@ -107,8 +107,16 @@ def newest(session: nox.Session) -> None:
     run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax")
 
 
-@nox.session(python=list(FOUND.values())[-1] if FOUND else sys.executable)
-def adapters(session: nox.Session) -> None:
-    """The adapters with the frameworks that they are for."""
-    session.install("-e", ".[test,adapters]")
-    session.run("python", "-m", "pytest", "tests/adapters", *session.posargs)
+# The oldest releases of the frameworks that the oldest JAX runs with, and the newest of all.
+FRAMEWORKS = {"oldest": ["jax==0.10.*", "flax==0.12.2", "brainstate==0.5.4"], "newest": []}
+
+
+@nox.session(python=list(FOUND.values())[:: max(1, len(FOUND) - 1)] or None)
+@nox.parametrize("age", list(FRAMEWORKS))
+def adapters(session: nox.Session, age: str) -> None:
+    """The adapters with the frameworks that they are for: `nox -s "adapters(age='oldest')"`."""
+    if FOUND and session.python != list(FOUND.values())[0 if age == "oldest" else -1]:
+        session.skip("the oldest releases are for the oldest interpreter, the newest for the newest")
+    session.install("-e", ".[test,adapters]", *FRAMEWORKS[age])
+    pages = ["docs/foreign.md", "docs/coming-from.md", "docs/coming-from", "tests/test_examples.py"]
+    session.run("python", "-m", "pytest", "tests/adapters", *pages, *session.posargs)

@@ -28,6 +28,7 @@ from . import report
 from .dispatch import dispatch
 from .eager import eager
 from .examples import examples
+from .foreign import foreign
 from .layers import layers, simulators
 from .loops import loops
 
@@ -267,7 +268,7 @@ def same_program() -> None:
     report.show(table)
 
 
-TABLES = (dispatch, peers, layers, simulators, eager, eager_checkpoint, cold, same_program)
+TABLES = (dispatch, peers, foreign, layers, simulators, eager, eager_checkpoint, cold, same_program)
 
 
 def main() -> None:

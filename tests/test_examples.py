@@ -11,6 +11,7 @@ import sys
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+NEEDS = {"nnx_budget": ["flax"]}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,11 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
             ["named, if small", "bits per letter", "it continues"],
         ),
         ("landers", "--landers 4 --iterations 2", ["cost of a landing", "was down after"]),
+        (
+            "nnx_budget",
+            "--memory 100kB --steps 60 --batch 4 --hidden 8 --iterations 3",
+            ["| flax alone", "| within 100kB", "has seen 180 values"],
+        ),
         ("data_parallel", "--steps 3 --batch 64 --width 8", ["8 devices, 8 points on each", "on one device differ by"]),
     ],
 )
@@ -54,6 +60,8 @@ def test_the_fit_makes_the_spikes_that_were_seen_likely(tmp_path: pathlib.Path) 
 
 def run(name: str, arguments: str, out: pathlib.Path) -> str:
     """What an example prints."""
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments.split(), "--out", str(out)]
     env = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # small programs: compiling is most of the time
     return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout

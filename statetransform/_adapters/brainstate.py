@@ -7,6 +7,7 @@ What is private of brainstate here, and why:
   is noticed.
 * `State._check_tracer_write_outside_trace` refuses traced values outside of brainstate's own transforms; within ours
   it has nothing to refuse.
+* `random.DEFAULT`: the state behind `brainstate.random`, to which no path of the user's leads.
 * `TRACE_CONTEXT.state_stack`: brainstate's transforms, from the outermost. Each records what is read and written, swaps
   a traced value of its own in, and restores the old one at the end. A read that leaves a frame of ours must be recorded
   by those around the frame, and not by those within; a value that one swaps in lies over the frame's until it is
@@ -27,10 +28,10 @@ import jax
 
 from .._core.cells import Cells, Foreign, instance_dict
 from .._core.errors import StateTransformError
-from .._core.foreign import holds, register
+from .._core.foreign import holds, own_cells, register
 from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
 
-_KNOWN = "0.6"
+_KNOWN = "0.5 and 0.6"
 
 
 class BrainStates(Cells):
@@ -147,7 +148,7 @@ def install() -> None:
     keeps = "_value" in vars(home(0.0)) and not hasattr(home, "_value")
     if init is None or refuse is None or not keeps or not isinstance(getattr(context, "state_stack", None), list):
         raise StateTransformError(
-            f"brainstate {brainstate.__version__} keeps the values of its states elsewhere than {_KNOWN}, the version "
+            f"brainstate {brainstate.__version__} keeps the values of its states elsewhere than {_KNOWN}, the versions "
             "that statetransform knows. Install that one, or one of statetransform that knows this."
         )
     cells = BrainStates(context)
@@ -171,4 +172,5 @@ def install() -> None:
         cells.note(frame)
         frame = frame.parent
     holds(brainstate.graph.Node)
+    own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

@@ -6,7 +6,9 @@ What is private of flax here, and why:
 * `TraceState.__init__` and `is_valid`: nnx lets a variable or a module be used only in the JAX trace that made it. The
   function under a transform of ours is as good as the place of the call: what is valid there is valid in the frame's
   own trace, and what is made in that trace is valid at the place of the call.
-* `Variable.hijax`: such a variable is a JAX value of a kind that no frame can carry, and is refused.
+* `HijaxVariable`: a JAX value of a kind that no frame can carry. It is refused.
+* `Pytree._setattr` sets an attribute of a module. Plain values count as they do of any object; a traced value is
+  refused in a module from outside the function, where it would stay behind.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -14,25 +16,62 @@ What is private of flax here, and why:
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import flax
+import jax
 from flax import nnx
 from flax.nnx import tracers, variablelib
 
-from .._core.cells import Cells, Foreign
+from .._core.cells import Adopted, Cells, Foreign, Native
 from .._core.errors import StateTraceError, StateTransformError
-from .._core.foreign import holds, register
-from .._core.frame import Frame, stack
-from .._core.jaxcompat import TOP_LEVEL, set_current_trace, trace_state
+from .._core.foreign import carries, holds, is_node, register, to_state
+from .._core.frame import UNSET, Frame, stack
+from .._core.jaxcompat import TOP_LEVEL, Tracer
 
 _KNOWN = "0.12"
 
 
 class Variables(Cells):
-    """How the handle of a `Variable` comes by its value."""
+    """How the handle of a `Variable` comes by its value. With `ref=True` that is a `jax.Ref`, the cell itself."""
 
     unseen = frozenset({"_trace_state"})
+
+    def can_lift(self, value: Any) -> bool:
+        return not variablelib.is_array_ref(value) and super().can_lift(value)
+
+    def state_of(self, cell: Any) -> Foreign | None:
+        held = self.raw(cell)
+        if type(held) is not jax.Ref:
+            return super().state_of(cell)
+        state = to_state(held)
+        state._kind = type(cell)
+        return state
+
+    def __init__(self, name: str, below: Any) -> None:
+        super().__init__(name, below)
+        self._slot = below.__get__
+
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None:
+            return super().__get__(cell, owner)
+        held = self._slot(cell)
+        if stack.frame is None:  # the short way, since all of nnx goes through here
+            if type(held) is Adopted:
+                value = held._value
+                return self.plain(cell) if value is UNSET else value
+            return self.plain(cell) if type(held) is Native else held
+        return held if type(held) is jax.Ref else super().__get__(cell, owner)
+
+    def __set__(self, cell: Any, value: Any) -> None:
+        frame = stack.frame
+        if frame is not None and variablelib.is_array_ref(value) and frame.is_here():
+            raise StateTraceError(
+                f"{type(cell).__name__}(ref=True) is made within a transform, where JAX's Refs cannot outlive the "
+                "trace. Nothing was changed.\nMake it before the call, or with `ref=False`."
+            )
+        super().__set__(cell, value)
 
     def takes_tracers(self, state: Foreign) -> bool:
         return True  # a variable of the raw trace around; nnx refuses the others
@@ -41,14 +80,33 @@ class Variables(Cells):
         """Left to nnx."""
 
 
-def _place_of_the_call(frame: Frame) -> Any:
-    """The state of JAX's traces where the outermost frame was called."""
+class _Place:
+    """The state of JAX's traces where the outermost frame was called, of what was made in a frame."""
+
+    __slots__ = ("frame", "outermost", "trace")
+
+    def __init__(self, frame: Frame) -> None:
+        self.trace = _place_of_the_call(frame)
+        self.frame, self.outermost = weakref.ref(frame), weakref.ref(_outermost(frame))
+
+    def __eq__(self, other: object) -> bool:
+        return self.trace == (other.trace if isinstance(other, _Place) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.trace)
+
+
+def _outermost(frame: Frame) -> Frame:
     while frame.parent is not None:
         frame = frame.parent
-    if frame.outer is None:
-        return TOP_LEVEL
-    with set_current_trace(frame.outer):
-        return trace_state()
+    return frame
+
+
+def _place_of_the_call(frame: Frame) -> Any:
+    """The state of JAX's traces from which the function of a frame was called, by functions of frames around or not."""
+    while frame.parent is not None and (frame.place is None or frame.place == frame.parent.here):
+        frame = frame.parent
+    return TOP_LEVEL if frame.place is None else frame.place
 
 
 def install() -> None:
@@ -59,7 +117,8 @@ def install() -> None:
     """
     home, kept = nnx.Variable, tracers.TraceState
     slots = vars(home).get("__slots__", ())
-    if "_raw_value" not in slots or "_jax_trace" not in vars(kept).get("__slots__", ()):
+    named = hasattr(nnx.Pytree, "_setattr") and hasattr(variablelib, "is_array_ref")
+    if "_raw_value" not in slots or "_jax_trace" not in vars(kept).get("__slots__", ()) or not named:
         raise StateTransformError(
             f"flax {flax.__version__} keeps the values of its variables elsewhere than {_KNOWN}, the version that "
             "statetransform knows. Install that one, or one of statetransform that knows this."
@@ -71,7 +130,7 @@ def install() -> None:
         init(self)
         frame = stack.frame
         if frame is not None and frame.is_here():
-            self._jax_trace = _place_of_the_call(frame)
+            self._jax_trace = _Place(frame)
 
     @functools.wraps(is_valid)
     def valid(self: Any) -> bool:
@@ -86,18 +145,66 @@ def install() -> None:
     for name in ("_get_hijax_state", "_set_hijax_state"):
         if hasattr(variablelib, name):
             setattr(variablelib, name, _refusing(getattr(variablelib, name)))
+    if hasattr(variablelib, "HijaxVariable"):
+        register(variablelib.HijaxVariable, Refused(""), is_node=True)
+    nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
     holds(nnx.Pytree)
+    carries(nnx.State)
     register(home, cells, is_node=True)
+
+
+class Refused(Cells):
+    """In the place of a variable that cannot be lifted."""
+
+    def state_of(self, cell: Any) -> Foreign | None:
+        raise _no_hijax(cell)
+
+
+def _no_hijax(variable: Any) -> StateTraceError:
+    kind = getattr(variable, "var_type", type(variable)).__name__
+    return StateTraceError(
+        f"{kind}(hijax=True) cannot be carried by a transform of statetransform. Nothing was changed.\n"
+        "Create the variable with `hijax=False`."
+    )
 
 
 def _refusing(function: Any) -> Any:
     @functools.wraps(function)
     def refusing(variable: Any, *args: Any, **kwargs: Any) -> Any:
         if stack.frame is not None:
-            raise StateTraceError(
-                f"{type(variable).__name__}(hijax=True) cannot be carried by a transform of statetransform. Nothing "
-                "was changed.\nCreate the variable with `hijax=False`."
-            )
+            raise _no_hijax(variable)
         return function(variable, *args, **kwargs)
 
     return refusing
+
+
+def _keeping_tracers_out(setattr_: Any, is_valid: Any) -> Any:
+    """Setting an attribute of a module, which may not get a traced value if it is not the function's own."""
+
+    @functools.wraps(setattr_)
+    def _setattr(self: Any, name: str, value: Any) -> None:
+        frame = stack.frame
+        if frame is not None and _is_traced(value) and not _is_own(frame, self._pytree__state.trace_state, is_valid):
+            raise StateTraceError(
+                f"attribute {name!r} of a {type(self).__name__} is given a traced value within a transform, and would "
+                f"keep it. Nothing was changed.\nMake it a variable before the call, `self.{name} = "
+                f"nnx.Variable(...)`, and write `self.{name}[...] = ...` inside."
+            )
+        setattr_(self, name, value)
+
+    return _setattr
+
+
+def _is_traced(value: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value, is_leaf=is_node))
+
+
+def _is_own(frame: Frame, state: Any, is_valid: Any) -> bool:
+    """Whether a module was made by the function that runs in a frame, or by what it called."""
+    made = state._jax_trace
+    if type(made) is not _Place or is_valid(state):
+        return is_valid(state)
+    home = made.frame()
+    if home is None:
+        return made.outermost() is _outermost(frame)
+    return home is frame

@@ -2,8 +2,11 @@
 
 The methods are looked up on the class, so they are replaced there; within a transform of this package they act on the
 value that the innermost frame has, and anywhere else they are JAX's own. A `Ref` that was made within a JAX transform
-is a tracer, of another class, and JAX's own affair. What JAX gives for `ref[...]` is a copy, which later writes, in
-place, leave alone; the array that the `Ref` holds (`ref._refs._buf`) is not, so it is never looked at.
+is a tracer, of another class, and JAX's own affair.
+
+What JAX gives for `ref[...]` is a copy, which later writes, in place, leave alone; the array that the `Ref` holds is
+not. So a transform gets a copy, too, made by a compiled function, as reading by JAX takes forty times as long. A
+program of `jit` makes its copies itself: it gets the array, and its result becomes the array.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ import jax.numpy as jnp
 import jax.ref
 import numpy as np
 
-from .._core.cells import Cells, Foreign
+from .._core.cells import Cells, Foreign, InPlace, Proxy
 from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import register
 from .._core.frame import peek, stack
-from .._core.jaxcompat import has_tracer, is_top_level, set_current_trace, typeof
+from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, typeof
 
+_copy = jax.jit(jnp.copy)
 _METHODS = ("__getitem__", "__setitem__", "addupdate", "at")
 _FUNCTIONS = ("get", "set", "swap", "addupdate", "freeze")
 
@@ -42,6 +46,8 @@ class Refs(Cells):
 
     def take(self, cell: Any) -> Any:
         """Reading is an operation of JAX, and belongs to the trace around the outermost frame."""
+        if is_top_level() and (held := buffer_of(cell)) is not None:
+            return _copy(held)
         frame = stack.frame
         if frame is None:
             return self._get(cell, ...)
@@ -54,7 +60,23 @@ class Refs(Cells):
             return self._get(cell, ...)
 
     def put(self, cell: Any, value: Any) -> None:
-        self._put(cell, ..., jnp.asarray(value, cell.dtype))
+        value = jnp.asarray(value, cell.dtype)
+        if is_top_level() and buffer_of(cell) is not None and not has_tracer(value):
+            set_buffer(cell, _copy(value))
+        else:
+            self._put(cell, ..., value)
+
+    def _kind_of_handle(self) -> type[Proxy]:
+        return InPlace
+
+    def handle(self, cell: Any) -> Foreign:
+        state = super().handle(cell)
+        if not hasattr(state, "bare"):
+            bare = object.__new__(Proxy)
+            bare._stand_for(cell, _Bare(self))
+            bare._cell = state._cell  # type: ignore[attr-defined]
+            state.bare = bare  # type: ignore[attr-defined]
+        return state
 
     def takes_tracers(self, state: Foreign) -> bool:
         return True  # in a raw JAX transform, JAX carries the write out
@@ -70,6 +92,29 @@ class Refs(Cells):
                 f"a Ref of type {held.dtype}{list(held.shape)} is given a value of type "
                 f"{typeof(value).str_short()}, and a Ref keeps its type"
             )
+
+
+class _Bare(Cells):
+    """For the programs of `jit`: the array itself, at the top level."""
+
+    def __init__(self, refs: Refs) -> None:
+        super().__init__("")
+        self._refs = refs
+
+    def take(self, cell: Any) -> Any:
+        held = buffer_of(cell)
+        if held is None or not is_top_level():
+            raise LookupError("to be read by JAX")
+        return held
+
+    def put(self, cell: Any, value: Any) -> None:
+        if is_top_level() and not has_tracer(value):
+            set_buffer(cell, value)
+        else:
+            self._refs.put(cell, value)
+
+    def takes_tracers(self, state: Foreign) -> bool:
+        return True
 
 
 def install() -> None:
@@ -188,7 +233,8 @@ def _cast(value: Any, dtype: Any) -> Any:
     """A value in the type of a `Ref`, where JAX allows that; None where it does not."""
     aval = typeof(value)
     if aval.dtype == dtype:
-        return jnp.asarray(value)
+        value = jnp.asarray(value)
+        return jax.lax.convert_element_type(value, dtype) if aval.weak_type else value
     is_same_kind = any(
         jnp.issubdtype(dtype, kind) and jnp.issubdtype(aval.dtype, kind) for kind in (jnp.floating, jnp.integer)
     )

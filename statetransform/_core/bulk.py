@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .errors import StateStructureError
-from .foreign import leaf_test, to_state
+from .foreign import Gathered, attached, to_state
 from .frame import look_at, read
 from .jaxcompat import typeof
 from .state import State, show_types
@@ -27,7 +27,8 @@ def values(states: Any) -> Any:
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    return jax.tree.map(lambda state: look_at(_state(state)), states, is_leaf=leaf_test())
+    gathered = Gathered(states)
+    return attached(gathered.values(look_at(_state(state)) for state in gathered.states))
 
 
 def update(states: Any, values: Any) -> None:
@@ -49,14 +50,14 @@ def update(states: Any, values: Any) -> None:
       >>> a.value
       5.0
     """
-    paths, treedef = jax.tree_util.tree_flatten_with_path(states, is_leaf=leaf_test())
+    gathered = Gathered(states)
     try:
-        new = treedef.flatten_up_to(values)
+        new = gathered.split(values)
     except ValueError as error:
         raise StateStructureError(
             f"update: the values have another structure than the states, nothing was written: {error}"
         ) from error
-    paths = [(path, _state(state)) for path, state in paths]
+    paths = [(path, _state(state)) for path, state in gathered.paths]
     for (path, state), value in zip(paths, new, strict=True):
         held = read(state)
         if not state.static and _type_of(held) != _type_of(value):

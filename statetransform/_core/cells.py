@@ -34,9 +34,11 @@ class Foreign(State):
     Attributes:
       _kind: the class of the cell.
       _cells: how the value is come by.
+      _home: of a cell that a transform of its framework has made within a frame, that frame: there it is none of ours,
+        and a frame within takes its value from the cell.
     """
 
-    __slots__ = ("_cells", "_kind")
+    __slots__ = ("_cells", "_home", "_kind")
     _is_foreign = True
 
     def _stand_for(self, cell: Any, cells: Cells) -> None:
@@ -46,6 +48,7 @@ class Foreign(State):
         self._token = Token(self)
         self._created = user_site()
         self._kind = type(cell)
+        self._home: weakref.ref[Frame] | None = None
         self._cells = cells
 
     @property
@@ -72,6 +75,9 @@ class Foreign(State):
 
     def _is_gone(self) -> bool:
         return False
+
+    def _is_native_to(self, frame: Any) -> bool:
+        return self._home is not None and frame is not None and self._home() is frame
 
     def _blank(self) -> State:
         blank = object.__new__(State)  # a call that makes a cell is traced each time, so that nobody fills this one
@@ -113,6 +119,17 @@ class Strict(Proxy):
     _may_refuse = True
 
 
+class InPlace(Proxy):
+    """A handle whose cell is overwritten by a write, so that reading copies.
+
+    Attributes:
+      bare: for compiled functions, which copy in themselves: the same cell without copies.
+    """
+
+    __slots__ = ("bare",)
+    _is_in_place = True
+
+
 class Adopted(Foreign):
     """A handle that sits in its cell and holds the value."""
 
@@ -124,21 +141,25 @@ def instance_dict(cell: Any) -> dict[str, Any]:
     return object.__getattribute__(cell, "__dict__")
 
 
-class _Native:
+class Native:
     """In the place of a handle: a cell made in a deeper trace than the frame's own, which is none of ours."""
 
     __slots__ = ("frame", "value")
 
-    def __init__(self, frame: Frame, value: Any = None) -> None:
-        self.frame = weakref.ref(frame)
+    def __init__(self, frame: Frame | None, value: Any = None) -> None:
+        self.frame = weakref.ref(frame) if frame is not None else None
         self.value = value  # of a cell that has no handle beside it
 
     def is_here(self) -> bool:
-        """Whether its frame is still open."""
+        """Whether its frame is the innermost one; of a cell that is none of ours in any frame, always."""
+        return self.frame is None or (stack.frame is not None and stack.frame is self.frame())
+
+    def home(self) -> weakref.ref[Frame] | None:
+        """Its frame, if that is still open."""
         frame = stack.frame
-        while frame is not None and frame is not self.frame():
+        while frame is not None and self.frame is not None and frame is not self.frame():
             frame = frame.parent
-        return frame is not None
+        return None if frame is None else self.frame
 
 
 class Cells:
@@ -157,7 +178,7 @@ class Cells:
         self.below = below
         self._is_data = below is not MISSING and hasattr(type(below), "__set__")
         # By address, with a weak reference that tells when the cell is gone.
-        self._table: dict[int, tuple[Any, Foreign | _Native]] = {}
+        self._table: dict[int, tuple[Any, Foreign | Native]] = {}
 
     # -- the plain attribute
 
@@ -199,7 +220,7 @@ class Cells:
     def plain(self, cell: Any) -> Any:
         """The attribute as it is outside of any transform."""
         held = self.raw(cell)
-        if type(held) is _Native:
+        if type(held) is Native:
             return held.value
         if type(held) is Adopted:
             held = held._value
@@ -285,17 +306,21 @@ class Cells:
         if entry is not None:
             found = entry[1]
             if isinstance(found, Foreign):
-                return found
+                return None if found._is_native_to(stack.frame) else found
             if found.is_here():
                 return None
+            state = self.handle(cell)
+            state._home = found.home()
+            return state
         held = self.raw(cell)
         if type(held) is Adopted:
-            return held
-        if type(held) is _Native:
-            if held.is_here():
+            return None if held._is_native_to(stack.frame) else held
+        if type(held) is Native:
+            if held.is_here() or not self.can_lift(held.value):
                 return None
-            held = held.value
-            self.set_raw(cell, held)
+            state = self.handle(cell)
+            state._home = held.home()
+            return state
         return self.handle(cell) if self.is_each and held is not MISSING and self.can_lift(held) else None
 
     def handle(self, cell: Any) -> Foreign:
@@ -304,18 +329,22 @@ class Cells:
         if known is not None:
             return known
         is_weak = bool(type(cell).__weakrefoffset__)
-        refuses = self._is_data and isinstance(self.below, property)
-        state = object.__new__((Strict if refuses else Proxy) if is_weak else Adopted)
+        state = object.__new__(self._kind_of_handle() if is_weak else Adopted)
         state._stand_for(cell, self)
         if is_weak:
             self._tie(cell, state)
         else:
             held = self.raw(cell)
+            if type(held) is Native:
+                held = held.value
             state._value = UNSET if held is MISSING else held
             self.set_raw(cell, state)
         return state
 
-    def _tie(self, cell: Any, entry: Foreign | _Native) -> None:
+    def _kind_of_handle(self) -> type[Proxy]:
+        return Strict if self._is_data and isinstance(self.below, property) else Proxy
+
+    def _tie(self, cell: Any, entry: Foreign | Native) -> None:
         place, forget = identity(cell), self._table.pop
         ref = weakref.ref(cell, lambda _: forget(place, None))
         if isinstance(entry, Proxy):
@@ -361,8 +390,10 @@ class Cells:
             if state is not None:
                 state._check(value)
             held = self.raw(cell)
-            if type(held) is _Native:
+            if type(held) is Native:
                 held.value = value
+            elif type(held) is Adopted:
+                held._value = value
             else:
                 self.set_raw(cell, value)
         else:
@@ -383,9 +414,17 @@ class Cells:
         else:  # a transform of another's will have its way with it
             if type(cell).__weakrefoffset__:
                 self.set_raw(cell, value)
-                self._tie(cell, _Native(frame))
+                self._tie(cell, Native(frame))
             else:
-                self.set_raw(cell, _Native(frame, value))
+                self.set_raw(cell, Native(frame, value))
+
+    def detach(self, cell: Any) -> None:
+        """Makes a cell that was made outside of every frame none of ours."""
+        value = self.raw(cell)
+        if type(cell).__weakrefoffset__:
+            self._tie(cell, Native(None))
+        else:
+            self.set_raw(cell, Native(None, value))
 
     def __delete__(self, cell: Any) -> None:
         frame = stack.frame

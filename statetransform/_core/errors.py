@@ -54,7 +54,7 @@ def refuse_asynchronous(where: str, fun: Any) -> None:
 def describe(state: Any) -> str:
     """How errors speak of a state: its kind, name and birthplace."""
     name = f" {state._name!r}" if state._name is not None else ""
-    return f"{type(state).__name__}{name} (created at {show_site(state._created)})"
+    return f"{getattr(state, '_kind', type(state)).__name__}{name} (created at {show_site(state._created)})"
 
 
 class StateTransformError(Exception):

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 
 from .activation import activate, pending
 from .cells import Foreign
-from .foreign import active, attributes_of, cells_of, is_cell, is_cell_class, to_state
+from .foreign import active, attributes_of, cells_of, is_carrier, is_cell, is_cell_class, to_state
 from .state import State
 
 #: One move in the graph: ("attr", name) or ("item", key).
@@ -169,7 +169,7 @@ def _in_order(obj: Any) -> Iterator[State]:
 
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
     """The objects directly below one, each with its label and the steps to it."""
-    if isinstance(obj, dict | types.MappingProxyType):
+    if isinstance(obj, dict | types.MappingProxyType) or (isinstance(obj, Mapping) and is_carrier(obj)):
         for key, child in list(obj.items()):
             yield str(key), (("item", key),), child
     elif isinstance(obj, _SEQUENCES):

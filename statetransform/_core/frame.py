@@ -147,6 +147,7 @@ class Frame:
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.place: Any = None  # the state of JAX's traces where the transform was called
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}
@@ -174,13 +175,18 @@ class Frame:
     ) -> None:
         stack.frame = self.parent
         active.pop()
-        self._here = self._stage = self.outer = None
+        self._here = self._stage = self.outer = self.place = None
         if self._renewed is not None:
             self._renewed.close()
 
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
         self._here, self._stage = trace_state(), staging_trace()
+
+    @property
+    def here(self) -> Any:
+        """The state of JAX's traces in which the function runs."""
+        return self._here
 
     def is_below_raw(self) -> bool:
         """Whether a raw JAX transform that stages stands between the function and the present place."""
@@ -196,6 +202,8 @@ class Frame:
         if value is MISSING:
             value = self.born.get(state, MISSING)
         if value is MISSING:
+            if state._is_native_to(self):
+                return state._value
             value = self.seed(state, own_containers(self.enter(state)))
         return value
 
@@ -277,6 +285,16 @@ def is_called_in_raw() -> bool:
     return stack.frame is not None and stack.frame.is_below_raw()
 
 
+@contextlib.contextmanager
+def no_frame() -> Iterator[None]:
+    """As if no transform of this package were active."""
+    frame, stack.frame = stack.frame, None
+    try:
+        yield
+    finally:
+        stack.frame = frame
+
+
 def trace_around() -> Any:
     """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
     if stack.frame is not None or is_top_level():
@@ -335,6 +353,8 @@ def peek(state: State) -> Any:
 def read_outside(frame: Frame, state: State) -> Any:
     """A state's value as the function around `frame` sees it."""
     if state._is_foreign:
+        if state._is_native_to(frame.parent):
+            return state._value
         return state._cells.read_outside(frame, state)  # type: ignore[attr-defined]
     return read_around(frame, state)
 
@@ -390,6 +410,9 @@ def leave(
             refuse_tracers(written)
         commit([*written, *born])
         return
+    if native := [pair for pair in written if pair[0]._is_native_to(frame)]:
+        commit(native)
+        written = [pair for pair in written if not pair[0]._is_native_to(frame)]
     for state, _ in written:
         if state._is_foreign:
             state._cells.check_write(frame, state)  # type: ignore[attr-defined]

@@ -14,7 +14,9 @@ from typing import Any
 
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
+from .foreign import attached, detached
 from .frame import Frame, fresh, is_called_in_raw, trace_around
+from .jaxcompat import trace_state
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
 from .state import State
@@ -35,17 +37,24 @@ class Lift:
         self._fun = fun
         self._make_frame = make_frame
         self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
+        self._place = trace_state()
         self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
 
+        whole = detached((args, kwargs))
+
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
+                frame.place = self._place
                 for state, value in values.items():
                     frame.seed(state, value)
-                results, self.outcome = pack(frame, self._fun(*args, **kwargs))
+                args, kwargs = attached(whole)
+                out = [self._fun(*args, **kwargs)]
+                del args, kwargs
+                results, self.outcome = pack(frame, out.pop())
             return results
 
         return fresh(self._fun, run)
@@ -53,7 +62,7 @@ class Lift:
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""
         assert self.outcome is not None
-        self._outer = None
+        self._outer = self._place = None
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from .arguments import REFERENCE, is_by_reference, is_reference
-from .foreign import leaf_test
+from .foreign import argument_test, attached, detached, is_carrier
 from .frame import Frame, leave
 from .state import State
 
@@ -49,11 +49,14 @@ class Outcome:
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
       has_nodes: whether anything in the output stands for an object.
+      has_carriers: whether pytrees of cells are in the output.
     """
 
-    __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
+    __slots__ = ("born", "has_carriers", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
 
-    def __init__(self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int]) -> None:
+    def __init__(
+        self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int], has_carriers: bool = False
+    ) -> None:
         changed = frame.written()
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
@@ -62,18 +65,30 @@ class Outcome:
         self.objects: list[Any] = objects
         self.is_closed: bool = len(out_born) == len(born)
         self.has_nodes: bool = bool(objects or out_born)
+        self.has_carriers = has_carriers
 
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output."""
         pairs = [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
+        if self.has_carriers:
+            out = attached(out)
         return reveal_output(out, self.born, self.objects) if self.has_nodes else out
 
 
 def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
-    """The results of a function that has run in a frame, as arrays, and their outcome."""
+    """The results of a function that has run in a frame, as arrays, and their outcome.
+
+    The caller must not hold `out` or the function's arguments: what nobody else holds was temporary.
+    """
+    leaves, treedef = jax.tree.flatten(out, is_leaf=argument_test())
+    del out
+    has_carriers = False
+    for i, leaf in enumerate(leaves):
+        if not isinstance(leaf, jax.Array) and is_carrier(leaf):
+            leaves[i], has_carriers = detached(leaf), True
+    leaf = None
     changed, survivors = frame.written(), frame.survivors()
-    leaves, treedef = jax.tree.flatten(out, is_leaf=leaf_test())
     if len(survivors) > sum(id(leaf) in {id(state) for state in survivors} for leaf in leaves):
         # What is stored nowhere but in a temporary object that refers to itself is not there any more.
         del survivors
@@ -90,7 +105,7 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
         elif not isinstance(leaf, jax.Array) and is_by_reference(leaf):
             objects.append(leaf)
             leaves[i] = REFERENCE
-    outcome = Outcome(frame, born, objects, out_born)
+    outcome = Outcome(frame, born, objects, out_born, has_carriers)
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
 

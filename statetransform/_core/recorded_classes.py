@@ -116,6 +116,8 @@ class Classes:
         if isinstance(child, types.FunctionType):
             if not name.startswith("__") or (is_users_function(child) and child.__code__.co_filename != "<string>"):
                 recorder.reach(register, "dict", name, child, outside=True)
+        elif isinstance(child, _DESCRIPTORS) and (known := recorder.register_of(child)) is not None:
+            recorder.edges.append(Edge(register, "dict", name, "same", known, -1))  # two names for one property
         elif isinstance(child, _DESCRIPTORS):
             place = recorder.add(child, outside=True)
             recorder.edges.append(Edge(register, "dict", name, "type", weakref.ref(type(child)), place))

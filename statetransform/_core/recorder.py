@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .activation import activate, pending
 from .cells import Cells
 from .edges import Edge
-from .foreign import active, attributes_of, cells_of
+from .foreign import active, attributes_of, cells_of, own_cells
 from .hooks import hook, listening, unhook
 from .library import is_users_class
 from .lookup import (
@@ -108,6 +108,14 @@ class Recorder:
             return False
         looked_up.add(name)
         return True
+
+    def reach_own_cells(self, used: Iterable[State]) -> None:
+        """Adds the edges to states in use that stand for cells which a framework keeps for itself."""
+        lost = {identity(state) for state in used if self.register_of(state) is None}
+        for reader in own_cells if lost else ():
+            state = reader(None)
+            if identity(state) in lost:
+                self.reach(0, "reader", reader, state, outside=True)
 
     def take_all(self, register: int) -> None:
         """From here on all attributes count: code that runs later looks at the object unseen."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
+from .foreign import is_node
 from .held import held_by
 from .plain import MISSING, reference
 from .recorder import Recorder
@@ -29,6 +30,7 @@ class Settled:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self._edges = recorder.edges
+        recorder.reach_own_cells(used)
         registers = [recorder.register_of(state) for state in used]
         self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
         if self.loose:
@@ -65,7 +67,8 @@ class Settled:
             if holds_still:
                 kept.append(edge)
                 continue
-            if not self._is_outside(edge, recorder):
+            # A module of another framework counts as an argument, be it closed over.
+            if not self._is_outside(edge, recorder) or (edge.parent >= 0 and is_node(recorder.objects[edge.parent])):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
             if edge.register >= 0:

@@ -23,11 +23,13 @@ from . import keys
 from .arguments import reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
+from .foreign import detached, put_together
 from .frame import Frame, fresh, read_outside, trace_around
 from .jaxcompat import (
     close_over_inputs,
     set_current_trace,
     take_current_trace,
+    trace_state,
     typeof,
 )
 from .outcome import pack
@@ -139,7 +141,7 @@ def _trace(
     is_lifted: Callable[[State], bool] | None,
     is_fresh: bool,
 ) -> Record:
-    seen: dict[str, Any] = {"outer": trace_around(), "rewrap": lambda tree: tree}
+    seen: dict[str, Any] = {"outer": trace_around(), "place": trace_state(), "rewrap": lambda tree: tree}
     unwraps_keys = around is not None and keys.is_checking()
 
     @_named_like(fun)
@@ -149,18 +151,20 @@ def _trace(
             frame.runs_here()
             args, kwargs = reveal(seen["rewrap"]((args, kwargs)), objects)
             try:
-                out = fun(*args, **kwargs)
+                out = [fun(*args, **kwargs)]
             except CONCRETIZATION_ERRORS as error:
                 seen["culprit"] = Culprit(error, frame.traces)
                 return seen["culprit"].tracers
-            results, seen["outcome"] = pack(frame, out)
+            del args, kwargs
+            results, seen["outcome"] = pack(frame, out.pop())
             frame.forget()  # the transform around the body ends before the frame does
             return results
 
+        args, kwargs = detached((args, kwargs))
         seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
         frame.is_fresh = is_fresh
         with frame:
-            frame.outer = seen["outer"]
+            frame.outer, frame.place = seen["outer"], seen["place"]
             if unwraps_keys:
                 (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
             results = (around(body) if around is not None else body)(*args, **kwargs)
@@ -185,7 +189,8 @@ def _trace(
             raise seen["culprit"].explained(jaxpr, names)
         record = Record(frame, seen["outcome"], jaxpr, consts, seen["tree"])
         record.signature = signature_of((args, kwargs))
-        record.arguments = jax.tree.map(typeof, (args, kwargs))
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        record.arguments = put_together(treedef, map(typeof, leaves))
         return record
     finally:
         seen.clear()  # `body` and `run` may sit in JAX's caches; what they close over must not

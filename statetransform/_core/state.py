@@ -69,6 +69,7 @@ class State(NotAnArray, Generic[T]):
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
     _is_foreign = False  # whether it stands for a cell of another framework
     _may_refuse = False  # whether storing a value may fail
+    _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
     @property
     def __class__(self) -> type:
@@ -229,6 +230,10 @@ class State(NotAnArray, Generic[T]):
                 if slot not in ("__dict__", "__weakref__") and hasattr(self, name):
                     found[name] = getattr(self, name)
         return found
+
+    def _is_native_to(self, frame: Any) -> bool:
+        """Whether it stands for a cell that a transform of its own framework has made within a frame."""
+        return False
 
     def _takes_tracers(self) -> bool:
         """Whether a traced value may be stored now, without a transform of this package."""

@@ -118,6 +118,11 @@ class Structure:
         """How the user would write the way to an edge: `self.layers[0].w`."""
         return show_path(self.edges, edge, root_names)
 
+    def registers_in_place(self) -> set[int]:
+        """The registers of states whose cells are overwritten by a write."""
+        kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
+        return {register for register, kind in kinds if kind is not None and kind._is_in_place}
+
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
         """The objects to which the arrays belong that count by identity; for a global name there is none.
 

@@ -142,7 +142,7 @@ class TraceCache:
             path = settled.path(edge, root_names(fun, args, kwargs))
             why = path, before, after
         names = tuple(filter(None, root_names(fun, args, kwargs)))
-        if why is None or why[0] in names or not why[0].startswith(names):
+        if why is None or why[0] in names or (settled.changed is None and not why[0].startswith(names)):
             self._repeats = ((), 0)
             return
         path, before, after = why

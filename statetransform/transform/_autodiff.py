@@ -56,10 +56,9 @@ class Derivative(Direct):
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         argnums = 0 if self._argnums is None and self._states is None else self._argnums
         self._refuse_positions(argnums, len(args))
-        states = to_states(self._states)
-        wrt = Differentiated(self._where, states, argnums, args)
+        wrt = Differentiated(self._where, self._states, argnums, args)
         if not self._jax_options.get("allow_int"):
-            self._refuse_integers(states)
+            self._refuse_integers(to_states(self._states))
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:

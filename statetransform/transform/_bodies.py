@@ -14,6 +14,7 @@ import numpy as np
 
 from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, StateTraceError, show_site
+from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
 from .._core.jaxcompat import runs_directly, typeof
 from .._core.kept import cache_of
@@ -50,7 +51,8 @@ class Staged:
         fun, obj = unbound(fun)
         instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
         self.leading: tuple[Any, ...] = () if obj is NO_SELF else (instance,)
-        abstract = jax.tree.map(typeof, (*self.leading, *args))
+        leaves, treedef = jax.tree.flatten((*self.leading, *args))
+        abstract = put_together(treedef, map(typeof, leaves))
         roots = [*owners, *objects]
         if values:
             with Frame() as frame:

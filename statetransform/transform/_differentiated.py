@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .._core.arguments import is_reference
-from .._core.foreign import leaf_test, to_state
+from .._core.foreign import Gathered
 from .._core.frame import look_at_all
 from .._core.outcome import Results
 from .._core.state import State
@@ -32,8 +32,8 @@ class Differentiated:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        leaves, self._treedef = jax.tree.flatten(states, is_leaf=leaf_test())
-        self._states = [to_state(leaf) for leaf in leaves]
+        self._gathered = Gathered(states)
+        self._states = self._gathered.states
         for state in self._states:
             if not isinstance(state, State):
                 raise TypeError(
@@ -45,7 +45,7 @@ class Differentiated:
         self._args = args
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
-        values = self._treedef.unflatten(look_at_all(self._states))
+        values = self._gathered.values(look_at_all(self._states))
         chosen = tuple(args[i] for i in self._positions)
         chosen = chosen[0] if self._single else chosen
         self.primal = (
@@ -64,7 +64,7 @@ class Differentiated:
         args = list(self._args)
         for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
             args[i] = arg
-        return dict(zip(self._states, self._treedef.flatten_up_to(values), strict=True)), tuple(args)
+        return dict(zip(self._states, self._gathered.split(values), strict=True)), tuple(args)
 
 
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:

@@ -80,7 +80,8 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     writer = Writer(structure, arguments.roots, failure="return OTHER")
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
-    register = [f"r{i}" for i in structure.states]
+    in_place = structure.registers_in_place()  # which the program copies itself
+    register = [f"r{i}.bare" if i in in_place else f"r{i}" for i in structure.states]
     for i, value in program.statics:
         name = writer.constant(value)
         writer.lines.append(f"x = {register[i]}._value")

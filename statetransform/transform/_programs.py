@@ -136,7 +136,9 @@ class Program:
         return out, {number: (written, born)}
 
     def _placed(self, value: Any, state: State) -> Any:
-        """A state's value with the sharding that the user wants for it."""
+        """A state's value with the sharding that the user wants for it; a copy where a cell is written in place."""
+        if state._is_in_place:
+            value = jax.numpy.copy(value)
         sharding = None if self._sharding_of is None else self._sharding_of(state)
         return value if sharding is None else jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), value)
 

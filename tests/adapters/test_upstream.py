@@ -12,6 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform._core.cells import Cells
+from statetransform._core.jaxcompat import buffer_of, set_buffer
 
 
 def run(code: str) -> str:
@@ -32,6 +33,14 @@ def test_refs_have_the_methods_and_functions_that_are_replaced() -> None:
         assert callable(getattr(jax.ref, name))
     assert type(jax.new_ref(jnp.zeros(2))) is jax.Ref
     assert jax.Ref.__weakrefoffset__
+
+
+def test_a_ref_holds_an_array_that_can_be_replaced() -> None:
+    """And reading it by JAX takes forty times as long as a compiled copy; once it does not, use `ref[...]`."""
+    ref, other = jax.new_ref(jnp.zeros(2)), jnp.ones(2)
+    assert isinstance(buffer_of(ref), jax.Array)
+    set_buffer(ref, other)
+    assert ref[...].tolist() == [1, 1]
 
 
 def test_reading_a_ref_copies() -> None:
@@ -89,6 +98,9 @@ def test_nnx_keeps_values_where_the_adapter_looks() -> None:
     assert nnx.Variable.__slots__ == ("_raw_value", "_trace_state", "_var_metadata")
     assert not nnx.Variable.__weakrefoffset__  # else the values could stay where they are
     assert tracers.TraceState.__slots__ == ["_jax_trace"]
+    assert callable(nnx.Pytree._setattr)
+    assert nnx.variablelib.is_array_ref(jax.new_ref(jnp.zeros(2)))
+    assert not jax.tree_util.all_leaves([nnx.State({})])
     assert tracers.TraceState().is_valid()
 
 

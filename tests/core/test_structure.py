@@ -69,6 +69,18 @@ def a_property_with_a_setter() -> Scene:
 
 
 @scene
+def a_property_under_two_names() -> Scene:
+    class Model(Base):
+        @property
+        def k(self) -> Any:
+            return self._k
+
+        also = k
+
+    return lambda: Model(_k=2), lambda m: m.u.value * m.k * m.also, [put("_k", 7)]
+
+
+@scene
 def getattr_that_delegates() -> Scene:
     class Model(Base):
         def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,16 @@
+"""Pages about a framework are run where that is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+NEEDS = {"nnx.md": "flax", "linen.md": "flax", "brainstate.md": "brainstate", "equinox.md": "equinox"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        package = NEEDS.get(item.path.name) if item.path.parent.name == "coming-from" else None
+        if package is not None and importlib.util.find_spec(package) is None:
+            item.add_marker(pytest.mark.skip(reason=f"{package} is not installed"))

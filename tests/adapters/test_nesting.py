@@ -1,0 +1,161 @@
+"""Transforms of flax.nnx inside ours and ours inside them, to depth three, against nnx alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+nnx = pytest.importorskip("flax.nnx")
+
+X = jnp.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class Net(nnx.Module):
+    """Reads parameters, writes a variable, draws numbers."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.sum = nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x: Any) -> Any:
+        y = jnp.tanh(self.dropout(self.linear(x)))
+        self.sum[...] = self.sum[...] + jnp.sum(y)
+        return y
+
+
+call = lambda m, x: m(x)
+
+#: What takes `f(module, x) -> like x` to another such function.
+THEIRS = {
+    "nnx.jit": nnx.jit,
+    "nnx.remat": nnx.remat,
+    "nnx.grad": lambda f: lambda m, x: nnx.grad(lambda x, m: jnp.sum(f(m, x)))(x, m),
+    "nnx.value_and_grad": lambda f: lambda m, x: nnx.value_and_grad(lambda m, x: jnp.sum(f(m, x)))(m, x)[0] * x,
+    "nnx.scan": lambda f: (
+        lambda m, x: nnx.scan(
+            lambda m, x, _: f(m, x), in_axes=(nnx.StateAxes({...: nnx.Carry}), nnx.Carry, 0), out_axes=nnx.Carry
+        )(m, x, jnp.arange(2))
+    ),
+    "nnx.cond": lambda f: lambda m, x: nnx.cond(jnp.array(True), f, lambda m, x: x, m, x),
+}
+OURS = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "scan": lambda f: lambda m, x: transform.scan(lambda x, _: (f(m, x), None), x, None, length=2)[0],
+    "grad": lambda f: lambda m, x: transform.grad(lambda x: jnp.sum(f(m, x)))(x),
+}
+#: The same by nnx, to compare with.
+BY_NNX = {
+    "jit": THEIRS["nnx.jit"],
+    "checkpoint": THEIRS["nnx.remat"],
+    "scan": THEIRS["nnx.scan"],
+    "grad": THEIRS["nnx.grad"],
+}
+
+
+def arrays(model: Any) -> list[Any]:
+    found = jax.tree.leaves(nnx.state(model))
+    keys = jax.dtypes.prng_key
+    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
+
+
+def agree(found: Any, expected: Any, ours: Any, theirs: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    for a, b in zip(arrays(ours), arrays(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(ours)))
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", OURS)
+def test_theirs_inside_ours(ours: str, theirs: str) -> None:
+    model, twin = Net(), Net()
+    step, reference = OURS[ours](THEIRS[theirs](call)), BY_NNX[ours](THEIRS[theirs](call))
+    for _ in range(2):
+        agree(step(model, X), reference(twin, X), model, twin)
+    model(X)  # it can be used eagerly afterwards
+
+
+@pytest.mark.parametrize("theirs", ["nnx.jit", "nnx.remat", "nnx.grad", "nnx.scan"])
+@pytest.mark.parametrize("ours", OURS)
+def test_ours_inside_theirs(ours: str, theirs: str) -> None:
+    model, twin = Net(), Net()
+    step, reference = THEIRS[theirs](OURS[ours](call)), THEIRS[theirs](BY_NNX[ours](call))
+    for _ in range(2):
+        agree(step(model, X), reference(twin, X), model, twin)
+    model(X)
+
+
+@pytest.mark.parametrize(
+    ("outer", "middle", "inner"),
+    [
+        ("jit", "nnx.jit", "checkpoint"),
+        ("jit", "nnx.grad", "scan"),
+        ("grad", "nnx.remat", "jit"),
+        ("scan", "nnx.jit", "grad"),
+        ("checkpoint", "nnx.scan", "checkpoint"),
+    ],
+)
+def test_ours_inside_theirs_inside_ours(outer: str, middle: str, inner: str) -> None:
+    model, twin = Net(), Net()
+    step = OURS[outer](THEIRS[middle](OURS[inner](call)))
+    reference = BY_NNX[outer](THEIRS[middle](BY_NNX[inner](call)))
+    for _ in range(2):
+        agree(step(model, X), reference(twin, X), model, twin)
+    model(X)
+
+
+def test_theirs_inside_ours_inside_theirs() -> None:
+    for outer, middle, inner in [("nnx.jit", "checkpoint", "nnx.grad"), ("nnx.grad", "scan", "nnx.jit")]:
+        model, twin = Net(), Net()
+        step = THEIRS[outer](OURS[middle](THEIRS[inner](call)))
+        reference = THEIRS[outer](BY_NNX[middle](THEIRS[inner](call)))
+        agree(step(model, X), reference(twin, X), model, twin)
+
+
+def test_lanes_by_nnx_inside_ours() -> None:
+    class Scale(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.arange(2.0))
+
+    lanes = nnx.vmap(lambda m, x: m.w[...] * x, in_axes=(0, 0))
+    model = Scale()
+    for wrap in OURS["jit"], OURS["checkpoint"]:
+        np.testing.assert_allclose(wrap(lanes)(model, jnp.ones(2)), jnp.arange(2.0))
+
+
+def test_a_call_that_raises_within_theirs_changes_nothing() -> None:
+    model = Net()
+    before = arrays(model)
+
+    def fails(m: Any, x: Any) -> Any:
+        m(x)
+        raise ZeroDivisionError
+
+    for wrap in (transform.jit, transform.checkpoint):
+        with pytest.raises(ZeroDivisionError):
+            wrap(THEIRS["nnx.jit"](fails))(model, X)
+        for a, b in zip(arrays(model), before, strict=True):
+            np.testing.assert_allclose(a, b)
+    agree(transform.jit(call)(model, X), nnx.jit(call)(twin := Net(), X), model, twin)
+
+
+def test_a_state_of_ours_that_is_written_within_theirs_is_refused_by_name() -> None:
+    own, model = st.State(jnp.zeros(()), name="own"), Net()
+
+    def body(m: Any, x: Any) -> Any:
+        own.value = jnp.sum(x)
+        return m(x)
+
+    with pytest.raises(st.StateTraceError, match="'own'"):
+        transform.jit(nnx.jit(body))(model, X)
+    assert own.value == 0

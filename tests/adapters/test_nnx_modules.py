@@ -1,0 +1,224 @@
+"""Modules of flax.nnx: layers against `nnx.jit`, attributes that a function sets, `ref=True` and `hijax=True`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+nnx = pytest.importorskip("flax.nnx")
+
+XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
+
+LAYERS = {
+    "Linear": lambda: nnx.Sequential(nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(4, 2, rngs=nnx.Rngs(1))),
+    "BatchNorm": lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
+    "LayerNorm": lambda: nnx.LayerNorm(3, rngs=nnx.Rngs(0)),
+    "Dropout": lambda: nnx.Dropout(0.5, rngs=nnx.Rngs(0)),
+    "GRU": lambda: nnx.RNN(nnx.GRUCell(3, 5, rngs=nnx.Rngs(0))),
+    "OptimizedLSTM": lambda: nnx.RNN(nnx.OptimizedLSTMCell(3, 5, rngs=nnx.Rngs(0))),
+    "SimpleCell": lambda: nnx.RNN(nnx.SimpleCell(3, 5, rngs=nnx.Rngs(0))),
+    "Attention": lambda: nnx.MultiHeadAttention(
+        num_heads=1, in_features=3, qkv_features=4, decode=False, dropout_rate=0.3, deterministic=False,
+        rngs=nnx.Rngs(0),
+    ),
+    "LoRA": lambda: nnx.LoRA(3, 2, 4, rngs=nnx.Rngs(0)),
+}  # fmt: skip
+WRAPS = {
+    "eager": lambda f: f,
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "both": lambda f: transform.jit(transform.checkpoint(f)),
+}
+
+
+def arrays(model: Any) -> list[Any]:
+    found = jax.tree.leaves(nnx.state(model))
+    keys = jax.dtypes.prng_key
+    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
+
+
+def same(x: Any, y: Any) -> None:
+    for a, b in zip(arrays(x), arrays(y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_give_what_they_give_under_nnx_jit(name: str) -> None:
+    fun = lambda m: jnp.sum(m(XS) ** 2)
+    theirs = LAYERS[name]()
+    reference = nnx.jit(fun)
+    expected = [reference(theirs) for _ in range(2)]
+    for wrap in WRAPS.values():
+        ours = LAYERS[name]()
+        step = wrap(fun)
+        np.testing.assert_allclose([step(ours) for _ in range(2)], expected, rtol=1e-4)
+        same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_layers_are_those_of_nnx(name: str) -> None:
+    fun = lambda m: jnp.sum(m(XS) ** 2)
+    ours, theirs = LAYERS[name](), LAYERS[name]()
+    value, gradient = transform.value_and_grad(
+        transform.checkpoint(lambda: fun(ours)), states=nnx.state(ours, nnx.Param)
+    )()
+    expected, expected_gradient = nnx.value_and_grad(fun)(theirs)
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    same(ours, theirs)
+
+
+def test_lanes_of_an_ensemble() -> None:
+    make = lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    ours, singles = make(), [make() for _ in range(2)]
+    for state in st.states(ours).values():
+        state.value = jnp.stack([state.value] * 2)
+    axes = {nnx.Param: 0, nnx.BatchStat: 0}
+    found = transform.jit(transform.vmap(lambda x: ours(x), state_axes=axes))(XS)
+    for i, single in enumerate(singles):
+        np.testing.assert_allclose(found[i], single(XS[i]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(ours.mean[...][i], single.mean[...], rtol=1e-4, atol=1e-6)
+
+
+def test_a_cache_for_decoding_goes_on() -> None:
+    make = lambda: nnx.MultiHeadAttention(num_heads=1, in_features=3, qkv_features=4, decode=True, rngs=nnx.Rngs(0))
+    ours, theirs = make(), make()
+    ours.init_cache((2, 5, 3))
+    theirs.init_cache((2, 5, 3))
+    our_step, their_step = transform.jit(lambda m, x: m(x)), nnx.jit(lambda m, x: m(x))
+    for i in range(3):
+        x = jnp.full((2, 1, 3), 0.1 * i)
+        np.testing.assert_allclose(our_step(ours, x), their_step(theirs, x), rtol=1e-4)
+    same(ours, theirs)
+
+
+def test_metrics_are_counted_and_reset() -> None:
+    metric, values = nnx.metrics.Average("loss"), jnp.arange(4.0)
+    update = transform.jit(lambda x: metric.update(loss=x))
+    for x in values:
+        update(x)
+    np.testing.assert_allclose(metric.compute(), 1.5)
+    metric.reset()
+    update(values[3])
+    np.testing.assert_allclose(metric.compute(), 3)
+
+
+class Sets(nnx.Module):
+    def __init__(self) -> None:
+        self.w, self.n, self.h = nnx.Param(jnp.ones(3)), 0, nnx.data(jnp.zeros(3))
+
+    def count(self, x: Any) -> Any:
+        self.n = self.n + 1
+        return jnp.sum(self.w[...] * x) * self.n
+
+    def keep(self, x: Any) -> Any:
+        self.h = self.h + x
+        return jnp.sum(self.w[...] * self.h)
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "grad", "vmap", "value_and_grad"])
+def test_a_traced_value_in_an_attribute_is_refused_by_name(name: str) -> None:
+    model = Sets()
+    with pytest.raises(st.StateTraceError, match=r"'h' of a Sets .*\n.*nnx.Variable"):
+        getattr(transform, name)(lambda x: model.keep(x))(jnp.ones(3))
+    np.testing.assert_allclose(model.h, 0)
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+def test_a_plain_value_in_an_attribute_is_set_at_each_call_with_a_warning(name: str) -> None:
+    passed, closed_over = Sets(), Sets()
+    by_argument = getattr(transform, name)(lambda m, x: m.count(x))
+    by_closure = getattr(transform, name)(lambda x: closed_over.count(x))
+    for step in (lambda x: by_argument(passed, x), by_closure):
+        with pytest.warns(st.RetraceWarning, match=r"\.n` changes"):
+            np.testing.assert_allclose([step(jnp.ones(3)) for _ in range(5)], [3, 6, 9, 12, 15])
+    assert passed.n == closed_over.n == 5
+
+
+def test_a_module_made_within_sets_what_it_likes() -> None:
+    def body(x: Any) -> Any:
+        model = Sets()
+        model.keep(x)
+        return model.keep(x) + transform.checkpoint(lambda x: Sets().keep(x))(x)
+
+    for name in ("jit", "checkpoint", "grad"):
+        getattr(transform, name)(body)(jnp.ones(3))
+    np.testing.assert_allclose(transform.jit(body)(jnp.ones(3)), 9)
+
+
+@pytest.mark.filterwarnings("ignore:.*is traced again and again")
+def test_a_variable_that_is_made_anew_comes_out() -> None:
+    class Sower(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.ones(3))
+
+        def __call__(self, x: Any) -> Any:
+            self.seen = nnx.Variable(x)
+            return jnp.sum(self.w[...] * x)
+
+    model = Sower()
+    step = transform.jit(lambda m, x: m(x))
+    for i in range(3):
+        step(model, jnp.full(3, float(i)))
+        np.testing.assert_allclose(model.seen[...], i)
+
+
+class ByRef(nnx.Module):
+    def __init__(self) -> None:
+        self.w, self.n = nnx.Param(jnp.ones(3), ref=True), nnx.Variable(jnp.zeros(()), ref=True)
+
+    def __call__(self, x: Any) -> Any:
+        self.n[...] = self.n[...] + 1
+        self.w[0] = self.w[0] + 1
+        return jnp.sum(self.w[...] * x) * self.n[...]
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "value_and_grad"])
+def test_variables_that_are_refs(name: str) -> None:
+    ours, theirs, x = ByRef(), ByRef(), jnp.arange(3.0)
+    step = getattr(transform, name)(lambda x: ours(x))
+    for _ in range(3):
+        found = step(x)
+        np.testing.assert_allclose(found[0] if name == "value_and_grad" else found, theirs(x), rtol=1e-5)
+    np.testing.assert_allclose(ours.w[...], theirs.w[...])
+    np.testing.assert_allclose(ours.n[...], 3)
+
+
+def test_variables_that_are_refs_are_found_by_path_and_kind() -> None:
+    model = ByRef()
+    params = st.states(model, nnx.Param)
+    assert set(st.states(model)) == {"w", "n"} and set(params) == {"w"}
+    gradient = transform.grad(lambda: model(jnp.arange(3.0)), states=params)()
+    np.testing.assert_allclose(gradient["w"], jnp.arange(3.0))
+    passed = transform.jit(lambda m, x: m(x))
+    np.testing.assert_allclose(passed(model, jnp.arange(3.0)), 6)
+
+
+def test_a_variable_that_is_a_ref_made_within_is_refused_by_name() -> None:
+    with pytest.raises(st.StateTraceError, match="ref=False"):
+        transform.jit(lambda: ByRef())()
+
+
+@pytest.mark.skipif(not hasattr(nnx.variablelib, "HijaxVariable"), reason="this flax has no hijax variables")
+def test_a_variable_of_jax_high_types_is_refused_by_name_wherever_it_comes() -> None:
+    variable, x = nnx.Variable(jnp.zeros(3), hijax=True), jnp.ones(3)
+    uses = [lambda x: jnp.sum(variable[...] + x), lambda x: variable.set_value(x)]
+    calls = [lambda f=f, w=w: w(f)(x) for f in uses for w in (transform.jit, transform.checkpoint, transform.vmap)]
+    calls += [
+        lambda: transform.jit(lambda v: v[...] + 1)(variable),
+        lambda: st.states({"v": variable}),
+        lambda: st.values([variable]),
+        lambda: transform.grad(lambda: jnp.sum(variable[...]), states=variable)(),
+    ]
+    for call in calls:
+        with pytest.raises(st.StateTraceError, match="hijax=False"):
+            call()
+    np.testing.assert_allclose(variable[...], 0)

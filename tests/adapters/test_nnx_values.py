@@ -1,0 +1,189 @@
+"""`nnx.State`: values that go in and come out as in any pytree, and are shared with nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+nnx = pytest.importorskip("flax.nnx")
+
+X = jnp.linspace(-1, 1, 12).reshape(4, 3)
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.linear = nnx.Linear(3, 5, rngs=rngs)
+        self.norm = nnx.BatchNorm(5, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.sum(self.dropout(self.norm(self.linear(x))) ** 2)
+
+
+def arrays(tree: Any) -> list[Any]:
+    found = jax.tree.leaves(tree)
+    keys = jax.dtypes.prng_key
+    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
+
+
+def same(x: Any, y: Any) -> None:
+    for a, b in zip(arrays(x), arrays(y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def loss(params: Any) -> Any:
+    return jnp.sum((X @ params["linear"]["kernel"][...] + params["linear"]["bias"][...]) ** 2)
+
+
+GRADIENTS = {
+    "grad": transform.grad,
+    "jit of grad": lambda f: transform.jit(transform.grad(f)),
+    "grad of jit": lambda f: transform.grad(transform.jit(f)),
+    "grad of checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
+    "jit of grad of checkpoint": lambda f: transform.jit(transform.grad(transform.checkpoint(f))),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_with_respect_to_an_argument_are_a_state_of_the_same_variables(name: str) -> None:
+    params, twin = nnx.state(Net(), nnx.Param), nnx.state(Net(), nnx.Param)
+    gradient = GRADIENTS[name](loss)
+    for _ in range(2):
+        found = gradient(params)
+        assert type(found) is nnx.State and type(found["linear"]["kernel"]) is nnx.Param
+        same(found, jax.grad(loss)(twin))
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "grad"])
+def test_what_the_function_writes_stays_with_it(name: str) -> None:
+    params = nnx.state(Net(), nnx.Param)
+    before = arrays(params)
+
+    def body(params: Any) -> Any:
+        kernel = params["linear"]["kernel"]
+        kernel[...] = kernel[...] * 2
+        return jnp.sum(kernel[...])
+
+    for _ in range(3):
+        getattr(transform, name)(body)(params)
+        same(params, before)
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+def test_what_comes_out_is_nobody_elses(name: str) -> None:
+    model = Net()
+    for fun in (lambda m: nnx.state(m, nnx.Param), lambda m: {"p": nnx.state(m, nnx.Param)}["p"]):
+        found = getattr(transform, name)(fun)(model)
+        found["linear"]["kernel"][...] = jnp.zeros((3, 5))
+        assert jnp.any(model.linear.kernel[...] != 0)
+    given = nnx.state(model, nnx.Param)
+    found = getattr(transform, name)(lambda params: params)(given)
+    found["linear"]["kernel"][...] = jnp.zeros((3, 5))
+    assert jnp.any(given["linear"]["kernel"][...] != 0)
+
+
+def test_a_module_that_is_merged_within_gives_what_the_hand_threaded_one_gives() -> None:
+    def body(definition: Any, params: Any, rest: Any, x: Any) -> Any:
+        model = nnx.merge(definition, params, rest)
+        value = model(x)
+        return value, nnx.state(model, nnx.Not(nnx.Param))
+
+    ours, theirs = (nnx.split(Net(), nnx.Param, ...) for _ in range(2))
+    definition = ours[0]
+    fun = lambda *args: body(definition, *args)
+    for wrap in (transform.jit, transform.checkpoint, lambda f: transform.jit(transform.checkpoint(f))):
+        step = wrap(fun)
+        for _ in range(2):
+            value, rest = step(*ours[1:], X)
+            expected, expected_rest = jax.jit(fun)(*theirs[1:], X)
+            np.testing.assert_allclose(value, expected, rtol=1e-4)
+            same(rest, expected_rest)
+    both = jnp.stack([X, 2 * X])
+    lanes = transform.vmap(lambda *args: fun(*args)[0], in_axes=(None, None, 0))(*ours[1:], both)
+    expected = jax.vmap(lambda *args: fun(*args)[0], in_axes=(None, None, 0))(*theirs[1:], both)
+    np.testing.assert_allclose(lanes, expected, rtol=1e-4)
+    same(ours[1:], theirs[1:])
+
+
+def test_a_state_is_the_carry_of_a_loop() -> None:
+    params = nnx.state(Net(), nnx.Param)
+    body = lambda p, x: (jax.tree.map(lambda a: a * x, p), jnp.sum(p["linear"]["kernel"][...]))
+    xs = jnp.arange(1.0, 4.0)
+    found, expected = transform.scan(body, params, xs), jax.lax.scan(body, params, xs)
+    assert type(found[0]) is nnx.State
+    same(found, expected)
+    same(transform.jit(lambda p: transform.scan(body, p, xs, checkpoint=1))(params), expected)
+    picked = transform.cond(jnp.array(True), lambda p: p, lambda p: jax.tree.map(jnp.zeros_like, p), params)
+    same(picked, params)
+
+
+def test_a_state_that_is_closed_over_is_read_afresh_and_written() -> None:
+    params = nnx.state(Net(), nnx.Param)
+
+    @transform.jit
+    def double() -> Any:
+        kernel = params["linear"]["kernel"]
+        kernel[...] = kernel[...] * 2
+        return jnp.sum(kernel[...])
+
+    before = params["linear"]["kernel"][...]
+    for i in range(1, 4):
+        np.testing.assert_allclose(double(), jnp.sum(before) * 2**i, rtol=1e-5)
+    params["linear"]["kernel"][...] = before
+    np.testing.assert_allclose(double(), jnp.sum(before) * 2, rtol=1e-5)
+
+
+def test_a_transform_inside_lifts_the_argument_of_the_one_around() -> None:
+    def body(params: Any) -> Any:
+        inner = transform.checkpoint(lambda: jnp.sum(jnp.sin(params["linear"]["kernel"][...])))
+        value = inner()
+        params["linear"]["kernel"][...] = params["linear"]["kernel"][...] * 2
+        return value + inner()
+
+    params = nnx.state(Net(), nnx.Param)
+    kernel = params["linear"]["kernel"][...]
+    expected = jnp.sum(jnp.sin(kernel)) + jnp.sum(jnp.sin(2 * kernel))
+    np.testing.assert_allclose(transform.jit(body)(params), expected, rtol=1e-4)
+    found = transform.jit(transform.grad(body))(params)
+    np.testing.assert_allclose(found["linear"]["kernel"][...], jnp.cos(kernel) + 2 * jnp.cos(2 * kernel), rtol=1e-4)
+
+
+def test_gradients_by_handles_go_into_an_optimizer() -> None:
+    optax = pytest.importorskip("optax")
+    ours, theirs = Net(), Net()
+    make = lambda model: nnx.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
+    our_optimizer, their_optimizer = make(ours), make(theirs)
+
+    @transform.jit
+    def our_step(x: Any) -> Any:
+        params = nnx.state(ours, nnx.Param)
+        value, gradient = transform.value_and_grad(lambda: ours(x), states=params)()
+        our_optimizer.update(ours, gradient)
+        return value
+
+    @nnx.jit
+    def their_step(model: Any, optimizer: Any, x: Any) -> Any:
+        value, gradient = nnx.value_and_grad(lambda m: m(x))(model)
+        optimizer.update(model, gradient)
+        return value
+
+    for _ in range(3):
+        np.testing.assert_allclose(our_step(X), their_step(theirs, their_optimizer, X), rtol=1e-4)
+    same(nnx.state(ours), nnx.state(theirs))
+    same(nnx.state(our_optimizer), nnx.state(their_optimizer))
+
+
+def test_no_tracer_is_left_in_a_state() -> None:
+    params = nnx.state(Net(), nnx.Param)
+    with jax.checking_leaks():
+        found = transform.jit(transform.grad(transform.checkpoint(loss)))(params)
+    assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, found)))
+    assert st.states(params).keys() == {"linear.kernel", "linear.bias", "norm.scale", "norm.bias"}
