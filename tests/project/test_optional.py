@@ -25,9 +25,10 @@ def progress() -> Any:
         ("matplotlib.pyplot", "plot", lambda: st.schedule(9, 2).plot()),
         ("matplotlib.pyplot", "plot", lambda: inspect.timeline(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
         ("matplotlib.pyplot", "plot", lambda: policies.plan(lambda x: jnp.sin(x).sum(), jnp.ones(3)).plot()),
+        ("rich.table", "rich", lambda: inspect.residuals(jnp.sin, jnp.ones(3)).__rich__()),
         ("tqdm.auto", "progress", progress),
     ],
-    ids=["schedule", "timeline", "plan", "progress"],
+    ids=["schedule", "timeline", "plan", "rich", "progress"],
 )
 def test_what_is_missing_is_named_with_its_extra(
     module: str, extra: str, use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
