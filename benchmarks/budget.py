@@ -153,7 +153,8 @@ def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
     planner = Planner(closed)
     joint = planner.versions(pattern)[0].joint
-    cost = lambda budget: bound.least_cost(joint.graph, budget) / joint.graph.cost
+    least = bound.LeastCost(joint.graph)
+    cost = lambda budget: least(budget) / joint.graph.cost
     return cost, planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
 
 

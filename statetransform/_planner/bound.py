@@ -3,11 +3,17 @@
 * Every node that has to run needs its inputs and outputs at once.
 * When the forward pass is over, no cotangent is there yet. Of the forward values that the backward pass uses, no more
   can be held than fit; every other one whose node has run in the forward pass has run in vain, and runs again.
+* A chain of nodes that is reversed with few bytes runs many of them more than once: see `reversal`.
+
+The memory of gradients that are not computed yet may hold what fits into it.
 """
 
 from __future__ import annotations
 
-from .graph import Graph
+import bisect
+
+from .graph import Graph, Node
+from .reversal import Reversal
 from .simulate import reused
 
 
@@ -16,7 +22,8 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     best, which = 0, None
     for i in sorted(graph.needed):
         node = graph.nodes[i]
-        need = sum(graph.sizes[v] for v in {*node.inputs, *node.outputs})
+        sizes = [graph.sizes[v] for v in {*node.inputs, *node.outputs}]
+        need = sum(sizes) - _elsewhere(graph, node, sizes)
         if node.inplace:
             need -= reused(graph, node, node.inputs)
         if need > best:
@@ -24,16 +31,50 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     return best, which
 
 
+def _elsewhere(graph: Graph, node: Node, sizes: list[int]) -> int:
+    """Bytes of values that may be in the memory of results and gradients when a node runs."""
+    room = sorted(size for v, size in graph.buffers if not (node.is_backward and v in graph.results))
+    found = 0
+    for size in sorted(sizes, reverse=True):
+        k = bisect.bisect_left(room, size)
+        if k < len(room):
+            room.pop(k)
+            found += size
+    return found
+
+
+class LeastCost:
+    """Operations that are necessary within a budget, for any budget.
+
+    Args:
+      graph: the graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._choices = sorted(_choices(graph), key=lambda c: -c[0] / max(c[1], 1e-9))
+        self._reversal = Reversal(graph)
+
+    def __call__(self, budget: int) -> float:
+        """Those of plain differentiation, and what cannot be spared."""
+        return self._graph.cost + max(self._at_the_turn(budget), self._reversal.again(budget))
+
+    def _at_the_turn(self, budget: int) -> float:
+        # The fractional knapsack: the most work per byte is held first, in the memory of gradients if it can be.
+        sizes = [size for _, size in self._graph.buffers]
+        rest, spare, largest = float(budget), float(sum(sizes)), max(sizes, default=0)
+        again = 0.0
+        for cost, size in self._choices:
+            inside = min(size, spare) if size <= largest else 0.0
+            outside = min(size - inside, max(rest, 0.0))
+            spare, rest = spare - inside, rest - outside
+            again += cost * (1.0 - (inside + outside) / size)
+        return again
+
+
 def least_cost(graph: Graph, budget: int) -> float:
-    """Operations that are necessary within a budget: those of plain differentiation, and what cannot be spared."""
-    choices = _choices(graph)
-    # The fractional knapsack: the most work per byte is held first.
-    rest, again = float(budget), 0.0
-    for cost, size in sorted(choices, key=lambda c: -c[0] / max(c[1], 1e-9)):
-        share = 1.0 if size <= rest else max(rest, 0.0) / size
-        rest -= size * share
-        again += cost * (1.0 - share)
-    return graph.cost + again
+    """Operations that are necessary within a budget."""
+    return LeastCost(graph)(budget)
 
 
 def _choices(graph: Graph) -> list[tuple[float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.extend.core as jex
@@ -82,6 +83,14 @@ def scratch(eqn: Any) -> int:
         most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
     rule = _RULES.get(eqn.primitive.name)
     return most + (rule(eqn) if rule else 0)
+
+
+def constants(eqns: Sequence[Any]) -> int:
+    """Bytes of the numbers that are compared with or added to what is reduced: arrays for the CPU's library."""
+    if len(eqns) == 1 or eqns[-1].primitive.name not in REDUCTIONS:
+        return 0
+    with_number = [eqn for eqn in eqns[:-1] if any(isinstance(a, jex.Literal) for a in eqn.invars)]
+    return max((nbytes(v.aval) for eqn in with_number for v in eqn.outvars), default=0)
 
 
 def _convolution(eqn: Any) -> int:

@@ -2,7 +2,8 @@
 
 A node computes some values from others. Only values that a plan has to care for are in the graph: arguments, constants
 and cotangents of the outputs are always there, views are part of the values that they look at. The outputs and the
-gradients are values without bytes: they are not counted, and once computed they are held.
+gradients are values without bytes: they are not counted, and once computed they are held. Their memory is there from
+the start, so until they are computed it serves other values.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Graph:
       results: the values to be computed by the forward pass.
       gradients: the values to be computed by the backward pass.
       pinned: nodes that run exactly once, since they have effects.
+      buffers: bytes of the memory of each result and gradient.
     """
 
     nodes: tuple[Node, ...]
@@ -51,6 +53,7 @@ class Graph:
     results: frozenset[int]
     gradients: frozenset[int]
     pinned: frozenset[int] = frozenset()
+    buffers: tuple[tuple[int, int], ...] = ()
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:

@@ -23,9 +23,22 @@ from .._jaxpr.sizes import nbytes
 from . import cost
 from .graph import Graph, Node
 
-# How much of the arithmetic may be repeated to have cheap values computed in each of their users, and in how many.
-_CLONED = 0.01
-_MOST_HOMES = 3
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """How far cheap values are computed in each of their users, instead of being held.
+
+    Attributes:
+      share: of the arithmetic that may be repeated.
+      homes: in how many users at most.
+    """
+
+    share: float
+    homes: int
+
+
+MODEST = Fusion(0.01, 3)
+THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
 
 
 def is_differentiable(aval: Any) -> bool:
@@ -112,12 +125,12 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
     return jax.make_jaxpr(step)(*arguments, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in cotangents])
 
 
-def build(closed: Any, pattern: Pattern) -> Joint:
+def build(closed: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
     """The graph of the gradient of a function."""
     flat = inlined(rewrite(inlined(joint_step(closed, pattern)), _open_rules))
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    return _Builder(jaxpr, n_inputs, n_outputs).joint(consts)
+    return _Builder(jaxpr, n_inputs, n_outputs, fusion).joint(consts)
 
 
 def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
@@ -132,8 +145,8 @@ def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] |
 class _Builder:
     """Turns equations into nodes."""
 
-    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int) -> None:
-        self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
+    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion) -> None:
+        self.jaxpr, self.n_inputs, self.n_outputs, self.fusion = jaxpr, n_inputs, n_outputs, fusion
         self.eqns = _without_dead_code(jaxpr)
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
@@ -183,7 +196,7 @@ class _Builder:
         A cheap one may be computed in each of a few users, as compilers do, while that adds little work in all.
         """
         homes: dict[int, list[int]] = {}
-        spare = _CLONED * sum(cost.operations(self.eqns[t]) for t in worked)
+        spare = self.fusion.share * sum(cost.operations(self.eqns[t]) for t in worked)
         for t in reversed(worked):
             eqn = self.eqns[t]
             homes[t] = [t]
@@ -197,7 +210,7 @@ class _Builder:
             else:
                 continue
             extra = (len(found) - 1) * cost.operations(eqn)
-            if len(found) <= _MOST_HOMES and extra <= spare:
+            if len(found) <= self.fusion.homes and extra <= spare:
                 spare -= extra
                 homes[t] = found
         return homes
@@ -243,7 +256,8 @@ class _Builder:
         pinned = frozenset(i for i, node in enumerate(nodes) if any(eqn.effects for eqn in node.eqns))
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
-        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned)
+        buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers)
         return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views)
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
@@ -252,7 +266,7 @@ class _Builder:
             tuple(inputs),
             tuple(outputs),
             cost=sum(map(cost.operations, eqns)),
-            scratch=max(map(cost.scratch, eqns)),
+            scratch=max(map(cost.scratch, eqns)) + cost.constants(eqns),
             is_backward=self.is_backward[group[-1]],
             inplace=tuple(outputs[: cost.count_inplace(eqns)]),
             eqns=eqns,

@@ -20,7 +20,7 @@ from .._core import jaxcompat
 from .._jaxpr.sizes import format_bytes
 from . import bound
 from .emit import Emitted, stretch_of, whole
-from .joint import Joint, Pattern, build, joint_step
+from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, joint_step
 from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
 
@@ -96,6 +96,7 @@ class Planner:
         self.closed = closed
         self._versions: dict[Pattern, list[Version]] = {}
         self._plain: dict[Pattern, int | None] = {}
+        self._thrifty: dict[Pattern, Version | None] = {}
         self._opened_for: dict[int, Opened | None] = {}
 
     def versions(self, pattern: Pattern) -> list[Version]:
@@ -116,11 +117,23 @@ class Planner:
         """The cheapest plan found, over all versions."""
         first = self.versions(pattern)[0]
         offers = [(first, plan)] if (plan := first.solver.plan(budget)) is not None else []
-        for version in self._opened(pattern, budget):
-            plan = version.solver.plan(budget)
-            if plan is not None:
+        others = self._opened(pattern, budget)
+        if (thrifty := self.thrifty(pattern)) is not None:
+            others.append(thrifty)
+        for version in others:
+            least = min((offer[1].cost for offer in offers), default=math.inf)
+            if version.joint.graph.cost < least and (plan := version.solver.plan(budget)) is not None:
                 offers.append((version, plan))
         return min(offers, key=lambda offer: (offer[1].cost, offer[1].bytes), default=None)
+
+    def thrifty(self, pattern: Pattern) -> Version | None:
+        """The function with more of its cheap values computed where they are used; None if there are none."""
+        if pattern not in self._thrifty:
+            first = self.versions(pattern)[0]
+            version = Version(first.closed, pattern, "thrifty", THRIFTY)
+            is_other = len(version.joint.graph.nodes) < len(first.joint.graph.nodes)
+            self._thrifty[pattern] = version if is_other else None
+        return self._thrifty[pattern]
 
     def _opened(self, pattern: Pattern, budget: int) -> list[Version]:
         first = self.versions(pattern)[0]
@@ -156,7 +169,10 @@ class Planner:
         first = self.versions(pattern)[0]
         best = first, first.solver.least()
         budget = best[1].bytes // 2
-        for version in self._opened(pattern, max(budget, 1)):
+        others = self._opened(pattern, max(budget, 1))
+        if (thrifty := self.thrifty(pattern)) is not None:
+            others.append(thrifty)
+        for version in others:
             plan = version.solver.least()
             if plan.bytes < best[1].bytes:
                 best = version, plan
@@ -166,7 +182,7 @@ class Planner:
         """The fewest bytes that are proved to be necessary, the operation that needs them, and its source."""
         from .._jaxpr.sources import source_of
 
-        graph = self.versions(pattern)[0].joint.graph
+        graph = (self.thrifty(pattern) or self.versions(pattern)[0]).joint.graph
         if self._opened(pattern, 1):
             # A loop can be run in other ways: what its own equations need is proved for none of them.
             graph = dataclasses.replace(graph, nodes=tuple(n if not _has_loop(n) else _empty(n) for n in graph.nodes))
@@ -208,7 +224,8 @@ class Planner:
         if found.compiled is None:
             return None
         if found.compiled > budget:
-            again = self.plan(pattern, int(plan.bytes * budget / found.compiled * 0.98))
+            # What the plan does not show comes on top of it.
+            again = self.plan(pattern, max(plan.bytes + budget - found.compiled, 1))
             return self.least(pattern) if again is None else again
         room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
         return self.plan(pattern, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
@@ -261,15 +278,16 @@ class Version:
       closed: the closed jaxpr.
       pattern: what is differentiated.
       key: tells versions apart.
+      fusion: how far cheap values are computed in each of their users.
     """
 
-    def __init__(self, closed: Any, pattern: Pattern, key: str = "") -> None:
-        self.closed, self.pattern, self.key = closed, pattern, key
+    def __init__(self, closed: Any, pattern: Pattern, key: str = "", fusion: Fusion = MODEST) -> None:
+        self.closed, self.pattern, self.key, self.fusion = closed, pattern, key, fusion
 
     @functools.cached_property
     def joint(self) -> Joint:
         """Both passes."""
-        return build(self.closed, self.pattern)
+        return build(self.closed, self.pattern, self.fusion)
 
     @functools.cached_property
     def solver(self) -> Solver:

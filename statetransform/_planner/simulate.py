@@ -6,6 +6,7 @@ from the run that computes it to its last use before it is computed again.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
@@ -58,8 +59,10 @@ def profile(
     n, sizes, nodes = len(sequence), graph.sizes, graph.nodes
     change = np.zeros(n + 1, np.int64)
     dying: dict[int, set[int]] = {}
-    for value, first, final in lifetimes(graph, sequence, start, end):
-        size = 0 if value in uncounted else sizes[value]
+    lives = lifetimes(graph, sequence, start, end)
+    guests = _guests(graph, sequence, lives) if graph.buffers and not (start or end) else frozenset()
+    for value, first, final in lives:
+        size = 0 if value in uncounted or (value, first) in guests else sizes[value]
         if size:
             change[max(first, 0)] += size
             change[final + 1] -= size
@@ -70,16 +73,45 @@ def profile(
         if node.scratch:
             live[t] += node.scratch
         if node.inplace and t in dying:
-            live[t] -= reused(graph, node, dying[t])
+            outputs = [v for v in node.inplace if (v, t) not in guests]
+            live[t] -= reused(graph, node, dying[t], outputs)
     return live
 
 
-def reused(graph: Graph, node: Node, dying: Collection[int]) -> int:
+def _guests(graph: Graph, sequence: Sequence[int], lives: list[tuple[int, int, int]]) -> frozenset[tuple[int, int]]:
+    """The lives that are spent in the memory of results and gradients before these are computed.
+
+    As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
+    """
+    n, sizes = len(sequence), graph.sizes
+    begins: dict[int, int] = {}
+    for t in range(n - 1, -1, -1):
+        begins[sequence[t]] = t
+    ordered = sorted((size, begins.get(graph.producer[v], 0)) for v, size in graph.buffers)
+    # One bit for each step at which a buffer is taken.
+    taken = [((1 << n) - 1) >> begin << begin for _, begin in ordered]
+    room = [size for size, _ in ordered]
+    found = set()
+    least = room[-1] // 64 if room else 0
+    for value, first, final in sorted(lives, key=lambda life: (-sizes[life[0]], life[1])):
+        size = sizes[value]
+        if size <= least:
+            break
+        steps = ((1 << (final - first + 1)) - 1) << max(first, 0)
+        for k in range(bisect.bisect_left(room, size), len(room)):
+            if not taken[k] & steps:
+                taken[k] |= steps
+                found.add((value, first))
+                break
+    return frozenset(found)
+
+
+def reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int] | None = None) -> int:
     """Bytes of the inputs that die here whose buffers the outputs take: each output takes one that is not larger."""
     sizes = graph.sizes
     given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
     total = 0
-    for size in sorted((sizes[v] for v in node.inplace), reverse=True):
+    for size in sorted((sizes[v] for v in (node.inplace if outputs is None else outputs)), reverse=True):
         fitting = next((k for k, other in enumerate(given) if other <= size), None)
         if fitting is not None:
             total += given.pop(fitting)

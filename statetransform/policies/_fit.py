@@ -171,7 +171,7 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if offer is not None:
             offers.append(offer)
     offers.append(least)
-    points, cheapest = [], None
+    points, cheapest, least_cost = [], None, bound.LeastCost(graph)
     for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
         if cheapest is not None and found.cost >= cheapest - 1e-9:
             continue  # another plan does it with less
@@ -180,6 +180,6 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if is_compiled:
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
             size = temporary_bytes(version.as_outermost(step), version.avals)
-        floor = min(bound.least_cost(graph, found.bytes), found.cost)
+        floor = min(least_cost(found.bytes), found.cost)
         points.append(Point(found.bytes, size, found.cost / graph.cost, floor / graph.cost))
     return points[::-1]

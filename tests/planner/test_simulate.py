@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,29 @@ def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
     nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
     graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}))
     assert profile(graph, [0, 1, 2]).tolist() == [8, 8, 8]
+
+
+def with_buffers(*sizes: int) -> Graph:
+    """Two values held up to the first node of the backward pass; it and each one behind it computes a gradient."""
+    nodes = [Node((), (0,)), Node((0,), (1,)), Node((1,), (2,)), Node((0, 1), (3,), is_backward=True)]
+    nodes += [Node((), (3 + k,), is_backward=True) for k in range(1, len(sizes))]
+    gradients = range(3, 3 + len(sizes))
+    buffers = tuple(zip(gradients, sizes, strict=True))
+    return Graph(tuple(nodes), (8, 6, 0, *[0] * len(sizes)), frozenset({2}), frozenset(gradients), buffers=buffers)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((9,), [8, 14, 14, 14]),  # taken itself while the values are used
+        ((4, 7), [8, 8, 8, 8, 0]),  # the second value
+        ((4, 7, 9), [0, 0, 0, 0, 0, 0]),  # both values
+        ((1, 8), [0, 6, 6, 6, 0]),  # the larger one; not both in one
+    ],
+)
+def test_memory_of_gradients_serves_values_until_these_are_computed(sizes: Any, expected: list[int]) -> None:
+    graph = with_buffers(*sizes)
+    assert profile(graph, graph.plain).tolist() == expected
 
 
 def test_a_value_that_is_not_there_is_refused() -> None:

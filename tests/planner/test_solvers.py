@@ -9,7 +9,9 @@ import pytest
 from statetransform._planner import bound, exact
 from statetransform._planner.blocks import Blocks
 from statetransform._planner.chain import Chain
+from statetransform._planner.evict import lowered
 from statetransform._planner.fill import filled
+from statetransform._planner.graph import Graph, Node
 from statetransform._planner.simulate import check, peak
 from statetransform._planner.solve import Solver
 
@@ -90,6 +92,41 @@ def test_filling_spares_work_within_the_budget() -> None:
     check(graph, better)
     assert peak(graph, better) <= 12
     assert graph.cost_of(better) < tight.cost
+
+
+def test_dropping_brings_a_plan_into_a_budget() -> None:
+    reached = 0
+    for seed in range(200):
+        graph = random_graph(seed)
+        budget = peak(graph, graph.plain) - 1
+        found = lowered(graph, graph.plain, budget)
+        if found is not None:
+            check(graph, found)
+            assert peak(graph, found) <= budget
+            reached += 1
+    assert reached > 50
+    assert lowered(chain(20), chain(20).plain, 2) is None
+
+
+def test_dropping_leaves_a_plan_that_fits_alone() -> None:
+    graph = chain(6)
+    assert lowered(graph, graph.plain, 6) == list(graph.plain)
+
+
+def test_a_wide_value_that_is_cheap_to_have_again_is_dropped_while_others_need_room() -> None:
+    """Of a narrow value a wide one is made for the backward pass; between its two uses there, something large runs."""
+    nodes = (
+        Node((), (0,), cost=9.0),
+        Node((0,), (1,), cost=1.0),
+        Node((1,), (2,)),
+        Node((1,), (3,), is_backward=True),
+        Node((3,), (4,), is_backward=True),
+        Node((4, 1), (5,), is_backward=True),
+    )
+    graph = Graph(nodes, (1, 8, 0, 8, 8, 0), frozenset({2}), frozenset({5}))
+    assert peak(graph, graph.plain) == 24
+    found = Solver(graph).plan(17)
+    assert found is not None and found.cost == graph.cost + 1.0
 
 
 def test_the_same_graph_gives_the_same_plan() -> None:
