@@ -26,6 +26,7 @@ from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner import bound
+from statetransform._planner import measure as planning
 from statetransform._planner.joint import Pattern
 from statetransform._planner.measure import Planner, closed_of
 from statetransform.inspect._view import view_of as stage
@@ -158,6 +159,36 @@ def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     return cost, planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
 
 
+class Clock:
+    """Processor seconds of planning without the compilations, and how many of these there are."""
+
+    def __init__(self) -> None:
+        self.seconds, self.compilations = 0.0, 0
+        self._decide, self._compile = Planner.decide, planning.temporary_bytes
+
+    def __enter__(self) -> Clock:
+        def decide(planner: Planner, pattern: Pattern, budget: int) -> Any:
+            start = time.process_time()
+            try:
+                return self._decide(planner, pattern, budget)
+            finally:
+                self.seconds += time.process_time() - start
+
+        def temporary_bytes(function: Any, avals: Any) -> int | None:
+            start = time.process_time()
+            try:
+                return self._compile(function, avals)
+            finally:
+                self.seconds -= time.process_time() - start
+                self.compilations += 1
+
+        Planner.decide, planning.temporary_bytes = decide, temporary_bytes
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        Planner.decide, planning.temporary_bytes = self._decide, self._compile
+
+
 def budgeted(program: Program, budget: int) -> tuple[Measured | None, str]:
     """The step under a budget, and what was said: a warning, or an error."""
     loss = transform.checkpoint(run_layers(program), policy=policies.fit(budget))
@@ -184,7 +215,8 @@ def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[
     for share in shares:
         budget = int(share * plain.bytes)
         start = time.perf_counter()
-        found, said = budgeted(program, budget)
+        with Clock() as clock:
+            found, said = budgeted(program, budget)
         fitting = [flops for size, flops in hand.values() if size <= budget]
         rows.append(
             {
@@ -199,6 +231,8 @@ def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[
                 "hand": min(fitting, default=None),
                 "error": None if found is None else differs(found.gradients, plain.gradients),
                 "warned": bool(said) and found is not None,
+                "planning": clock.seconds,
+                "compilations": clock.compilations,
                 "seconds": time.perf_counter() - start,
             }
         )
@@ -216,6 +250,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     by_hand = [r for r in rows if r["hand"] is not None]
     worse = [r for r in by_hand if r not in honoured or r["flops"] > r["hand"] * 1.001]
     silent = [r for r in rows if r["bytes"] is not None and r["bytes"] > r["budget"] and not r["warned"]]
+    paces = sorted(1000 * r["planning"] / r["equations"] for r in rows)
     over = lambda keep: _mean([r["flops"] / r["bound"] for r in honoured if keep(r["share"])])
     return "\n".join(
         [
@@ -225,6 +260,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
             + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
             f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
             f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
+            f"planning: {paces[len(paces) // 2]:.2f} s per 1,000 equations in the median, {paces[-1]:.2f} at most; "
+            f"{1000 * sum(r['planning'] for r in rows) / sum(r['equations'] for r in rows):.2f} over all; "
+            f"at most {max(r['compilations'] for r in rows)} compilations",
         ]
     )
 

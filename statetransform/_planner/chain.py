@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from .blocks import Blocks, Level, backward_part
 from .graph import Graph
 from .simulate import closure
 
-_UNITS = 192  # into how many units the budget is divided
+_UNITS = 128  # into how many units the budget is divided
 
 
 class Chain:
@@ -35,69 +36,61 @@ class Chain:
         self._blocks, self._budget = blocks, budget
         self._unit = max(budget / _UNITS, 1e-9)
         n = blocks.count
-        self._best: list[list[np.ndarray | None]] = [[None] * n for _ in range(n)]
-        self._choice: list[list[np.ndarray | None]] = [[None] * n for _ in range(n)]
+        self._best = np.full((n, n, _UNITS + 1), np.inf)
+        self._choice = np.zeros((n, n, _UNITS + 1), np.int32)
         self._total = np.concatenate([[0.0], np.cumsum(blocks.forward_cost)])
         self._levels = blocks.levels
         self._fill()
 
-    def _units(self, size: int) -> int:
-        return math.ceil(size / self._unit - 1e-9)
+    def _units(self, size: Any) -> Any:
+        return np.ceil(np.asarray(size) / self._unit - 1e-9).astype(np.int64)
 
     def _fill(self) -> None:
         n, blocks = self._blocks.count, self._blocks
-        step = [[self._units(blocks.step_bytes(i, k)) if k > i else 0 for k in range(n)] for i in range(n)]
-        running = [[0] * n for _ in range(n)]
+        step, running = np.zeros((n, n), np.int64), np.zeros((n, n), np.int64)
         for i in range(n):
-            most = 0
             for k in range(i + 1, n):
+                step[i, k] = blocks.step_bytes(i, k)
                 # Block k - 1 runs while what enters it is there.
-                extra = blocks.step_bytes(i, k - 1) if k - 1 > i else 0
-                most = max(most, extra + blocks.running_peak[k - 1])
-                running[i][k] = most
+                running[i, k] = max(running[i, k - 1], step[i, k - 1] + blocks.running_peak[k - 1])
+        cotangents = np.array([*blocks.entering_bytes[:-1], 0])
+        tables = _Tables(self._levels)
         for length in range(n):
-            for i in range(n - length):
-                self._cell(i, i + length, step, running)
+            i = np.arange(n - length)
+            j = i + length
+            kept = self._keeping(i, j, step, cotangents[j], tables)
+            rest = self._coming_again(i, j, step, running, cotangents[j])
+            offers = np.concatenate([kept, rest], axis=1)
+            which = offers.argmin(axis=1)
+            self._best[i, j] = np.take_along_axis(offers, which[:, None], axis=1)[:, 0]
+            n_levels = kept.shape[1]
+            self._choice[i, j] = np.where(which < n_levels, -1 - which, i[:, None] + which - n_levels + 1)
 
-    def _cell(self, i: int, j: int, step: list[list[int]], running: list[list[int]]) -> None:
-        blocks, size = self._blocks, _UNITS + 1
-        best = np.full(size, np.inf)
-        choice = np.zeros(size, np.int32)
-        cotangents = blocks.entering_bytes[j] if j < blocks.count - 1 else 0
+    def _keeping(
+        self, i: np.ndarray, j: np.ndarray, step: np.ndarray, cotangents: np.ndarray, tables: _Tables
+    ) -> np.ndarray:
+        """The work for blocks `i` to `j` when block `i` keeps something, for each of its choices."""
+        need = np.maximum(tables.backward[i], tables.forward[i] + cotangents[:, None])
+        if (i == j).all():
+            work = np.repeat(tables.cost[i][:, :, None], _UNITS + 1, axis=2)
+        else:
+            by = self._units(tables.bytes[i]) + self._units(step[i, i + 1])[:, None]
+            work = tables.cost[i][:, :, None] + _shifted(self._best[i + 1, j][:, None], by)
+        return _impossible_below(work, self._units(need))
 
-        def offer(cost: np.ndarray, which: int) -> None:
-            better = cost < best
-            best[better] = cost[better]
-            choice[better] = which
-
-        for number, level in enumerate(self._levels[i]):
-            need = max(level.backward_peak, level.forward_peak + cotangents)
-            if i == j:
-                cost = np.full(size, level.cost + level.forward_cost)
-            else:
-                cost = (
-                    level.cost
-                    + level.forward_cost
-                    + _shifted(self._at(i + 1, j), self._units(level.bytes) + step[i][i + 1])
-                )
-            cost[: self._units(need)] = np.inf
-            offer(cost, -1 - number)
-        for k in range(i + 1, j + 1):
-            first = self._at(i, k - 1)
-            cost = self._total[k] - self._total[i] + _shifted(self._at(k, j), step[i][k]) + first
-            cost[: self._units(running[i][k] + cotangents)] = np.inf
-            offer(cost, k)
-        self._best[i][j], self._choice[i][j] = best, choice
-
-    def _at(self, i: int, j: int) -> np.ndarray:
-        found = self._best[i][j]
-        assert found is not None
-        return found
+    def _coming_again(
+        self, i: np.ndarray, j: np.ndarray, step: np.ndarray, running: np.ndarray, cotangents: np.ndarray
+    ) -> np.ndarray:
+        """The work for blocks `i` to `j` when those before some `k` keep nothing and come again, for each `k`."""
+        start, k = i[:, None], i[:, None] + np.arange(1, j[0] - i[0] + 1)
+        behind = _shifted(self._best[k, j[:, None]], self._units(step[start, k]))
+        work = (self._total[k] - self._total[start])[:, :, None] + behind + self._best[start, k - 1]
+        return _impossible_below(work, self._units(running[start, k] + cotangents[:, None]))
 
     @property
     def cost(self) -> float:
         """The least work; infinite where nothing fits."""
-        return float(self._at(0, self._blocks.count - 1)[_UNITS])
+        return float(self._best[0, -1, _UNITS])
 
     def sequence(self) -> list[int] | None:
         """The plan, None where nothing fits."""
@@ -118,16 +111,14 @@ class Chain:
         return writer.sequence
 
     def _unfold(self, writer: _Writer, i: int, j: int, m: int) -> list[tuple]:
-        found = self._choice[i][j]
-        assert found is not None
-        which = int(found[m])
+        which = int(self._choice[i, j, m])
         blocks = self._blocks
         if which < 0:
             level: Level = self._levels[i][-1 - which]
             if i == j:
                 return [("run", i, i + 1, level.kept), ("backward", i), ("release", level.kept)]
             enters = blocks.crossing[i + 1]
-            left = m - self._units(level.bytes) - self._units(blocks.step_bytes(i, i + 1))
+            left = m - int(self._units(level.bytes) + self._units(blocks.step_bytes(i, i + 1)))
             return [
                 ("run", i, i + 1, level.kept | enters),
                 ("solve", i + 1, j, left),
@@ -136,7 +127,7 @@ class Chain:
                 ("release", level.kept),
             ]
         enters = blocks.crossing[which]
-        left = m - self._units(blocks.step_bytes(i, which))
+        left = m - int(self._units(blocks.step_bytes(i, which)))
         return [
             ("run", i, which, enters),
             ("solve", which, j, left),
@@ -145,12 +136,29 @@ class Chain:
         ]
 
 
-def _shifted(values: np.ndarray, by: int) -> np.ndarray:
-    """The values for `by` units less."""
-    out = np.full_like(values, np.inf)
-    if by < len(values):
-        out[by:] = values[: len(values) - by]
-    return out
+class _Tables:
+    """The choices of all blocks as arrays; where a block has fewer than others, ones that cost too much."""
+
+    def __init__(self, levels: list[list[Level]]) -> None:
+        shape = len(levels), max(map(len, levels))
+        self.cost = np.full(shape, np.inf)
+        self.bytes, self.backward, self.forward = (np.zeros(shape, np.int64) for _ in range(3))
+        for i, some in enumerate(levels):
+            for k, level in enumerate(some):
+                self.cost[i, k] = level.cost + level.forward_cost
+                self.bytes[i, k] = level.bytes
+                self.backward[i, k], self.forward[i, k] = level.backward_peak, level.forward_peak
+
+
+def _shifted(values: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """The values along the last axis for as many units less as `by` says."""
+    at = np.arange(_UNITS + 1) - by[..., None]
+    values = np.broadcast_to(values, at.shape)
+    return np.where(at < 0, np.inf, np.take_along_axis(values, np.maximum(at, 0), axis=-1))
+
+
+def _impossible_below(work: np.ndarray, units: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(_UNITS + 1) < units[..., None], np.inf, work)
 
 
 class _Writer:

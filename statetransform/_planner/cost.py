@@ -28,6 +28,10 @@ ELEMENTWISE = frozenset(
 REDUCTIONS = frozenset(
     ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
 )
+_EXPENSIVE = frozenset(
+    ("pow", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "atan2", "tanh",
+     "logistic", "erf", "erfc")
+)  # fmt: skip
 # These may write into the buffers of operands that die.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
@@ -85,12 +89,19 @@ def scratch(eqn: Any) -> int:
     return most + (rule(eqn) if rule else 0)
 
 
-def constants(eqns: Sequence[Any]) -> int:
-    """Bytes of the numbers that are compared with or added to what is reduced: arrays for the CPU's library."""
-    if len(eqns) == 1 or eqns[-1].primitive.name not in REDUCTIONS:
-        return 0
-    with_number = [eqn for eqn in eqns[:-1] if any(isinstance(a, jex.Literal) for a in eqn.invars)]
-    return max((nbytes(v.aval) for eqn in with_number for v in eqn.outvars), default=0)
+def unfused(eqns: Sequence[Any]) -> int:
+    """Bytes that equations fused into one operation need all the same, as compilers do not fuse all of them."""
+    numbers = expensive = 0
+    largest = max(nbytes(v.aval) for eqn in eqns for v in (*eqn.invars, *eqn.outvars))
+    for eqn in eqns[:-1]:
+        size = nbytes(eqn.outvars[0].aval)
+        # The CPU's library reduces arrays: numbers that are compared with or added to what is reduced become some.
+        if eqns[-1].primitive.name in REDUCTIONS and any(isinstance(a, jex.Literal) for a in eqn.invars):
+            numbers = max(numbers, size)
+        # What is expensive is not computed for each element that it is broadcast to.
+        if eqn.primitive.name in _EXPENSIVE and size < largest:
+            expensive = max(expensive, size)
+    return max(numbers, expensive)
 
 
 def _convolution(eqn: Any) -> int:

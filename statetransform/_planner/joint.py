@@ -266,7 +266,7 @@ class _Builder:
             tuple(inputs),
             tuple(outputs),
             cost=sum(map(cost.operations, eqns)),
-            scratch=max(map(cost.scratch, eqns)) + cost.constants(eqns),
+            scratch=max(map(cost.scratch, eqns)) + cost.unfused(eqns),
             is_backward=self.is_backward[group[-1]],
             inplace=tuple(outputs[: cost.count_inplace(eqns)]),
             eqns=eqns,

@@ -137,7 +137,7 @@ class Solver:
         for back in (1, 2, 3, 4) if many else (1, 2):
             if (found := self._gradual(math.ceil(steps / math.log(_STEP)) - back)) is not None:
                 yield found
-        for back in range(1, 9) if many else (1, 2, 4):
+        for back in (1, 2, 4, 6, 8) if many else (1, 2, 4):
             k = math.ceil(steps / math.log(_GRID)) - back
             if k > 0 and (found := self._chained(self._counts()[-1], int(self.plain.bytes / _GRID**k))) is not None:
                 yield found
