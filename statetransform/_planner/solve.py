@@ -160,7 +160,7 @@ class Solver:
         """The plan with the fewest bytes that is found."""
         best = self.plain
         low = 0
-        for _ in range(7):
+        for _ in range(5):
             middle = (low + best.bytes) // 2
             plan = self.plan(middle)
             if plan is None:
