@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,7 +149,7 @@ def install() -> None:
     keeps = "_value" in vars(home(0.0)) and not hasattr(home, "_value")
     if init is None or refuse is None or not keeps or not isinstance(getattr(context, "state_stack", None), list):
         raise StateTransformError(
-            f"brainstate {brainstate.__version__} keeps the values of its states elsewhere than {_KNOWN}, the versions "
+            f"brainstate {importlib.metadata.version('brainstate')} keeps the values of its states elsewhere than {_KNOWN}, the versions "
             "that statetransform knows. Install that one, or one of statetransform that knows this."
         )
     cells = BrainStates(context)

@@ -150,17 +150,18 @@ class StateTraceError(StateTransformError, RuntimeError):
     @classmethod
     def kept_tracer(cls, owner: Any, name: str, was_state: bool) -> StateTraceError:
         """A plain attribute was given a traced value."""
-        where = f"attribute {name!r} of a {type(owner).__name__}"
+        where = f"`{name}`" if owner is None else f"attribute {name!r} of a {type(owner).__name__}"
+        path = name if owner is None else f"self.{name}"
         if was_state:
             return cls(
                 f"{where} was a State and was given a traced value in its place. It is the state again.\n"
-                f"Write the state's value: `self.{name}.value = ...`."
+                f"Write the state's value: `{path}.value = ...`."
             )
         return cls(
             f"{where} was given a traced value, which means nothing once the trace has ended. It has its earlier "
             "value again.\n"
-            f"Return the value, or make the attribute a state: `self.{name} = State(...)` before the call, and "
-            f"`self.{name}.value = ...` inside."
+            f"Return the value, or make the attribute a state: `{path} = State(...)` before the call, and "
+            f"`{path}.value = ...` inside."
         )
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from .cells import Cells
 from .edges import Edge
+from .frame import UNSET, peek
 from .jaxcompat import has_tracer
 from .lookup import class_lookup, instance_attribute
 from .plain import MISSING
@@ -39,23 +40,53 @@ def leaked(recorder: Recorder) -> tuple[Any, str, bool] | None:
     return found or _leaked_into_container(recorder)
 
 
+def take_back(recorder: Recorder) -> None:
+    """After a trace that failed: attributes that were set to states which will have no value are as before."""
+    for register, name, before in reversed(recorder.changes):
+        obj = recorder.objects[register]
+        now = instance_attribute(obj, name)
+        if isinstance(now, State) and not now._is_foreign and peek(now) is UNSET:
+            if before is MISSING:
+                object.__delattr__(obj, name)
+            else:
+                object.__setattr__(obj, name, before)
+
+
 def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
     found = None
     for edge in recorder.edges:
-        if edge.what not in ("sequence", "mapping", "plains") or edge.register in recorder.outside:
+        if edge.what not in ("sequence", "mapping", "plains"):
             continue
         container = recorder.objects[edge.register]
-        if not isinstance(container, list | dict | collections.deque) or not any(
-            _is_new(recorder, value) for value in _values(container)
-        ):
+        if not isinstance(container, list | dict | collections.deque):
+            continue
+        lost = _lost_state(recorder, edge.register, container)
+        # Outside of the arguments a list may well collect what was traced, for a test or a printout.
+        is_outside = edge.register in recorder.outside
+        if lost is None and (is_outside or not any(_is_new(recorder, value) for value in _values(container))):
             continue
         owner = recorder.objects[edge.parent] if edge.parent >= 0 else container
-        name = edge.key if edge.how == "attr" else f"[{edge.key!r}]"
-        found = found or (owner, name, False)
+        name = edge.key if edge.how in ("attr", "dict") else f"[{edge.key!r}]"
+        if edge.how in ("cell", "global"):
+            owner, name = None, edge.key if edge.how == "global" else edge.key[1]
+        found = found or (owner, name if lost is None else f"{name}[{lost!r}]", lost is not None)
         contents = _contents(recorder, edge)
         container.clear()
         container.update(contents) if isinstance(container, dict) else container.extend(contents)
     return found
+
+
+def _lost_state(recorder: Recorder, register: int, container: Any) -> Any:
+    """The key at which a traced value stands where a state was."""
+    for edge in recorder.edges:
+        if edge.parent == register and edge.how == "item" and edge.what == "state":
+            try:
+                now = container[edge.key]
+            except LookupError:
+                continue
+            if now is not recorder.objects[edge.register] and not isinstance(now, State) and _leaks(now):
+                return edge.key
+    return None
 
 
 def _is_new(recorder: Recorder, value: Any) -> bool:

@@ -16,7 +16,7 @@ from .edges import brief, said_of
 from .errors import RetraceWarning, StateTraceError
 from .frame import as_ever, user_site
 from .jaxcompat import ContextDict, typeof
-from .leaks import leaked
+from .leaks import leaked, take_back
 from .log import TraceLog
 from .plain import identity
 from .record import Call, Record
@@ -52,6 +52,7 @@ class TraceCache:
         objects: Sequence[Any] = (),
         around: Callable[..., Any] | None = None,
         is_lifted: Callable[[State], bool] | None = None,
+        birthless: str = "",
     ) -> Call:
         """The call through the record that fits now, traced if there is none.
 
@@ -59,6 +60,7 @@ class TraceCache:
           fun, around, is_lifted: as in `trace`.
           args, kwargs: the arguments, with static ones and objects hidden.
           objects: the hidden objects.
+          birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
         """
         leaves, treedef = jax.tree.flatten((args, kwargs))
         try:
@@ -78,11 +80,11 @@ class TraceCache:
                     if i:
                         slot[key] = (record, *known[:i], *known[i + 1 :])
                     return Call(record, states, leaves, values, record.objects_at(roots))
-        record = self.trace(fun, args, kwargs, objects, around, is_lifted, known)
+        record = self.trace(fun, args, kwargs, objects, around, is_lifted, known, birthless)
         states = record.states
         values = record.values(states)
         if values is None:  # another thread gave a state a new type meanwhile
-            return self.find(fun, args, kwargs, objects, around, is_lifted)
+            return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
         found = Call(record, states, leaves, values, record.objects_at(roots))
         if record.structure is not None:
             slot[key] = (record, *slot.get(key, ()))[: self._BOUND]
@@ -99,16 +101,22 @@ class TraceCache:
         around: Callable[..., Any] | None = None,
         is_lifted: Callable[[State], bool] | None = None,
         known: Sequence[Record] = (),
+        birthless: str = "",
     ) -> Record:
         """Traces, and says of what will make it trace again; `known` are the records that did not fit."""
         roots = (fun, *objects)
         why = self._why(known, roots, fun, args, kwargs)
         recorder = Recorder(roots)
-        with recorder:
-            record = trace(fun, args, kwargs, objects, around, is_lifted)
-        leak = leaked(recorder)
-        if leak is not None:
-            raise StateTraceError.kept_tracer(*leak)
+        try:
+            with recorder:
+                record = trace(fun, args, kwargs, objects, around, is_lifted)
+            if (leak := leaked(recorder)) is not None:
+                raise StateTraceError.kept_tracer(*leak)
+            if birthless and record.has_births:
+                raise StateTraceError.born_inside(birthless, record.created[0])
+        except BaseException:
+            take_back(recorder)
+            raise
         settled = record.settle(recorder)
         self.log.add(record, fun, why)
         self._warn(fun, args, kwargs, objects, settled, why)

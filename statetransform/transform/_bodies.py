@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from .._core.arguments import NO_SELF, hide_self, reveal
-from .._core.errors import StateStructureError, StateTraceError, show_site
+from .._core.errors import StateStructureError, show_site
 from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
 from .._core.jaxcompat import runs_directly, typeof
@@ -58,11 +58,9 @@ class Staged:
             with Frame() as frame:
                 for state, value in values.items():
                     frame.seed(state, value)
-                self.found: Call = cache_of(fun, where).find(fun, abstract, {}, roots)
+                self.found: Call = cache_of(fun, where).find(fun, abstract, {}, roots, birthless=where)
         else:
-            self.found = cache_of(fun, where).find(fun, abstract, {}, roots)
-        for state in self.found.created:
-            raise StateTraceError.born_inside(where, state)
+            self.found = cache_of(fun, where).find(fun, abstract, {}, roots, birthless=where)
         for i, _ in self.found.record.static_written:
             raise StateStructureError.static_write(where, self.found.states[i])
 
