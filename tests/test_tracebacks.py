@@ -106,6 +106,7 @@ def is_ours(frame: traceback.FrameSummary) -> bool:
     return frame.filename.startswith(PACKAGE)
 
 
+@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")  # raw JAX around a read
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 @pytest.mark.parametrize("is_inside", [False, True], ids=["eager", "in jit"])
 def test_no_frame_is_of_this_package_and_the_mistake_is_there(call: Callable[[], Any], is_inside: bool) -> None:
