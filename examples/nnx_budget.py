@@ -90,7 +90,7 @@ def main() -> None:
     rows = [
         (name, *measure(training(way, options)[1], signal)) for name, way in ways.items()
     ]
-    show(f"{options.steps} steps of a GRU", rows)
+    show([f"{options.steps} steps of a GRU", "memory, MB", "time, ms"], rows)
 
     model, train = training(budget, options)
     losses = [float(train(signal)) for _ in range(options.iterations)]

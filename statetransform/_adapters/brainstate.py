@@ -148,8 +148,9 @@ def install() -> None:
     init, refuse = vars(home).get("__init__"), vars(home).get("_check_tracer_write_outside_trace")
     keeps = "_value" in vars(home(0.0)) and not hasattr(home, "_value")
     if init is None or refuse is None or not keeps or not isinstance(getattr(context, "state_stack", None), list):
+        version = importlib.metadata.version("brainstate")
         raise StateTransformError(
-            f"brainstate {importlib.metadata.version('brainstate')} keeps the values of its states elsewhere than {_KNOWN}, the versions "
+            f"brainstate {version} keeps the values of its states elsewhere than {_KNOWN}, the versions "
             "that statetransform knows. Install that one, or one of statetransform that knows this."
         )
     cells = BrainStates(context)

@@ -193,7 +193,7 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step
                 yield name, (("attr", name),), child
     elif type(obj).__module__.startswith(_PACKAGE):  # a transformed function, but not its caches
         if hasattr(obj, "__wrapped__"):
-            yield "", (("attr", "__wrapped__"),), obj.__wrapped__
+            yield "", (("attr", "__wrapped__"),), getattr(obj, "__wrapped__")  # noqa: B009 - not of the class that is known
     elif _is_users(type(obj)) or dataclasses.is_dataclass(obj) or isinstance(obj, types.SimpleNamespace):
         for name, child in _attributes(obj):
             yield name, (("attr", name),), child

@@ -61,8 +61,12 @@ def buffer_of(ref: Any) -> Any:
 
 
 def set_buffer(ref: Any, value: Any) -> None:
-    """Gives a concrete `jax.Ref` another array, as JAX does after a compiled function that wrote it."""
-    ref._refs._buf = value
+    """Gives a concrete `jax.Ref` another array, as JAX does after a compiled function that wrote it.
+
+    A Ref whose array is committed to its device, as those of newer JAX are, must not get one that is not.
+    """
+    before = buffer_of(ref)
+    ref._refs._buf = jax.device_put(value, before.sharding) if before.committed and not value.committed else value
 
 
 def has_tracer(value: Any) -> bool:
