@@ -65,7 +65,7 @@ class Outcome:
         self.objects: list[Any] = objects
         self.is_closed: bool = len(out_born) == len(born)
         self.has_nodes: bool = bool(objects or out_born)
-        self.has_carriers = has_carriers
+        self.has_carriers: bool = has_carriers
 
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output."""

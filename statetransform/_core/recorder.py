@@ -65,7 +65,7 @@ class Recorder:
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
         self._computes: dict[type, bool] = {}
         self._visits: dict[type, Visit] = {}
-        self.classes = Classes(self)
+        self.classes: Classes = Classes(self)
         self._is_busy = False
         self._takes_all = False
         self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells that do not count
