@@ -459,13 +459,18 @@ def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
 
     `eval_jaxpr` asks each primitive anew what comes out, a third of what tracing a large program costs. Here the
     equations are added as they are, as JAX itself does where it inlines a `jit`, but each keeps its source.
-    Equations with effects, and whatever runs in a trace that takes none or within a name scope, are bound.
+    Equations are bound where they have effects, where a value is of another type than in the jaxpr (sharded in another
+    way, say), in a trace that takes none, and within a name scope.
     """
     with take_current_trace() as trace:
         takes_equations = hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer")
-        if not takes_equations or str(source_info_util.current_name_stack()) or any(e.effects for e in jaxpr.eqns):
-            trace = None
-    return eval_jaxpr(jaxpr, consts, *args) if trace is None else _spliced(trace, jaxpr, consts, args)
+    as_is = (
+        takes_equations
+        and not str(source_info_util.current_name_stack())
+        and not any(eqn.effects for eqn in jaxpr.eqns)
+        and all(typeof(arg) == var.aval for arg, var in zip(args, jaxpr.invars, strict=True))
+    )
+    return _spliced(trace, jaxpr, consts, args) if as_is else eval_jaxpr(jaxpr, consts, *args)
 
 
 def _spliced(trace: Any, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

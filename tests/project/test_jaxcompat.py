@@ -122,6 +122,13 @@ def test_equations_that_are_taken_in_are_those_that_binding_gives() -> None:
     assert "scope" in jax.jit(scoped).lower(X).as_text(debug_info=True)
 
 
+def test_equations_of_other_types_are_bound_not_taken_in() -> None:
+    closed = jax.make_jaxpr(lambda x: 2.0 * jnp.sin(x))(X)
+    run = lambda x: jaxcompat.splice(jaxcompat.opened(closed), closed.consts, x)[0]
+    (out,) = jax.make_jaxpr(run)(X[None].repeat(2, 0)).out_avals
+    assert out.shape == (2, 4)
+
+
 def test_effects_are_bound_not_taken_in() -> None:
     seen: list[float] = []
     closed = jax.make_jaxpr(lambda x: (jax.debug.callback(lambda v: seen.append(float(v)), x), x + 1)[1])(1.0)
