@@ -176,3 +176,17 @@ def test_programs_without_such_reads_are_not_traced_again() -> None:
     for n in range(1, 4):
         transform.jit(lambda x, n=n: h(x) * w.value * n)(1.0)
     assert len(runs) == 1
+
+
+def test_a_program_that_is_shown_is_not_run_and_warns_of_nothing() -> None:
+    w = State(jnp.float32(2.0), name="w")
+    kept = transform.checkpoint(lambda x: w.value * x)
+    assert "remat" in str(jax.make_jaxpr(kept)(1.0)) or "checkpoint" in str(jax.make_jaxpr(kept)(1.0))
+    assert len(jax.make_jaxpr(transform.grad(kept))(1.0).eqns) > 0
+
+
+def test_a_checkpoint_under_raw_jax_alone_warns_as_a_derivative_does() -> None:
+    """Though this package itself looks at the program of the function."""
+    w = State(jnp.float32(2.0), name="w")
+    with pytest.warns(StaleReadWarning, match="w"):
+        jax.jit(transform.checkpoint(lambda x: w.value * x))(1.0)

@@ -332,9 +332,26 @@ def look_at_all(states: Iterable[State]) -> list[Any]:
 _warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
 
+def _is_shown() -> bool:
+    """Whether the user has called `jax.make_jaxpr` around this, which runs nothing."""
+    ours, jaxs, *_ = _NOT_USERS
+    frame: types.FrameType | None = sys._getframe(1)
+    is_in_one = False
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(jaxs):
+            is_in_one = is_in_one or name.startswith("make_jaxpr")
+        elif is_in_one and not file.startswith(ours):
+            return True
+        else:
+            is_in_one = False
+        frame = frame.f_back
+    return False
+
+
 def _warn_of_stale(state: State) -> None:
-    """Once for each state and place; a static value is nobody's to follow."""
-    if state._static:
+    """Once for each state and place; a static value is nobody's to follow, and a program that is shown is not run."""
+    if state._static or _is_shown():
         return
     site = user_site()
     places = _warned.setdefault(state, set())
