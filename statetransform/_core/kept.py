@@ -65,9 +65,18 @@ def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> Holde
 
 
 def cache_of(fun: Callable[..., Any], where: str) -> TraceCache:
-    """The traces of a function that a loop or branch was given, which may be gone after the call."""
-    holder = kept(fun, where, TraceCache)
-    _remember(_recent, (identity(holder.anchor), where), holder, _BOUND)
+    """The traces of a function that a loop or branch was given."""
+    return recent(fun, where, TraceCache)
+
+
+def recent(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> T:
+    """As `kept`, for a function that may be gone after the call.
+
+    Raises:
+      TypeError: `way` cannot be hashed.
+    """
+    holder = kept(fun, way, make)
+    _remember(_recent, (identity(holder.anchor), way), holder, _BOUND)
     return holder.content
 
 

@@ -32,13 +32,17 @@ class TraceCache:
 
     Each slot, for the types of the arguments and JAX's configuration, has the records of different structures, the
     one used last first.
+
+    Args:
+      warns: whether it says of what makes it trace again.
     """
 
-    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "log")
+    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "_warns", "log")
 
     _BOUND = 64  # records in a slot
 
-    def __init__(self) -> None:
+    def __init__(self, warns: bool = True) -> None:
+        self._warns = warns
         self._records = ContextDict()
         self.log = TraceLog()
         self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
@@ -119,7 +123,8 @@ class TraceCache:
             raise
         settled = record.settle(recorder)
         self.log.add(record, fun, why)
-        self._warn(fun, args, kwargs, objects, settled, why)
+        if self._warns:
+            self._warn(fun, args, kwargs, objects, settled, why)
         return record
 
     def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:

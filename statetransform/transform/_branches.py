@@ -16,6 +16,7 @@ from .._core.lift import at_once
 from .._core.state import State, show_types
 from .._core.tracebacks import boundary
 from ._bodies import Staged, bind, run
+from ._eager import whole
 
 _NO_OPERAND: Any = object()
 
@@ -101,6 +102,11 @@ def _branch(
     for name, fun in named:
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
+    names, functions = zip(*named, strict=True)
+    renamed = lambda functions: [*zip(names, functions, strict=True)]
+    within = lambda index, operands, *functions: _branch(where, index, renamed(functions), operands, select)
+    if (compiled := whole(where, functions, len(functions), within)) is not None:
+        return compiled(index, operands, *functions)
     operands, objects = hide(operands)
     staged = [Staged(where, fun, operands, objects, {}) for _, fun in named]
     written = list(dict.fromkeys(state for branch in staged for state in branch.written))
@@ -115,7 +121,7 @@ def _branch(
     targets = tuple(tuple(place[state] for state in branch.written) for branch in staged)
     n_written = len(written)
 
-    def whole(index: Any, values: list[Any], leading: list[Any], operands: tuple[Any, ...]) -> Any:
+    def select_one(index: Any, values: list[Any], leading: list[Any], operands: tuple[Any, ...]) -> Any:
         def pure(i: int) -> Callable[..., Any]:
             def call(*operands: Any) -> tuple[Any, list[Any]]:
                 out, changed = bind(records[i], orders[i], leading[i], operands, values)
@@ -129,7 +135,7 @@ def _branch(
     found = [branch.found for branch in staged]
     leading = [branch.leading for branch in staged]
     try:
-        out, results = run(found, (where, orders, targets), whole, index, values, leading, operands)
+        out, results = run(found, (where, orders, targets), select_one, index, values, leading, operands)
     except TypeError as error:
         text = _differences(where, named, staged)
         if text is None:

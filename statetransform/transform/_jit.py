@@ -19,7 +19,7 @@ from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, 
 from .._core.errors import refuse_asynchronous
 from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
-from .._core.kept import Unshared, kept
+from .._core.kept import Holder, Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.record import Record
 from .._core.room import with_room
@@ -69,9 +69,12 @@ class Jitted(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
         self._sharding_of = _shardings(state_shardings)
-        own = () if state_shardings is None else (Unshared(),)
-        self._holder = kept(self._fun, ("jit", donate_states, *own, *sorted(options.items())), Store)
+        self._holder = self._make_holder()
         self._store = self._holder.content
+
+    def _make_holder(self) -> Holder[Store]:
+        own = () if self._sharding_of is None else (Unshared(),)
+        return kept(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     @property
     def history(self) -> Any:

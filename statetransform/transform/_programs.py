@@ -247,12 +247,15 @@ class Store:
     Attributes:
       programs: what was compiled.
       enter: the way in of the first one.
+
+    Args:
+      warns: as in `TraceCache`.
     """
 
     _BOUND = 64
 
-    def __init__(self) -> None:
-        self.traces = TraceCache()
+    def __init__(self, warns: bool = True) -> None:
+        self.traces = TraceCache(warns)
         self.arrange(())
 
     def arrange(self, programs: Sequence[Program]) -> None:

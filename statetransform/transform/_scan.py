@@ -5,6 +5,7 @@ Written states ride in the carry; states that are only read are constants of the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from .._core.jaxcompat import is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.tracebacks import boundary
 from ._bodies import Body
+from ._eager import whole
 from ._engines import Checkpoint, check_loop, scan_with
 from ._progress import Meter
 from ._signatures import as_in
@@ -169,6 +171,13 @@ def _scan(
     check_loop(where, checkpoint, f)
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, make_args, split, options)
+    if not progress:
+        within = lambda f, init, xs: _scan(
+            where, f, init, xs, checkpoint, None, make_args=make_args, split=split, **options
+        )
+        if (compiled := whole(where, (f,), (checkpoint, *options.items()), within)) is not None:
+            with contextlib.suppress(_NoLeadingAxisError):  # said again below, where the value is known
+                return compiled(f, init, xs)
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
         raise ValueError(f"{where}: there is nothing to step along: give `xs`, or the number of steps as `length`")

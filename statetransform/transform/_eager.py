@@ -1,0 +1,66 @@
+"""Loops and branches in eager mode: each is one compiled function, so that a call has the way in of `jit`.
+
+A loop is a function of its body and its operands. Outside of every transform it is called as just that: a `jit` of the
+whole, kept for the body's code and the options, with the body as an object among the arguments. So a lambda made anew
+at each call finds its program, and neither the body nor its states are looked for a second time.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from .._core.arguments import hide_self, is_reference
+from .._core.frame import active
+from .._core.jaxcompat import is_top_level
+from .._core.kept import Holder, recent
+from .._core.library import is_ours, is_users_function
+from .._core.wrapper import Bound
+from ._jit import Jitted
+from ._programs import Store
+
+
+class Whole(Jitted):
+    """A loop or branch with given options, for functions of one code."""
+
+    def _make_holder(self) -> Holder[Store]:
+        return Holder(None, Store(warns=False))  # the traces of the body do
+
+
+class _Loop:
+    """A loop with its options: an object of this package, into which no trace looks."""
+
+    def __init__(self, where: str, loop: Callable[..., Any]) -> None:
+        self.__name__ = self.__qualname__ = where
+        self._loop = loop
+
+    def __call__(self, *args: Any) -> Any:
+        return self._loop(*args)
+
+
+def whole(where: str, functions: Sequence[Any], options: Hashable, loop: Callable[..., Any]) -> Whole | None:
+    """The compiled loop or branch for a call in eager mode; None within a transform, or where it cannot be one.
+
+    Args:
+      where: the transform's name.
+      functions: the body, or the branches.
+      options: all else that the loop depends on besides the operands.
+      loop: the loop as a function of these functions and the operands, for within the transform.
+    """
+    if active or not is_top_level() or not all(map(_is_followed, functions)):
+        return None
+    try:
+        return recent(functions[0], ("eager", where, options), lambda: Whole(_Loop(where, loop)))
+    except TypeError:  # an option that cannot be hashed
+        return None
+
+
+def _is_followed(fun: Any) -> bool:
+    """Whether a function may be an argument: it goes by reference, and so does the instance of a method."""
+    kind = type(fun)
+    if kind is types.MethodType or kind is Bound:
+        return is_reference(hide_self(fun.__self__)[0])
+    if kind is types.FunctionType:
+        return is_users_function(fun)
+    return is_ours(kind) and hasattr(fun, "__wrapped__")
