@@ -76,14 +76,28 @@ def by_hand(loop: str) -> Callable[..., Any]:
     return f
 
 
+def derivatives(setting: str, loop: str) -> list[str]:
+    """The gradient, and one more: each setting and each loop sees all of them, but not each pair."""
+    others = ["jvp", "hessian", "vmap_grad"]
+    return ["grad", others[([*SETTINGS].index(setting) + [*LOOPS].index(loop)) % 3]]
+
+
+def test_each_setting_and_each_loop_sees_every_derivative() -> None:
+    for setting in SETTINGS:
+        assert {name for loop in LOOPS for name in derivatives(setting, loop)} == {*TRANSFORMED}
+    for loop in LOOPS:
+        assert {name for setting in SETTINGS for name in derivatives(setting, loop)} == {*TRANSFORMED}
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_few_carries_work_under_every_setting_of_jax(setting: str, loop: str) -> None:
     run, forms = LOOPS[loop]
+    names = derivatives(setting, loop)
     with SETTINGS[setting]():
         dtype, rtol = (jnp.float64, 1e-10) if setting == "x64" else (jnp.float32, 2e-4)
         x, w = jnp.linspace(0, 1, 4, dtype=dtype), jnp.asarray(0.9, dtype)
-        every = lambda f: lambda x, w: {name: transformed(f)(x, w) for name, transformed in TRANSFORMED.items()}
+        every = lambda f: lambda x, w: {name: TRANSFORMED[name](f)(x, w) for name in names}
         expected = jax.jit(every(by_hand(loop)))(x, w)
         found = jax.jit(every(lambda x, w: run(x, w, N, forms[0])))(x, w)
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol / 10)

@@ -25,8 +25,13 @@ def reference(x: Any, n: int) -> Any:
     return jax.lax.scan(lambda c, _: (jnp.sin(c) * 1.01 + 0.1 * x, None), x, None, n)[0]
 
 
-@pytest.mark.parametrize("k", [0, 1, 4])
-@pytest.mark.parametrize("max_steps", [None, 40])
+def masked(x: Any, n: Any) -> Any:
+    """The same for a number of steps that differs from lane to lane."""
+    step = lambda c, i: (jnp.where(i < n, jnp.sin(c) * 1.01 + 0.1 * x, c), None)
+    return jax.lax.scan(step, x, jnp.arange(12))[0]
+
+
+@pytest.mark.parametrize(("k", "max_steps"), [(0, None), (4, None), (1, 40)])
 def test_gradients_for_every_length_from_one_program(k: int, max_steps: int | None) -> None:
     gradient = jax.jit(jax.value_and_grad(lambda x, n: loop(x, n, k, max_steps)))
     for n in (0, 1, 2, 3, 9, 33):
@@ -36,19 +41,18 @@ def test_gradients_for_every_length_from_one_program(k: int, max_steps: int | No
 def test_forward_mode_and_forward_over_reverse_without_a_bound() -> None:
     f, r = (lambda x: loop(x, 7, 2)), (lambda x: reference(x, 7))
     np.testing.assert_allclose(jax.jvp(f, (0.3,), (1.0,)), jax.jvp(r, (0.3,), (1.0,)), rtol=1e-5)
-    np.testing.assert_allclose(jax.hessian(f)(0.3), jax.hessian(r)(0.3), rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(jax.hessian(f))(0.3), jax.hessian(r)(0.3), rtol=1e-4)
 
 
 def test_reverse_over_reverse_with_a_bound() -> None:
     f, r = (lambda x: loop(x, 7, 2, 10)), (lambda x: reference(x, 7))
-    np.testing.assert_allclose(jax.grad(jax.grad(f))(0.3), jax.grad(jax.grad(r))(0.3), rtol=1e-4)
     np.testing.assert_allclose(jax.jit(jax.jacrev(jax.jacrev(f)))(0.3), jax.grad(jax.grad(r))(0.3), rtol=1e-4)
 
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_lanes_that_are_done_stay_as_they_are(k: int) -> None:
     x, n = jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.array([0, 1, 5, 12])
-    expected = [jax.grad(reference)(a, int(m)) for a, m in zip(x, n, strict=True)]
+    expected = jax.vmap(jax.grad(masked))(x, n)
     lanes = lambda x, n: loop(x, n, k)
     np.testing.assert_allclose(jax.vmap(jax.grad(lanes))(x, n), expected, rtol=1e-5)
     np.testing.assert_allclose(jax.grad(lambda x: jax.vmap(lanes)(x, n).sum())(x), expected, rtol=1e-5)
@@ -77,16 +81,15 @@ def test_what_lanes_select_does_not_grow_with_the_stored_carries() -> None:
     assert 0 < few == many
 
 
-@pytest.mark.parametrize("k", [0, 2, 30])
+@pytest.mark.parametrize("k", [2, 30])
 def test_lanes_within_lanes_and_higher_derivatives_of_them(k: int) -> None:
     x, n = jnp.linspace(0.1, 0.6, 6).reshape(2, 3), jnp.array([[0, 3, 7], [1, 12, 2]])
-    lanes = lambda f: jax.vmap(jax.vmap(f))(x, n)
-    by_hand = lambda f: np.array([[f(x[i, j], int(n[i, j])) for j in range(3)] for i in range(2)])
-    np.testing.assert_allclose(lanes(lambda x, n: loop(x, n, k)), by_hand(reference), rtol=1e-5)
-    np.testing.assert_allclose(lanes(jax.grad(lambda x, n: loop(x, n, k))), by_hand(jax.grad(reference)), rtol=1e-5)
+    lanes = lambda f: jax.jit(jax.vmap(jax.vmap(f)))(x, n)
+    f = lambda x, n: loop(x, n, k)
+    np.testing.assert_allclose(lanes(f), lanes(masked), rtol=1e-5)
+    np.testing.assert_allclose(lanes(jax.grad(f)), lanes(jax.grad(masked)), rtol=1e-5)
     if k == 2:
-        found = lanes(jax.hessian(lambda x, n: loop(x, n, k)))
-        np.testing.assert_allclose(found, by_hand(jax.hessian(reference)), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(lanes(jax.hessian(f)), lanes(jax.hessian(masked)), rtol=1e-3, atol=1e-5)
 
 
 def test_a_lane_that_is_done_does_not_see_what_the_others_run_into() -> None:
@@ -194,7 +197,7 @@ def test_evaluations_are_within_a_tenth_of_those_for_a_known_length(k: int) -> N
         assert evaluations(positions, n, k) <= 1.1 * st.schedule(n, k).evaluations, n
 
 
-@pytest.mark.parametrize(("k", "n"), [(5, 5), (5, 61), (10, 253), (20, 130), (3, 400)])
+@pytest.mark.parametrize(("k", "n"), [(5, 5), (5, 61), (10, 253), (3, 200)])
 def test_steps_run_as_often_as_the_placement_says(k: int, n: int) -> None:
     count = [0]
 
