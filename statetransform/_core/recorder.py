@@ -228,24 +228,27 @@ class Recorder:
             return
         if isinstance(found, Cells):
             state = found.state_of(obj)
-            value = found.raw(obj) if state is None else state
             if state is not None:
                 self.reach(register, "reader", found, state)
-            elif value is MISSING:
-                self.edges.append(Edge(register, "attr", name, "nowhere", None, -1))
             else:
-                self.reach(register, "attr", name, value)
-            return
-        if found is not MISSING and hasattr(type(found), "__set__"):
-            if isinstance(found, types.MemberDescriptorType):
-                value = instance_attribute(obj, name)
-                if value is MISSING:
-                    self.edges.append(Edge(register, "attr", name, "unset", None, -1))
-                else:
-                    self.reach(register, "attr", name, value)
-            else:
-                self.classes.look_up(kind, name)
-            return
+                self._value(register, name, found.raw(obj), "nowhere")
+        elif isinstance(found, types.MemberDescriptorType):
+            self._value(register, name, instance_attribute(obj, name), "unset")
+        elif found is not MISSING and hasattr(type(found), "__set__"):
+            self.classes.look_up(kind, name)
+        else:
+            self._own_or_of_class(register, obj, name, found)
+
+    def _value(self, register: int, name: str, value: Any, absence: str) -> None:
+        """The edge to what a descriptor gives; `absence` where there is nothing."""
+        if value is MISSING:
+            self.edges.append(Edge(register, "attr", name, absence, None, -1))
+        else:
+            self.reach(register, "attr", name, value)
+
+    def _own_or_of_class(self, register: int, obj: Any, name: str, found: Any) -> None:
+        """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
+        kind = type(obj)
         attributes = instance_dict(obj)
         if attributes is not None and name in attributes:
             how = "dict" if self._computes_attributes(kind) else "attr"

@@ -129,73 +129,87 @@ def trace(
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
     """
-    return fresh(fun, lambda is_fresh: _trace(fun, args, kwargs, objects, around, is_lifted, is_fresh))
+    return fresh(fun, lambda is_fresh: _Tracing(fun, objects, around, is_lifted, is_fresh).record(args, kwargs))
 
 
-def _trace(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    objects: Sequence[Any],
-    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
-    is_lifted: Callable[[State], bool] | None,
-    is_fresh: bool,
-) -> Record:
-    seen: dict[str, Any] = {"outer": trace_around(), "place": trace_state(), "rewrap": lambda tree: tree}
-    unwraps_keys = around is not None and keys.is_checking()
+class _Tracing:
+    """One run of a function in a trace, with the transform around it."""
 
-    @_named_like(fun)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        @_named_like(fun)
-        def body(*args: Any, **kwargs: Any) -> Any:
-            frame.runs_here()
-            args, kwargs = reveal(seen["rewrap"]((args, kwargs)), objects)
-            try:
-                out = [fun(*args, **kwargs)]
-            except CONCRETIZATION_ERRORS as error:
-                seen["culprit"] = Culprit(error, frame.traces)
-                return seen["culprit"].tracers
-            del args, kwargs
-            results, seen["outcome"] = pack(frame, out.pop())
-            frame.forget()  # the transform around the body ends before the frame does
-            return results
+    frame: StagedFrame
+    outcome: Any
+    tree: Any  # the structure of what the body gives
 
+    def __init__(self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool) -> None:
+        self._fun, self._objects, self._around = fun, objects, around
+        self._is_lifted, self._is_fresh = is_lifted, is_fresh
+        self._outer, self._place = trace_around(), trace_state()
+        self._unwraps_keys = around is not None and keys.is_checking()
+        self._rewrap: Callable[[Any], Any] = lambda tree: tree
+        self._culprit: Culprit | None = None
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
+        """The record for these arguments."""
+        try:
+            closed = self._traced(args, kwargs)
+            reads = self.frame.reads.items()
+            names = [name for state, (_, avals) in reads for name in [describe(state)] * len(avals)]
+            is_read = lambda eqn: eqn.primitive is read_p
+            jaxpr, consts = close_over_inputs(closed, is_read, names, self.tree.num_leaves)
+            if self._culprit is not None:
+                raise self._culprit.explained(jaxpr, names)
+            record = Record(self.frame, self.outcome, jaxpr, consts, self.tree)
+            record.signature = signature_of((args, kwargs))
+            leaves, treedef = jax.tree.flatten((args, kwargs))
+            record.arguments = put_together(treedef, map(typeof, leaves))
+            return record
+        finally:
+            vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = _named_like(self._fun, self._run)
+        try:
+            with keys.check_later():
+                return with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
+        except Exception as error:
+            # The transform around the body met what the body gave it in place of a result.
+            if self._culprit is not None and error is not self._culprit.error:
+                raise self._culprit.unexplained() from None
+            raise
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = detached((args, kwargs))
-        seen["frame"] = frame = StagedFrame(is_lifted, unwraps_keys)
-        frame.is_fresh = is_fresh
+        self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
+        frame.is_fresh = self._is_fresh
         with frame:
-            frame.outer, frame.place = seen["outer"], seen["place"]
-            if unwraps_keys:
-                (args, kwargs), seen["rewrap"] = keys.unwrap((args, kwargs))
-            results = (around(body) if around is not None else body)(*args, **kwargs)
-            leaves, seen["tree"] = jax.tree.flatten(results)
+            frame.outer, frame.place = self._outer, self._place
+            if self._unwraps_keys:
+                (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
+            body = _named_like(self._fun, self._body)
+            results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
+            leaves, self.tree = jax.tree.flatten(results)
             # The inputs are also outputs for now, so that none of them is dropped as unused.
             return leaves, frame.inputs
 
-    try:
+    def _body(self, *args: Any, **kwargs: Any) -> Any:
+        frame = self.frame
+        frame.runs_here()
+        args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)
         try:
-            with keys.check_later():
-                closed = with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
-        except Exception as error:
-            # The transform around the body met what the body gave it in place of a result.
-            if "culprit" in seen and error is not seen["culprit"].error:
-                raise seen["culprit"].unexplained() from None
-            raise
-        frame = seen["frame"]
-        names = [name for state, (_, avals) in frame.reads.items() for name in [describe(state)] * len(avals)]
-        is_read = lambda eqn: eqn.primitive is read_p
-        jaxpr, consts = close_over_inputs(closed, is_read, names, seen["tree"].num_leaves)
-        if "culprit" in seen:
-            raise seen["culprit"].explained(jaxpr, names)
-        record = Record(frame, seen["outcome"], jaxpr, consts, seen["tree"])
-        record.signature = signature_of((args, kwargs))
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        record.arguments = put_together(treedef, map(typeof, leaves))
-        return record
-    finally:
-        seen.clear()  # `body` and `run` may sit in JAX's caches; what they close over must not
+            out = [self._fun(*args, **kwargs)]
+        except CONCRETIZATION_ERRORS as error:
+            self._culprit = Culprit(error, frame.traces)
+            return self._culprit.tracers
+        del args, kwargs
+        results, self.outcome = pack(frame, out.pop())
+        frame.forget()  # the transform around the body ends before the frame does
+        return results
 
 
-def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _named_like(fun: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's messages and profiles name the user's function and its arguments, not ours."""
-    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+
+    @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    return named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -92,21 +93,23 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     return _branch("switch", index, [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
 
 
-def _branch(
-    where: str,
-    index: Any,
-    named: list[tuple[str, Callable[..., Any]]],
-    operands: tuple[Any, ...],
-    select: Callable[..., Any],
-) -> Any:
+_Named = list[tuple[str, Callable[..., Any]]]
+
+
+def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
     for name, fun in named:
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
     names, functions = zip(*named, strict=True)
     renamed = lambda functions: [*zip(names, functions, strict=True)]
-    within = lambda index, operands, *functions: _branch(where, index, renamed(functions), operands, select)
+    within = lambda index, operands, *functions: _staged(where, index, renamed(functions), operands, select)
     if (compiled := whole(where, functions, len(functions), within)) is not None:
         return compiled(index, operands, *functions)
+    return _staged(where, index, named, operands, select)
+
+
+def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
+    """The branch with its functions traced."""
     operands, objects = hide(operands)
     staged = [Staged(where, fun, operands, objects, {}) for _, fun in named]
     written = list(dict.fromkeys(state for branch in staged for state in branch.written))
@@ -121,16 +124,13 @@ def _branch(
     targets = tuple(tuple(place[state] for state in branch.written) for branch in staged)
     n_written = len(written)
 
+    def call(i: int, leading: list[Any], values: list[Any], *operands: Any) -> tuple[Any, list[Any]]:
+        out, changed = bind(records[i], orders[i], leading[i], operands, values)
+        changed = dict(zip(targets[i], changed, strict=True))
+        return out, [changed.get(k, values[k]) for k in range(n_written)]
+
     def select_one(index: Any, values: list[Any], leading: list[Any], operands: tuple[Any, ...]) -> Any:
-        def pure(i: int) -> Callable[..., Any]:
-            def call(*operands: Any) -> tuple[Any, list[Any]]:
-                out, changed = bind(records[i], orders[i], leading[i], operands, values)
-                changed = dict(zip(targets[i], changed, strict=True))
-                return out, [changed.get(k, values[k]) for k in range(n_written)]
-
-            return call
-
-        return select(index, [pure(i) for i in range(len(records))], operands)
+        return select(index, [partial(call, i, leading, values) for i in range(len(records))], operands)
 
     found = [branch.found for branch in staged]
     leading = [branch.leading for branch in staged]
