@@ -10,7 +10,7 @@ fit goes the slow way: find a record or trace, keep it, call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -120,6 +120,7 @@ class Jitted(Transformed):
                 out = self._store.enter(self, self._instance, args, kwargs)
                 if out is not OTHER:
                     return out
+                return self._search(NO_SELF, args, kwargs, self._store.programs[1:])
             return self._call(NO_SELF, args, kwargs)
         except Exception as error:
             hide_frames(error)
@@ -131,16 +132,20 @@ class Jitted(Transformed):
                 out = self._store.enter(self, obj, args, kwargs)
                 if out is not OTHER:
                     return out
+                return self._search(obj, args, kwargs, self._store.programs[1:])
             return self._call(obj, args, kwargs)
         except Exception as error:
             hide_frames(error)
             raise
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that is not for the program used last, or stands within a transform."""
+        return self._search(obj, args, kwargs, self._store.programs)
+
+    def _search(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], programs: Sequence[Program]) -> Any:
+        """A call that is not for the program used last, or stands within a transform; `programs` may fit."""
         if stack.frame is None:
             instance = self._instance if obj is NO_SELF else obj
-            for program in self._store.programs:
+            for program in programs:
                 if program.enter is not None and (out := program.enter(self, instance, args, kwargs)) is not OTHER:
                     self._store.use(program)
                     return out
