@@ -1,13 +1,16 @@
 """Models of flax.nnx and brainstate, and Refs, updated by one compiled function: `python -m benchmarks foreign`.
 
 Each table has the time of one call over that of the hand-threaded one. The model is closed over, is `self` of a method,
-or is an argument; the framework's own `jit` stands beside it. The last table has what it costs to read a variable
-outside of every transform once this package has been used, over reading it before.
+or is an argument; the framework's own `jit` stands beside it. The last two tables have the time to trace and lower the
+gradient of fifty layers, and what it costs to read a variable outside of every transform once this package has been
+used, over reading it before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,14 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.table import Table
 
 from statetransform import transform
 
-from . import report
-from .timing import ratios
+from .layers import N_LAYERS, WIDTH, parameters, work
+from .layers import by_hand as layers_by_hand
+from .timing import Run, ratios, seconds_of, show
 
-Run = Callable[[], Any]
 SIZES = (10, 100, 1000)
 X = jnp.float32(1)
 
@@ -91,15 +93,27 @@ def of_refs(n: int) -> dict[str, Run]:
 def three_ways(kind: type) -> dict[str, Run]:
     """A model that is closed over, that is `self`, and that is an argument."""
     closed_over, bound, passed = kind(), kind(), kind()
+    by_closure = transform.jit(lambda x: closed_over.add(x))
+    by_argument = transform.jit(lambda model, x: model.add(x))
     return {
-        "closure": _called(transform.jit(lambda x: closed_over.add(x))),
-        "self": _called(bound.jitted),
-        "argument": _called(transform.jit(lambda model, x: model.add(x)), passed),
+        "closure": _settled(by_closure, _called(by_closure)),
+        "self": _settled(kind.jitted, _called(bound.jitted)),  # type: ignore[attr-defined]
+        "argument": _settled(by_argument, _called(by_argument, passed)),
     }
 
 
 def _called(fun: Callable[..., Any], *args: Any) -> Run:
     return lambda: fun(*args, X)
+
+
+def _settled(jitted: Any, run: Run) -> Run:
+    """Has the way in written down by the third call, which otherwise takes a tenth as many calls as it has edges."""
+    run()
+    for program in jitted._store.programs:
+        program.uses = max(2, len(program.structure.edges) // 10) - 1
+    run()
+    assert all(program.enter is not None for program in jitted._store.programs)
+    return run
 
 
 def foreign() -> None:
@@ -109,6 +123,7 @@ def foreign() -> None:
         if importlib.util.find_spec(package):
             _table(f"Cells of {title}: time of a compiled call that writes them all", make)
     if importlib.util.find_spec("flax"):
+        _layers()
         _idle()
 
 
@@ -116,17 +131,52 @@ def _table(title: str, make: Callable[[int], dict[str, Run]]) -> None:
     rows = {}
     for n in SIZES:
         runs = {"by hand": by_hand(n), **make(n)}
-        for name, run in runs.items():
-            for _ in range(3 if name.endswith(".jit") else 40 + n // 2):  # until the way in of a call is written down
+        for run in runs.values():
+            for _ in range(3):
                 run()
         rows[f"{n} cells"] = ratios(runs, "by hand", rounds=101 if n < SIZES[-1] else 15)
-    names = list(rows[f"{SIZES[0]} cells"])
-    table = Table(title=title)
-    for name in ("", *names):
-        table.add_column(name, justify="right" if name else "left")
-    for label, row in rows.items():
-        table.add_row(label, *[f"{row[name]:.2f}" for name in names])
-    report.show(table)
+    _show(title, rows)
+
+
+def _show(title: str, rows: dict[str, dict[str, float]]) -> None:
+    show(title, {label: {name: f"{found:.2f}" for name, found in row.items()} for label, row in rows.items()})
+
+
+def _layers() -> None:
+    """Trace and lowering of the gradient of equal layers, made anew for each time that is taken."""
+    from flax import nnx
+
+    class Layer(nnx.Module):
+        def __init__(self) -> None:
+            self.w, self.b = map(nnx.Param, parameters())
+
+        def __call__(self, x: Any) -> Any:
+            return work(self.w[...], self.b[...], x)
+
+    def ours(around: Callable[..., Any]) -> Run:
+        layers = [Layer() for _ in range(N_LAYERS)]
+
+        def loss(x: Any) -> Any:
+            for layer in layers:
+                x = around(layer)(x)
+            return x.sum()
+
+        states = [layer.w for layer in layers] + [layer.b for layer in layers]
+        return lambda: transform.jit(transform.grad(loss, states=states)).lower(jnp.ones(WIDTH))
+
+    plain = lambda fun: fun
+    rows = {}
+    for label, around, by_jax in (
+        ("", plain, plain),
+        (", each checkpointed", transform.checkpoint, jax.checkpoint),
+    ):
+        pairs = []
+        for _ in range(8):
+            jax.clear_caches()
+            by_hand, by_us = seconds_of(layers_by_hand(by_jax, [0])), seconds_of(ours(around))
+            pairs.append(by_us / by_hand)
+        rows[f"{N_LAYERS} layers{label}"] = {"by hand": 1.0, "statetransform": statistics.median(pairs)}
+    _show("Modules of flax.nnx: trace and lowering of jit(grad(...))", rows)
 
 
 _READING = """
@@ -137,24 +187,27 @@ v = nnx.Variable(jnp.zeros(3))
 if sys.argv[1] == "with":
     import statetransform as st
     st.transform.jit(lambda: v[...] + 1)()
-def seconds():
+for _ in sys.stdin:
     start = time.perf_counter()
-    for _ in range(2000):
+    for _ in range(500):
         v.get_value()
-    return time.perf_counter() - start
-print(min(seconds() for _ in range(40)))
+    print(time.perf_counter() - start, flush=True)
 """
 
 
 def _idle() -> None:
-    """Reading a variable outside of every transform, in processes that take turns."""
-    best: dict[str, float] = {}
-    for _ in range(5):
-        for how in ("without", "with"):
-            done = subprocess.run([sys.executable, "-c", _READING, how], capture_output=True, text=True, check=True)
-            best[how] = min(float(done.stdout), best.get(how, float("inf")))
-    table = Table(title="get_value() of a variable of flax.nnx outside of every transform")
-    for name in ("", "without", "with this package"):
-        table.add_column(name, justify="right" if name else "left")
-    table.add_row("time", "1.00", f"{best['with'] / best['without']:.2f}")
-    report.show(table)
+    """Reading a variable outside of every transform, in two processes that take turns."""
+    times: dict[str, list[float]] = {"without": [], "with": []}
+    with contextlib.ExitStack() as open_processes:
+        readers = {}
+        for how in times:
+            command = [sys.executable, "-c", _READING, how]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            readers[how] = open_processes.enter_context(process)
+        for _ in range(200):
+            for how, reader in readers.items():
+                print(file=reader.stdin, flush=True)
+                times[how].append(float(reader.stdout.readline()))
+    best = {how: min(found) for how, found in times.items()}
+    row = {"without": 1.0, "with this package": best["with"] / best["without"]}
+    _show("get_value() of a variable of flax.nnx outside of every transform", {"time": row})

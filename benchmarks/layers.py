@@ -47,7 +47,7 @@ def work(w: Any, b: Any, x: Any) -> Any:
     return x + y * jax.nn.sigmoid(y) - 0.1 * jnp.sin(x)
 
 
-def _parameters() -> tuple[Any, Any]:
+def parameters() -> tuple[Any, Any]:
     return jnp.eye(WIDTH) / 2, jnp.zeros(WIDTH)
 
 
@@ -59,13 +59,13 @@ def by_hand(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
         runs[0] += 1
         return work(w, b, x)
 
-    def loss(parameters: Any, x: Any) -> Any:
-        for w, b in parameters:
+    def loss(held: Any, x: Any) -> Any:
+        for w, b in held:
             x = layer(w, b, x)
         return x.sum()
 
-    parameters = [_parameters() for _ in range(N_LAYERS)]
-    return lambda: jax.jit(jax.grad(loss)).lower(parameters, jnp.ones(WIDTH))
+    held = [parameters() for _ in range(N_LAYERS)]
+    return lambda: jax.jit(jax.grad(loss)).lower(held, jnp.ones(WIDTH))
 
 
 def ours(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
@@ -74,7 +74,7 @@ def ours(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
 
     class Layer:
         def __init__(self, i: int) -> None:
-            w, b = _parameters()
+            w, b = parameters()
             self.w, self.b, self.name = Param(w), Param(b), f"layer {i}"
 
         @around
@@ -104,7 +104,7 @@ def with_nnx(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
 
     class Layer(nnx.Module):
         def __init__(self) -> None:
-            w, b = _parameters()
+            w, b = parameters()
             self.w, self.b = nnx.Param(w), nnx.Param(b)
 
     class Model(nnx.Module):
