@@ -27,7 +27,7 @@ from typing import Any
 import brainstate
 import jax
 
-from .._core.cells import Cells, Foreign, instance_dict
+from .._core.cells import Cells, Direct, Foreign, instance_dict
 from .._core.errors import StateTransformError
 from .._core.foreign import holds, own_cells, register
 from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
@@ -50,6 +50,9 @@ class BrainStates(Cells):
 
     def name_of(self, cell: Any) -> str | None:
         return instance_dict(cell).get("_name")
+
+    def direct(self) -> Direct:
+        return Direct("_value", "_been_writen", lambda: self._context.state_stack)
 
     def note(self, frame: Frame) -> None:
         """Notes at a frame how many of brainstate's transforms are around it, and what they have swapped in."""

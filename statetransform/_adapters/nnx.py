@@ -53,6 +53,9 @@ class Variables(Cells):
         super().__init__(name, below)
         self._slot = below.__get__
 
+    def slot(self) -> Any:
+        return self._slot
+
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None:
             return super().__get__(cell, owner)

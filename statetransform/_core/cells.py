@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -162,6 +162,20 @@ class Native:
         return None if frame is None else self.frame
 
 
+class Direct(NamedTuple):
+    """How the program of a compiled function comes by the values of cells without handles.
+
+    Attributes:
+      name: the entry of an instance's `__dict__`.
+      mark: one that is true once the cell has been written.
+      is_busy: whether the framework has to hear of reads and writes at the moment.
+    """
+
+    name: str
+    mark: str | None = None
+    is_busy: Callable[[], Any] | None = None
+
+
 class Cells:
     """The descriptor for one attribute; also the step from a cell to its handle, in recorded structures.
 
@@ -283,6 +297,15 @@ class Cells:
                 raise StateTraceError.leaked_tracer(state)
         elif not has_tracer(state._value):  # else it was made in this trace
             raise StateTraceError.raw_write(state)
+
+    def direct(self) -> Direct | None:
+        """How to do without handles at the top level; None where only they will do."""
+        is_own = type(self) is Cells and self.is_each and self.below is MISSING
+        return Direct(self.name) if is_own else None
+
+    def slot(self) -> Callable[[Any], Any] | None:
+        """What gives the handle of a cell that has adopted it, and anything else for another."""
+        return None
 
     def can_lift(self, value: Any) -> bool:
         """Whether a value is one that JAX can hold."""

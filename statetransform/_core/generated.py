@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .cells import Adopted, Cells
 from .edges import Edge, absent, holds, step
 from .library import is_ours
 from .plain import identity, same_plain
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .structure import Structure
 
 _FILE = f"{__file__}, written for a structure"  # in this folder, like all code that tracebacks hide
+_KEYS = 8  # of a dict: up to here each has a name of its own
 _TOGETHER = 4  # states: from here on their tokens are compared with those of the last call
 
 
@@ -29,9 +31,12 @@ class Writer:
       structure: the structure.
       roots: expressions for the roots.
       failure: the statement that leaves when the structure is another.
+      is_outermost: whether the function is for calls that no transform is around; then it goes past handles.
     """
 
-    def __init__(self, structure: Structure, roots: Sequence[str], failure: str = "return None") -> None:
+    def __init__(
+        self, structure: Structure, roots: Sequence[str], failure: str = "return None", is_outermost: bool = False
+    ) -> None:
         self.names: dict[str, Any] = {
             "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
             "FunctionType": types.FunctionType, "__name__": __name__,
@@ -41,17 +46,26 @@ class Writer:
         self._asked: set[str] = set()  # for what the weak references lead to
         self._class_of: dict[str, str] = {}
         self._failure = failure
+        self._is_outermost = is_outermost
         self._unpacked = _unpacked(structure)
+        self._keyed = _keyed(structure) if is_outermost else {}
+        self._direct = _direct(structure) if is_outermost and not structure.may_refuse() else {}
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
         self._used = used.union(structure.states, *structure.distinct)
         states = {edge.register: edge for edge in structure.edges if edge.what == "state"}
+        groups = [group for group in structure.distinct if group[0] not in states]
+        states = {register: edge for register, edge in states.items() if register not in self._direct}
         at_once = len(states) >= _TOGETHER
+        self._cells()
         for edge in structure.edges:
             self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge, roots)
-        for group in structure.distinct:
-            if not at_once or group[0] not in states:
-                self._distinct(group, group[0] in states)
+        if not at_once and len(states) > 1:
+            self._distinct(tuple(states), are_states=True)
+        for group in groups:
+            self._distinct(group, are_states=False)
+        if len(self._direct) > 1:
+            self._distinct(tuple(edge.parent for edge in self._direct.values()), are_states=False)
         if at_once:
             self._states(states)
 
@@ -77,6 +91,27 @@ class Writer:
         exec(compile(f"def walk({parameters}):\n {body}\n", _FILE, "exec"), self.names)
         return self.names.pop("walk")
 
+    def handle(self, register: int) -> str:
+        """The expression for a state, looked for now if nothing else needed it."""
+        edge = self._direct.get(register)
+        return f"r{register}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})"
+
+    def value(self, register: int) -> str:
+        """The expression for a state's value."""
+        edge = self._direct.get(register)
+        return f"r{register}._value" if edge is None else f"d{register}[{edge.key.direct().name!r}]"
+
+    def marks(self, registers: Sequence[int]) -> list[str]:
+        """The lines that say of cells that they have been written."""
+        found = [(i, self._direct[i].key.direct().mark) for i in registers if i in self._direct]
+        return [f"d{i}[{mark!r}] = True" for i, mark in found if mark is not None]
+
+    def _cells(self) -> None:
+        """Leaves if a framework has to hear of reads and writes."""
+        for cells in dict.fromkeys(edge.key for edge in self._direct.values()):
+            if (is_busy := cells.direct().is_busy) is not None:
+                self.leave_if(f"{self.constant(is_busy)}()")
+
     def _edge(self, edge: Edge, roots: Sequence[str]) -> None:
         parent, how, key, what, argument, register = edge
         above = f"r{parent}"
@@ -89,8 +124,14 @@ class Writer:
         if what == "unset":
             self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
             return
-        is_known = parent in self._unpacked and how == "item"
-        value = self._unpacked[parent][key] if is_known else self._expression(above, how, key, roots)
+        if register in self._direct:
+            self.lines.append(f"d{register} = {above}.__dict__")
+            return
+        if how == "reader" and register >= 0 and self._is_outermost and self._adopted(edge):
+            return
+        known = (self._unpacked.get(parent) or self._keyed.get(parent)) if how == "item" else None
+        is_known = known is not None
+        value = known[key] if known is not None else self._expression(above, how, key, roots)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif what == "plain":
@@ -105,6 +146,19 @@ class Writer:
             self._condition(value, what, argument)
             if register in self._unpacked:
                 self.lines.append(f"{''.join(f'{name}, ' for name in self._unpacked[register])}= {value}")
+
+    def _adopted(self, edge: Edge) -> bool:
+        """Takes a handle out of the slot in which it is; False where there is none."""
+        parent, _, cells, what, _, register = edge
+        slot = cells.slot() if isinstance(cells, Cells) else None
+        if slot is None or what not in ("state", ""):
+            return False
+        adopted = self.constant(Adopted)
+        self.lines.append(f"r{register} = {self.constant(slot)}(r{parent})")
+        self.lines.append(f"if type(r{register}) is not {adopted}: r{register} = {self.constant(cells)}(r{parent})")
+        if what:
+            self._condition(f"r{register}", what, edge.argument)
+        return True
 
     def _states(self, states: dict[int, Edge]) -> None:
         """Classes, and that no two are one. A token belongs to one state: for those of the last call all is known."""
@@ -163,6 +217,8 @@ class Writer:
             self.leave_if(f"type({value}) is not {self.constant(argument[0])}{length}")
         elif what == "":
             pass
+        elif what == "mapping" and int(value[1:]) in self._keyed:
+            self._mapping(value, argument)
         elif what == "code":
             # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
             code = self.constant(argument())
@@ -174,6 +230,16 @@ class Writer:
             self.leave_if(f"type({value}) is not {self._class(argument)}")
         else:
             self.unless(f"holds({value}, {what!r}, {self.constant(argument)})")
+
+    def _mapping(self, value: str, argument: Any) -> None:
+        """Keys that are the very same objects are of the same type; strings mostly are."""
+        keys = [self.constant(key) for key in argument[1]]
+        self.leave_if(f"type({value}) is not dict")
+        self.lines.append(f"{''.join(f'key{i}, ' for i in range(len(keys)))}= {value}")
+        is_other = " or ".join(f"key{i} is not {key}" for i, key in enumerate(keys))
+        self.leave_if(f"({is_other}) and not holds({value}, 'mapping', {self.constant(argument)})")
+        names = self._keyed[int(value[1:])].values()
+        self.lines.append(f"{''.join(f'{name}, ' for name in names)}= {value}.values()")
 
     def _class(self, reference: Callable[[], Any]) -> str:
         """A name for what is held weakly, asked for once in a walk; this package's own classes never go."""
@@ -206,6 +272,38 @@ def _unpacked(structure: Structure) -> dict[int, list[str]]:
         edge.register: [found[i] for i in range(edge.argument[1])]
         for edge in structure.edges
         if edge.what == "sequence" and len(found := items.get(edge.register, {})) == edge.argument[1] > 0
+    }
+
+
+def _keyed(structure: Structure) -> dict[int, dict[str, str]]:
+    """For each small dict with strings for keys all of whose values are looked at, the names that these get."""
+    items: dict[int, dict[Any, str]] = {}
+    for edge in structure.edges:
+        if edge.how == "item":
+            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{len(items.get(edge.parent, ()))}"
+            items.setdefault(edge.parent, {})[edge.key] = name
+    return {
+        edge.register: {key: items[edge.register][key] for key in edge.argument[1]}
+        for edge in structure.edges
+        if edge.what == "mapping"
+        and edge.argument[0] is dict
+        and 0 < len(edge.argument[1]) <= _KEYS
+        and all(type(key) is str for key in edge.argument[1])
+        and [*items.get(edge.register, ())] == edge.argument[1]
+    }
+
+
+def _direct(structure: Structure) -> dict[int, Edge]:
+    """The edges to states for whose values nobody needs the state itself, by register."""
+    needed = {edge.parent for edge in structure.edges}
+    needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
+    return {
+        edge.register: edge
+        for edge in structure.edges
+        if edge.what == "state"
+        and edge.register not in needed
+        and isinstance(edge.key, Cells)
+        and edge.key.direct() is not None
     }
 
 

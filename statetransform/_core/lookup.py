@@ -44,6 +44,11 @@ def class_lookup(kind: type, name: str) -> Any:
     return MISSING
 
 
+def owner_of(kind: type, name: str) -> type:
+    """The class that has what an attribute of instances is looked up as."""
+    return next(base for base in kind.__mro__ if name in base.__dict__)
+
+
 @functools.lru_cache(maxsize=1024)
 def slot_names(kind: type) -> tuple[str, ...]:
     """The slots of a class and its bases."""

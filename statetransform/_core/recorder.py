@@ -31,6 +31,7 @@ from .lookup import (
     instance_dict,
     names_of_attributes,
     own_getattribute,
+    owner_of,
     slot_names,
 )
 from .plain import MISSING, identity, is_atom, is_plain
@@ -258,6 +259,8 @@ class Recorder:
                 what = "unset" if self._computes_attributes(kind) else "nowhere"
                 self.edges.append(Edge(register, "attr", name, what, None, -1))
         elif isinstance(found, types.FunctionType):
+            if register in self.unseen and not is_users_class(owner_of(kind, name)):
+                return  # how a framework's own class reads and writes is taken as given
             if not (name.startswith("__") and name.endswith("__")):
                 self.reach(register, "method", name, found, outside=True)
         elif hasattr(type(found), "__get__"):

@@ -135,6 +135,7 @@ def visit_cell(recorder: Recorder, register: int, value: Any, cells: Cells) -> t
     recorder.unseen[register] = cells.unseen
     if state is not None:
         recorder.reach(register, "reader", cells, state)
+        recorder.is_new(register, cells.name)
         state._name = state._name or _path(recorder, register)
     if is_open_class(type(value)):
         return _object(recorder, register, value)

@@ -77,29 +77,31 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     arguments = _Arguments(program.keeps_places)
     if not arguments.unpack(has_self, args, kwargs):
         return None
-    writer = Writer(structure, arguments.roots, failure="return OTHER")
+    writer = Writer(structure, arguments.roots, failure="return OTHER", is_outermost=True)
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
     in_place = structure.registers_in_place()  # which the program copies itself
-    register = [f"r{i}.bare" if i in in_place else f"r{i}" for i in structure.states]
+    handle = [f"r{i}.bare" if i in in_place else writer.handle(i) for i in structure.states]
+    value_of = [f"r{i}.bare._value" if i in in_place else writer.value(i) for i in structure.states]
     for i, value in program.statics:
         name = writer.constant(value)
-        writer.lines.append(f"x = {register[i]}._value")
+        writer.lines.append(f"x = {value_of[i]}")
         writer.leave_if(f"x is not {name} and not same_plain(x, {name})")
     leading = {"donated": program.donated, "passed": program.passed} if program.donates else {"passed": program.passed}
     for name, places in leading.items():
-        writer.lines.append(f"{name} = [{', '.join(f'{register[i]}._value' for i in places)}]")
+        writer.lines.append(f"{name} = [{', '.join(value_of[i] for i in places)}]")
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
-    targets = [register[i] for i in program.targets or ()]
+    targets = [(handle[i], value_of[i]) for i in program.targets or ()]
     store = _stores_in_turn(targets) if structure.may_refuse() else _stores(targets)
+    store += writer.marks([structure.states[i] for i in program.targets or ()])
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
     # Whatever fails on the way, in the user's code too, says that the structure is another.
     return writer.compile("jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
 
 
-def _stores(targets: list[str]) -> list[str]:
-    """The lines that store the new values, which nothing can interrupt."""
+def _stores(targets: list[tuple[str, str]]) -> list[str]:
+    """The lines that store the new values, which nothing can interrupt; of each state itself, and its value."""
     other = "return jitted._finish(program, obj, args, kwargs, (out, new))"
     lines = [f"if type(new) is not list or len(new) != {len(targets)}: {other}"]
     if not targets:
@@ -107,21 +109,21 @@ def _stores(targets: list[str]) -> list[str]:
         look = "jitted._look_at(program, obj, args, kwargs)"
         return [*lines, f"if type(out) is not Array and not is_top_level(): {look}"]
     if len(targets) > _LOOKED_AT:
-        pairs = f"zip([{', '.join(targets)}], new)"
+        pairs = f"zip([{', '.join(handle for handle, _ in targets)}], new)"
         lines.append(f"if not is_top_level(): refuse_tracers({pairs})")
-        return [*lines, f"{', '.join(f'{target}._value' for target in targets)} = new"]
+        return [*lines, f"{', '.join(place for _, place in targets)} = new"]
     values = [f"n{i}" for i in range(len(targets))]
-    pairs = "".join(f"({target}, {value}), " for target, value in zip(targets, values, strict=True))
+    pairs = "".join(f"({handle}, {value}), " for (handle, _), value in zip(targets, values, strict=True))
     lines.append(f"{', '.join(values)}, = new")
     is_other = " or ".join(f"type({value}) is not Array" for value in values)
     lines.append(f"if ({is_other}) and not is_top_level(): refuse_tracers(({pairs}))")
-    return lines + [f"{target}._value = {value}" for target, value in zip(targets, values, strict=True)]
+    return lines + [f"{place} = {value}" for (_, place), value in zip(targets, values, strict=True)]
 
 
-def _stores_in_turn(targets: list[str]) -> list[str]:
+def _stores_in_turn(targets: list[tuple[str, str]]) -> list[str]:
     """The same where a cell of another framework may refuse its value."""
     lines = _stores(targets)[:1]
-    pairs = f"[*zip([{', '.join(targets)}], new)]"
+    pairs = f"[*zip([{', '.join(handle for handle, _ in targets)}], new)]"
     lines += [f"pairs = {pairs}", "if not is_top_level(): refuse_tracers(pairs)", "commit(pairs)"]
     return lines if targets else lines[:1]
 
