@@ -96,6 +96,10 @@ class BrainStates(Cells):
         else:
             instance_dict(cell).update(_value=value, _been_writen=True)
 
+    def give(self, frame: Frame, state: Foreign) -> Any:
+        cell = state._cell()  # type: ignore[attr-defined]
+        return cell.value if cell is not None and self._has_inner(frame) else frame.read(state)
+
     def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
         cell = state._cell()  # type: ignore[attr-defined]
         if cell is not None and self._has_inner(frame):

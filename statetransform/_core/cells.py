@@ -265,6 +265,10 @@ class Cells:
         """The value as the function around a frame sees it."""
         return read_around(frame, state)
 
+    def give(self, frame: Frame, state: Foreign) -> Any:
+        """The value for a transform that is called within a frame, the innermost one."""
+        return frame.read(state)
+
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
         """Writes into a frame, the innermost one."""
         frame.write(state, value)

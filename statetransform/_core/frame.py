@@ -307,7 +307,9 @@ def read(state: State) -> Any:
     """A state's value as the running function sees it."""
     frame = stack.frame
     if frame is not None:
-        if not frame.is_fresh and not state._is_foreign and frame.is_below_raw():
+        if state._is_foreign:
+            return state._cells.give(frame, state)  # type: ignore[attr-defined]
+        if not frame.is_fresh and frame.is_below_raw():
             raise ReadInRawTransform(frame)
         return frame.read(state)
     value = state._value
