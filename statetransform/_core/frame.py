@@ -29,7 +29,16 @@ import jax
 
 from .activation import activate, pending
 from .errors import StaleReadWarning, StateTraceError
-from .jaxcompat import ContextDict, has_tracer, is_top_level, stages, staging_trace, take_current_trace, trace_state
+from .jaxcompat import (
+    ContextDict,
+    has_tracer,
+    is_in_callback,
+    is_top_level,
+    stages,
+    staging_trace,
+    take_current_trace,
+    trace_state,
+)
 
 if TYPE_CHECKING:
     from .state import State
@@ -129,7 +138,7 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
         try:
             return run(False)
         except ReadInRawTransform as read:
-            if read.around is not stack.frame:
+            if read.around is not innermost():
                 raise  # the raw transform stands around this run
             if code is not None:
                 _readers.add(code)
@@ -142,6 +151,8 @@ class Frame:
 
     def __init__(self) -> None:
         self.parent: Frame | None = None
+        self._below: Frame | None = None  # the parent, but in a host callback
+        self.runner = 0  # the Python frame that runs the function, which lives as long as this is entered
         self.values: dict[State, Any] = {}
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
@@ -159,7 +170,8 @@ class Frame:
     def __enter__(self) -> Frame:
         if pending:
             activate()
-        self.parent = stack.frame
+        self._below, self.parent = stack.frame, innermost()
+        self.runner = id(sys._getframe(1))
         stack.frame = self
         active.append(None)
         for note in on_entering:
@@ -173,9 +185,9 @@ class Frame:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        stack.frame = self.parent
+        stack.frame = self._below
         active.pop()
-        self._here = self._stage = self.outer = self.place = None
+        self._below = self._here = self._stage = self.outer = self.place = None
         if self._renewed is not None:
             self._renewed.close()
 
@@ -280,9 +292,19 @@ def kept_by_nobody() -> Iterator[None]:
         yield
 
 
+def innermost() -> Frame | None:
+    """The frame that the running code belongs to; None outside of all transforms, where a host callback runs, too.
+
+    JAX calls callbacks in this very thread where nothing is compiled, and sometimes where it is.
+    """
+    frame = stack.frame
+    return frame if frame is None or frame.is_here() or not is_in_callback(frame.runner) else None
+
+
 def is_called_in_raw() -> bool:
     """Whether a transform is called in a raw JAX transform that stages, itself in a transform of this package."""
-    return stack.frame is not None and stack.frame.is_below_raw()
+    frame = innermost()
+    return frame is not None and frame.is_below_raw()
 
 
 @contextlib.contextmanager
@@ -297,7 +319,7 @@ def no_frame() -> Iterator[None]:
 
 def trace_around() -> Any:
     """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
-    if stack.frame is not None or is_top_level():
+    if innermost() is not None or is_top_level():
         return None
     with take_current_trace() as trace:
         return trace
@@ -305,7 +327,7 @@ def trace_around() -> Any:
 
 def read(state: State) -> Any:
     """A state's value as the running function sees it."""
-    frame = stack.frame
+    frame = innermost()
     if frame is not None:
         if state._is_foreign:
             return state._cells.give(frame, state)  # type: ignore[attr-defined]
@@ -320,14 +342,14 @@ def read(state: State) -> Any:
 
 def look_at(state: State) -> Any:
     """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
-    if stack.frame is None and not is_top_level() and not state._is_foreign and staging_trace() is not None:
+    if innermost() is None and not is_top_level() and not state._is_foreign and staging_trace() is not None:
         _warn_of_stale(state)
     return read(state)
 
 
 def look_at_all(states: Iterable[State]) -> list[Any]:
     """The values of several states, as `look_at` gives them."""
-    look = read if stack.frame is not None or is_top_level() else look_at
+    look = read if innermost() is not None or is_top_level() else look_at
     return [look(state) for state in states]
 
 
@@ -366,7 +388,8 @@ def _warn_of_stale(state: State) -> None:
 
 def peek(state: State) -> Any:
     """Like `read`, but lifts nothing."""
-    return state._value if stack.frame is None else stack.frame.peek(state)
+    frame = innermost()
+    return state._value if frame is None else frame.peek(state)
 
 
 def read_outside(frame: Frame, state: State) -> Any:
@@ -422,7 +445,7 @@ def leave(
 
     Called after the JAX call has returned, so that nothing ever has to be restored.
     """
-    frame = stack.frame
+    frame = innermost()
     written, born = list(written), list(born)
     if frame is None:
         if not is_top_level():

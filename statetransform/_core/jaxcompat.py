@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os.path
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +40,31 @@ TOP_LEVEL = trace_state()
 def is_top_level() -> bool:
     """Whether no JAX transform is active in this thread."""
     return trace_state() == TOP_LEVEL
+
+
+#: What calls a callback, where it is compiled and where it is not.
+_CALLERS = frozenset({
+    "debug_callback_impl", "pure_callback_impl", "io_callback_impl", "_callback", "_wrapped_callback",
+})  # fmt: skip
+_CALLERS_FILES = tuple(
+    os.path.join(os.path.dirname(jax.__file__), "_src", name) for name in ("callback.py", "debugging.py")
+)
+
+
+def is_in_callback(within: int = 0) -> bool:
+    """Whether the running code is a host callback's that JAX calls in this thread.
+
+    It runs among the traces that go on then; nothing but the Python stack tells.
+
+    Args:
+      within: the identity of the Python frame up to which to look.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and id(frame) != within:
+        if frame.f_code.co_name in _CALLERS and frame.f_code.co_filename in _CALLERS_FILES:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_jit_disabled() -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from .errors import StateTraceError, describe
-from .frame import UNSET, look_at, peek, read, stack, user_site
+from .frame import UNSET, innermost, look_at, peek, read, user_site
 from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level, typeof
 from .not_arrays import NotAnArray
@@ -121,7 +121,7 @@ class State(NotAnArray, Generic[T]):
         self._created = user_site()
         self._value = UNSET
         self._check(value)
-        frame = stack.frame
+        frame = innermost()
         if frame is not None:
             frame.create(self, value)
         elif not static and has_tracer(value):
@@ -137,7 +137,7 @@ class State(NotAnArray, Generic[T]):
     @value.setter
     def value(self, value: T) -> None:
         self._check(value)
-        frame = stack.frame
+        frame = innermost()
         if frame is not None:
             frame.write(self, value)
         elif not is_top_level():

@@ -17,6 +17,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import io_callback
 from jax.extend import linear_util, source_info_util
 from jax.extend.core import primitives
 
@@ -273,6 +274,34 @@ def test_a_type_is_printed_as_in_jaxprs() -> None:
     assert (jaxcompat.type_text(aval), jaxcompat.type_text(aval, short=True)) == ("float32[4]", "f32[4]")
     weak = equations(jnp.sin, 1.0)[0].outvars[0].aval
     assert jaxcompat.type_text(weak) == "float32[]"
+
+
+@pytest.mark.parametrize("kind", ["debug_callback", "pure_callback", "io_callback"])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["called", "jit", "vmap"])
+def test_only_the_python_stack_tells_of_a_host_callback(around, kind) -> None:
+    """Otherwise `is_in_callback` asks JAX."""
+    seen = []
+
+    def host(x):
+        seen.append(jaxcompat.is_in_callback())
+        return x
+
+    def f(x):
+        assert not jaxcompat.is_in_callback()
+        if kind == "debug_callback":
+            jax.debug.callback(host, x)
+            return x
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return (
+            io_callback(host, shape, x)
+            if kind == "io_callback"
+            else jax.pure_callback(host, shape, x, vmap_method="sequential")
+        )
+
+    around(f)(X)
+    jax.effects_barrier()
+    assert seen
+    assert all(seen)
 
 
 # And nowhere else.
