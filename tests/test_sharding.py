@@ -106,6 +106,45 @@ def test_shard_map_reads_and_writes(u: State, mesh: Any, split: Any) -> None:
     assert out.sharding.is_equivalent_to(split, 1)
 
 
+@pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
+@pytest.mark.parametrize("around", [lambda f: f, transform.jit, lambda f: transform.jit(transform.checkpoint(f))])
+def test_a_state_that_all_devices_share_is_read_and_written_by_shard_map_again_and_again(
+    around: Any, axis_type: str
+) -> None:
+    mesh = jax.make_mesh((N,), ("i",), axis_types=(getattr(jax.sharding.AxisType, axis_type),))
+    x = jax.device_put(jnp.arange(16.0), jax.sharding.NamedSharding(mesh, P("i")))
+    total, scale, runs = State(jnp.float32(0), name="total"), State({"by": 2.0}, name="scale"), []
+
+    @transform.jit
+    def inner(x: Any) -> Any:
+        runs.append(1)
+        total.value = total.value + jax.lax.psum(x.sum(), "i")
+        return x * scale.value["by"]
+
+    step = around(transform.shard_map(lambda x: inner(x), mesh=mesh, in_specs=P("i"), out_specs=P("i")))
+    for n in range(1, 4):
+        out = step(x)
+        np.testing.assert_array_equal(out, 2.0 * np.arange(16.0))
+        assert total.value == n * 120.0
+        assert out.sharding.is_equivalent_to(x.sharding, 1)
+    assert len(runs) == 1  # also where the sharding of the state has become another, as in JAX
+    with jax.set_mesh(mesh):  # JAX, too, asks for it in an eager gradient
+        by_state = transform.grad(lambda x: (step(x) ** 2).sum(), states=scale)(x)
+    assert by_state["by"] == 4.0 * (np.arange(16.0) ** 2).sum()
+
+
+@pytest.mark.parametrize("options", [{"in_specs": P("i")}, {}], ids=["specs", "none"])
+def test_a_state_in_parts_that_shard_map_is_not_told_of_is_named(options: Any) -> None:
+    mesh = jax.make_mesh((N,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    parts = jax.sharding.NamedSharding(mesh, P("i"))
+    u, x = State(jax.device_put(jnp.arange(16.0), parts), name="u"), jax.device_put(jnp.ones(16), parts)
+    f = transform.shard_map(lambda x: x * u.value, mesh=mesh, out_specs=P("i"), **options)
+    with pytest.raises(ValueError, match=r"value of State 'u' .* lies in parts, P\('i',?\), .*`state_specs={state: P"):
+        f(x)
+    told = transform.shard_map(lambda x: x * u.value, mesh=mesh, out_specs=P("i"), state_specs={u: P("i")}, **options)
+    np.testing.assert_array_equal(told(x), np.arange(16.0))
+
+
 def test_a_loop_with_few_carries_keeps_the_sharding_of_its_gradient(u: State, split: Any) -> None:
     start, found = u.value, []
 

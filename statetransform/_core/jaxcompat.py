@@ -170,6 +170,11 @@ def varying_axes(value: Any) -> frozenset[Any]:
     return getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", frozenset())
 
 
+def on_devices(aval: Any) -> Any:
+    """The type that a value has within `shard_map` if all devices see it whole."""
+    return aval.update(sharding=jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), aval.sharding.spec))
+
+
 #: Traces under which a function with a derivative rule runs at once. Under any other it is staged, and its rule is
 #: called when the program is differentiated. None of these classes is exported.
 _DIRECT = frozenset({"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"})

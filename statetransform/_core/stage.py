@@ -47,6 +47,11 @@ def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
     return list(avals)
 
 
+def is_read(eqn: Any) -> bool:
+    """Whether an equation stands for the first read of a state."""
+    return eqn.primitive is read_p
+
+
 class StagedFrame(Frame):
     """A frame whose states become inputs of the jaxpr that is being traced."""
 
@@ -77,7 +82,7 @@ class StagedFrame(Frame):
         if self._is_lifted is not None and not self._is_lifted(state):
             self.constants[state] = leaves
             return value
-        avals = tuple(typeof(leaf) for leaf in leaves)
+        avals = tuple(self.type_of_input(leaf) for leaf in leaves)
         with set_current_trace(self._trace):
             inputs = read_p.bind(position=len(self.reads), avals=avals) if leaves else []
         self.reads[state] = (treedef, avals)
@@ -89,6 +94,10 @@ class StagedFrame(Frame):
             with set_current_trace(self._body_trace):
                 value = rewrap(value)
         return value
+
+    def type_of_input(self, leaf: Any) -> Any:
+        """The type of the input that stands for a leaf of a state's value."""
+        return typeof(leaf)
 
     @property
     def traces(self) -> tuple[Any, Any]:
@@ -153,7 +162,6 @@ class _Tracing:
             closed = self._traced(args, kwargs)
             reads = self.frame.reads.items()
             names = [name for state, (_, avals) in reads for name in [describe(state)] * len(avals)]
-            is_read = lambda eqn: eqn.primitive is read_p
             jaxpr, consts = close_over_inputs(closed, is_read, names, self.tree.num_leaves)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)

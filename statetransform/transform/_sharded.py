@@ -11,9 +11,10 @@ import jax
 from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
 from .._core.find import global_objects, walk
-from .._core.frame import Frame, look_at_all
-from .._core.jaxcompat import varying_axes
+from .._core.frame import look_at_all
+from .._core.jaxcompat import close_over_inputs, eval_jaxpr, on_devices, typeof, varying_axes
 from .._core.lift import Lift, Staged
+from .._core.stage import StagedFrame, is_read
 from .._core.state import State
 from . import _by_state
 
@@ -39,7 +40,11 @@ def _unchanged(body: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-class ShardFrame(Frame):
+class InParts(Exception):
+    """A value that lies in parts on explicit axes, with its partition spec."""
+
+
+class ShardFrame(StagedFrame):
     """A frame whose function runs on each device.
 
     Args:
@@ -56,7 +61,20 @@ class ShardFrame(Frame):
                 f"shard_map: `state_specs` partitions {describe(state)}, but the state was not found from the function "
                 "or its arguments, so it could not be passed in parts. List the state itself."
             )
-        return super().enter(state)
+        try:
+            return super().enter(state)
+        except InParts as error:
+            raise ValueError(
+                f"shard_map: the value of {describe(state)} lies in parts, {error}, and each device would see all. "
+                f"Say so with `state_specs={{state: {error}}}`, or put the whole on all devices with `jax.reshard`."
+            ) from None
+
+    def type_of_input(self, leaf: Any) -> Any:
+        aval = typeof(leaf)
+        inside = on_devices(aval)
+        if set(jax.tree.leaves(tuple(aval.sharding.spec))) & set(inside.sharding.mesh.manual_axes):
+            raise InParts(aval.sharding.spec)
+        return inside
 
     def written(self) -> dict[State, Any]:
         """What was written; a state must be the same on all devices over which it is not partitioned."""
@@ -100,24 +118,72 @@ class _OnShards:
         if isinstance(specs, tuple | list) and len(args) == len(specs) + 1:
             specs = (_WHOLE, *specs)  # a method's instance comes first; it has no leaves, or is whole on all devices
         states = {state: spec for state, spec in self._partitioned(fun).items() if spec != _WHOLE}
-        lift = Lift(fun, lambda: ShardFrame(self._spec_of))
+        lift, body = self._run(fun, states, specs, args)
 
         def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
-            out, written, born = lift.call(dict(zip(states, values, strict=True)), args, {})
+            out, written, born = body(values, args)
             assert lift.outcome is not None
             by_spec: dict[Any, dict[int, Any]] = {spec: {} for spec in self._groups}
             for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
                 by_spec[self._spec_of(state)][i] = value
             return out, list(by_spec.values()), born
 
-        functools.update_wrapper(on_shard, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
-        del on_shard.__wrapped__  # type: ignore[attr-defined]  # it has other arguments
-        mapped = _map(
-            on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE), self._jax_options
-        )
+        mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE))
         out, by_spec, born = mapped(look_at_all(states), args)
         written = {i: value for group in by_spec for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
+
+    def _run(self, fun: Callable[..., Any], states: dict[State, Any], specs: Any, args: Any) -> tuple[Lift, Any]:
+        """Runs the function once, as on a device, to see which states it reads.
+
+        JAX lets nothing be closed over that lies on explicit axes. So whatever is read goes in as an argument, also
+        what all devices see whole.
+
+        Args:
+          fun: the function.
+          states: those that go in anyway, with their specs; the others that it reads are added.
+          specs: of the arguments.
+          args: the arguments.
+
+        Returns:
+          Who has its outcome, and the function of values and arguments that gives its results again.
+        """
+        seen: dict[str, Any] = {}
+
+        def make_frame() -> ShardFrame:
+            frame = ShardFrame(self._spec_of)
+            seen["reads"], seen["inputs"] = frame.reads, frame.inputs
+            return frame
+
+        lift, known = Lift(fun, make_frame), list(states)
+
+        def run(values: list[Any], args: Any) -> Any:
+            results = lift.call(dict(zip(known, values, strict=True)), args, {})
+            leaves, seen["tree"] = jax.tree.flatten(results)
+            return leaves, seen["inputs"]  # so that none of them is dropped as unused
+
+        def on_shard(values: list[Any], args: Any) -> None:
+            seen["closed"] = jax.make_jaxpr(self._named(run))(values, args)
+
+        jax.eval_shape(self._map(on_shard, list(states.values()), specs, None), look_at_all(states), args)
+        names = [name for state, (_, avals) in seen["reads"].items() for name in [describe(state)] * len(avals)]
+        jaxpr, consts = close_over_inputs(seen["closed"], is_read, names, seen["tree"].num_leaves)
+        states.update(dict.fromkeys(seen["reads"], _WHOLE))
+
+        def again(values: list[Any], args: Any) -> Any:
+            leaves = jax.tree.leaves((values[: len(known)], args, values[len(known) :]))
+            return seen["tree"].unflatten(eval_jaxpr(jaxpr, consts, *leaves))
+
+        return lift, again
+
+    def _map(self, fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs: Any) -> Any:
+        """JAX's mapped function of `(values of states, arguments)`, called as the user's."""
+        return _map(self._named(fun), state_specs, specs, out_specs, self._jax_options)
+
+    def _named(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        functools.update_wrapper(fun, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
+        del fun.__wrapped__  # type: ignore[attr-defined]  # it has other arguments
+        return fun
 
     def _partitioned(self, fun: Callable[..., Any]) -> dict[State, Any]:
         """The states that `state_specs` speaks of, those of a kind that can be found among them."""

@@ -304,6 +304,18 @@ def test_only_the_python_stack_tells_of_a_host_callback(around, kind) -> None:
     assert all(seen)
 
 
+def test_a_type_within_shard_map_is_that_of_an_argument() -> None:
+    """Otherwise ask JAX for the type of what all devices see whole: it says so only of arguments."""
+    mesh = jax.make_mesh((1,), ("i",))
+    outside = [jaxcompat.typeof(x) for x in (X, 1.0, jax.random.key(0))]
+
+    def f(*inside):
+        assert [jaxcompat.on_devices(aval) for aval in outside] == [jaxcompat.typeof(x) for x in inside]
+
+    whole = jax.sharding.PartitionSpec()
+    jax.eval_shape(jax.shard_map(f, mesh=mesh, in_specs=(whole,) * 3, out_specs=whole), X, 1.0, jax.random.key(0))
+
+
 # And nowhere else.
 
 #: Modules of JAX that are private, or that JAX does not document for users.
