@@ -57,17 +57,18 @@ def profile(
 ) -> np.ndarray:
     """Bytes alive at each step, without those of the uncounted values."""
     n, sizes, nodes = len(sequence), graph.sizes, graph.nodes
-    change = np.zeros(n + 1, np.int64)
+    change = [0] * (n + 1)
     dying: dict[int, set[int]] = {}
-    lives = lifetimes(graph, sequence, start, end)
+    lives = [life for life in lifetimes(graph, sequence, start, end) if sizes[life[0]]]
     guests = _guests(graph, sequence, lives) if graph.buffers and not (start or end) else frozenset()
     for value, first, final in lives:
-        size = 0 if value in uncounted or (value, first) in guests else sizes[value]
-        if size:
-            change[max(first, 0)] += size
-            change[final + 1] -= size
+        if value in uncounted or (value, first) in guests:
+            continue
+        change[max(first, 0)] += sizes[value]
+        change[final + 1] -= sizes[value]
+        if n and nodes[sequence[final]].inplace:
             dying.setdefault(final, set()).add(value)
-    live = np.cumsum(change[:n])
+    live = np.cumsum(np.array(change[:n], np.int64))
     for t, i in enumerate(sequence):
         node = nodes[i]
         if node.scratch:
@@ -93,10 +94,9 @@ def _guests(graph: Graph, sequence: Sequence[int], lives: list[tuple[int, int, i
     room = [size for size, _ in ordered]
     found = set()
     least = room[-1] // 64 if room else 0
-    for value, first, final in sorted(lives, key=lambda life: (-sizes[life[0]], life[1])):
+    large = [life for life in lives if sizes[life[0]] > least]
+    for value, first, final in sorted(large, key=lambda life: (-sizes[life[0]], life[1])):
         size = sizes[value]
-        if size <= least:
-            break
         steps = ((1 << (final - first + 1)) - 1) << max(first, 0)
         for k in range(bisect.bisect_left(room, size), len(room)):
             if not taken[k] & steps:
@@ -109,9 +109,13 @@ def _guests(graph: Graph, sequence: Sequence[int], lives: list[tuple[int, int, i
 def reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int] | None = None) -> int:
     """Bytes of the inputs that die here whose buffers the outputs take: each output takes one that is not larger."""
     sizes = graph.sizes
+    wanted = node.inplace if outputs is None else outputs
+    if len(wanted) == 1:
+        (output,) = wanted
+        return max((sizes[v] for v in node.inputs if v in dying and sizes[v] <= sizes[output]), default=0)
     given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
     total = 0
-    for size in sorted((sizes[v] for v in (node.inplace if outputs is None else outputs)), reverse=True):
+    for size in sorted((sizes[v] for v in wanted), reverse=True):
         fitting = next((k for k, other in enumerate(given) if other <= size), None)
         if fitting is not None:
             total += given.pop(fitting)
