@@ -96,7 +96,7 @@ class Chain:
         """The plan, None where nothing fits."""
         if not math.isfinite(self.cost):
             return None
-        writer = _Writer(self._blocks)
+        writer = Writer(self._blocks)
         stack: list[tuple] = [("solve", 0, self._blocks.count - 1, _UNITS)]
         while stack:
             what, *rest = stack.pop()
@@ -110,7 +110,7 @@ class Chain:
                 writer.release(rest[0])
         return writer.sequence
 
-    def _unfold(self, writer: _Writer, i: int, j: int, m: int) -> list[tuple]:
+    def _unfold(self, writer: Writer, i: int, j: int, m: int) -> list[tuple]:
         which = int(self._choice[i, j, m])
         blocks = self._blocks
         if which < 0:
@@ -161,7 +161,7 @@ def _impossible_below(work: np.ndarray, units: np.ndarray) -> np.ndarray:
     return np.where(np.arange(_UNITS + 1) < units[..., None], np.inf, work)
 
 
-class _Writer:
+class Writer:
     """Writes a sequence of nodes, knowing which values are held."""
 
     def __init__(self, blocks: Blocks) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.extend.core as jex
 
 from .._core import jaxcompat
 from .._jaxpr.flops import jaxpr_flops
-from .._jaxpr.sizes import nbytes
+from .._jaxpr.sizes import elements
+from .._jaxpr.sizes import nbytes as counted_bytes
 from .._jaxpr.walk import inner_jaxprs
 
 VIEWS = frozenset(
@@ -32,6 +35,7 @@ _EXPENSIVE = frozenset(
     ("pow", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "atan2", "tanh",
      "logistic", "erf", "erfc")
 )  # fmt: skip
+PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 # These may write into the buffers of operands that die.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
@@ -43,6 +47,17 @@ _SCRATCH = {
     "random_bits": 3.0,
     "cholesky": 1.0, "triangular_solve": 1.0,
 }  # fmt: skip
+
+
+def nbytes(aval: Any) -> int:
+    """The bytes of a value of this abstract type; what is the same for all shapes is looked up once."""
+    dtype = getattr(aval, "dtype", None)
+    return 0 if dtype is None else elements(aval) * _itemsize(dtype)
+
+
+@functools.cache
+def _itemsize(dtype: Any) -> int:
+    return counted_bytes(jax.ShapeDtypeStruct((), dtype))
 
 
 def is_view(eqn: Any) -> bool:

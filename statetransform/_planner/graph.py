@@ -22,6 +22,7 @@ class Node:
       cost: arithmetic operations.
       scratch: bytes that it needs inside, besides inputs and outputs.
       is_backward: whether it depends on the cotangents.
+      is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
       inplace: the outputs that may take the buffer of an input that dies here.
       eqns: what it stands for.
     """
@@ -31,6 +32,7 @@ class Node:
     cost: float = 1.0
     scratch: int = 0
     is_backward: bool = False
+    is_product: bool = False
     inplace: tuple[int, ...] = ()
     eqns: tuple[Any, ...] = dataclasses.field(default=(), compare=False, repr=False)
 

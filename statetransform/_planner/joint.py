@@ -19,8 +19,9 @@ import numpy as np
 
 from .._core import jaxcompat
 from .._jaxpr.rewrite import evaluate, inlined, rewrite
-from .._jaxpr.sizes import nbytes
+from .._jaxpr.walk import inner_jaxprs
 from . import cost
+from .cost import nbytes
 from .graph import Graph, Node
 
 
@@ -36,6 +37,8 @@ class Fusion:
     share: float
     homes: int
 
+
+_WITH_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 MODEST = Fusion(0.01, 3)
 THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
@@ -125,19 +128,31 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
     return jax.make_jaxpr(step)(*arguments, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in cotangents])
 
 
-def build(closed: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
-    """The graph of the gradient of a function."""
-    flat = inlined(rewrite(inlined(joint_step(closed, pattern)), _open_rules))
+def flattened(step: Any) -> Any:
+    """A gradient step without calls and without functions with rules of their own."""
+    flat = inlined(step)
+    return inlined(rewrite(flat, _open_rules)) if _has_rules(flat) else flat
+
+
+def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
+    """The graph of a gradient step that is flattened."""
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
     return _Builder(jaxpr, n_inputs, n_outputs, fusion).joint(consts)
+
+
+def _has_rules(jaxpr: Any) -> bool:
+    eqns = jaxcompat.opened(jaxpr).eqns
+    return any(
+        eqn.primitive.name in _WITH_RULES or any(_has_rules(inner.jaxpr) for inner in inner_jaxprs(eqn)) for eqn in eqns
+    )
 
 
 def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
     """Functions with rules of their own are run as they are: nothing differentiates them once more."""
     del source
     inner = eqn.params.get("call_jaxpr")
-    if eqn.primitive.name not in ("custom_jvp_call", "custom_vjp_call") or inner is None:
+    if eqn.primitive.name not in _WITH_RULES or inner is None:
         return None
     return evaluate(jaxcompat.opened(inner), jaxcompat.consts_of(inner), inputs, _open_rules)
 
@@ -268,6 +283,7 @@ class _Builder:
             cost=sum(map(cost.operations, eqns)),
             scratch=max(map(cost.scratch, eqns)) + cost.unfused(eqns),
             is_backward=self.is_backward[group[-1]],
+            is_product=eqns[-1].primitive.name in cost.PRODUCTS,
             inplace=tuple(outputs[: cost.count_inplace(eqns)]),
             eqns=eqns,
         )

@@ -20,7 +20,7 @@ from .._core import jaxcompat
 from .._jaxpr.sizes import format_bytes
 from . import bound
 from .emit import Emitted, stretch_of, whole
-from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, joint_step
+from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
 
@@ -32,6 +32,7 @@ _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 # What share of the budget goes to the loops of a function.
 _SHARES = (0.85, 0.5, 0.25)
+_CHEAP = 1.01  # of the plain work: too little to look for less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,8 @@ class Planner:
         first = self.versions(pattern)[0]
         offers = [(first, plan)] if (plan := first.solver.plan(budget)) is not None else []
         others = self._opened(pattern, budget)
-        if (thrifty := self.thrifty(pattern)) is not None:
+        is_cheap = bool(offers) and offers[0][1].cost <= _CHEAP * first.joint.graph.cost
+        if not is_cheap and (thrifty := self.thrifty(pattern)) is not None:
             others.append(thrifty)
         for version in others:
             least = min((offer[1].cost for offer in offers), default=math.inf)
@@ -130,7 +132,7 @@ class Planner:
         """The function with more of its cheap values computed where they are used; None if there are none."""
         if pattern not in self._thrifty:
             first = self.versions(pattern)[0]
-            version = Version(first.closed, pattern, "thrifty", THRIFTY)
+            version = Version(first.closed, pattern, "thrifty", THRIFTY, first)
             is_other = len(version.joint.graph.nodes) < len(first.joint.graph.nodes)
             self._thrifty[pattern] = version if is_other else None
         return self._thrifty[pattern]
@@ -167,13 +169,13 @@ class Planner:
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""
         first = self.versions(pattern)[0]
-        best = first, first.solver.least()
+        best = first, first.solver.least
         budget = best[1].bytes // 2
         others = self._opened(pattern, max(budget, 1))
         if (thrifty := self.thrifty(pattern)) is not None:
             others.append(thrifty)
         for version in others:
-            plan = version.solver.least()
+            plan = version.solver.least
             if plan.bytes < best[1].bytes:
                 best = version, plan
         return best
@@ -279,15 +281,28 @@ class Version:
       pattern: what is differentiated.
       key: tells versions apart.
       fusion: how far cheap values are computed in each of their users.
+      same: another version of the same function, whose gradient step need not be traced again.
     """
 
-    def __init__(self, closed: Any, pattern: Pattern, key: str = "", fusion: Fusion = MODEST) -> None:
-        self.closed, self.pattern, self.key, self.fusion = closed, pattern, key, fusion
+    def __init__(
+        self, closed: Any, pattern: Pattern, key: str = "", fusion: Fusion = MODEST, same: Version | None = None
+    ) -> None:
+        self.closed, self.pattern, self.key, self.fusion, self._same = closed, pattern, key, fusion, same
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """The closed jaxpr of the gradient step as JAX differentiates it."""
+        return joint_step(self.closed, self.pattern)
+
+    @functools.cached_property
+    def flat(self) -> Any:
+        """The closed jaxpr of the gradient step, flattened."""
+        return flattened(self.step) if self._same is None else self._same.flat
 
     @functools.cached_property
     def joint(self) -> Joint:
         """Both passes."""
-        return build(self.closed, self.pattern, self.fusion)
+        return build(self.flat, self.pattern, self.fusion)
 
     @functools.cached_property
     def solver(self) -> Solver:
@@ -320,8 +335,7 @@ class Version:
 
     def plain_step(self, *xs: Any) -> list[Any]:
         """The gradient step as JAX differentiates it."""
-        step = joint_step(self.closed, self.pattern)
-        return jaxcompat.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *xs)
+        return jaxcompat.eval_jaxpr(jaxcompat.opened(self.step), jaxcompat.consts_of(self.step), *xs)
 
 
 def shortage_message(budget: int, shortage: Shortage) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
-from . import exact
+from . import bound, exact
 from .blocks import Blocks, backward_part
 from .chain import Chain
 from .evict import lowered
 from .fill import filled
 from .graph import Graph
+from .hand import written_by_hand
 from .simulate import peak, pruned
 from .tidy import tidied
 
 # Between the budgets of plans that others are made of.
 _GRID, _STEP = 1.15, 1.3
-_SMALL = 150  # nodes of a graph for which more is tried
+_HALVINGS = 5  # of the search for the least bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Solver:
         self.graph = graph
         self._blocks: dict[int, Blocks] = {}
         self._found: dict[int, Plan | None] = {}
-        self._chains: dict[tuple[int, int], Plan | None] = {}
+        self._chains: dict[int, Plan | None] = {}
         self._lowered: dict[int, Plan | None] = {}
         self.plain = min(self._plain(), key=lambda plan: plan.bytes)
 
@@ -69,37 +71,60 @@ class Solver:
             kept, size = better, other
         return Plan(tuple(kept), size, self.graph.cost_of(kept))
 
-    def _counts(self) -> list[int]:
+    @property
+    def _count(self) -> int:
+        """How many blocks the dynamic program has at most."""
         n = len(self.graph.primal)
-        most = max(1, min(n, 32 if n < 400 else 40))
-        return sorted({most, min(max(2, n // 8), most)})
+        return max(1, min(n, 32 if n < 400 else 40))
 
     def _chain(self, count: int) -> Blocks:
         if count not in self._blocks:
             self._blocks[count] = Blocks(self.graph, count)
         return self._blocks[count]
 
+    @functools.cached_property
+    def by_hand(self) -> list[Plan]:
+        """The plans that people write by hand, those with the most bytes first."""
+        plans = map(self.rated, written_by_hand(self.graph, self._chain, self._count))
+        return sorted(plans, key=lambda plan: (-plan.bytes, plan.cost))
+
+    @functools.cached_property
+    def necessary(self) -> int:
+        """Fewer bytes are proved to be impossible."""
+        return bound.least_bytes(self.graph)[0]
+
     def plan(self, budget: int) -> Plan | None:
         """The cheapest plan found within a budget, None if there is none."""
         if self.plain.bytes <= budget:
             return self.plain
+        if budget < self.necessary:
+            return None
         if budget not in self._found:
-            plans = [plan for count in self._counts() for plan in self._by_chain(count, budget)]
-            plans += self._by_dropping(budget)
+            plans = [*self._by_chain(budget), *self._by_hand(budget), *self._by_dropping(budget)]
             if len(self.graph.nodes) <= exact.LARGEST and (found := exact.best(self.graph, budget)) is not None:
                 plans.append(self.rated(found[1]))
+            if not plans and self.least.bytes <= budget:
+                plans.append(self._better(self.least.sequence, budget))
             self._found[budget] = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
         return self._found[budget]
 
-    def _by_chain(self, count: int, budget: int) -> list[Plan]:
+    def _by_hand(self, budget: int) -> list[Plan]:
+        """The cheapest of the plans by hand that fit, and what becomes of it with the memory that is left."""
+        fitting = [plan for plan in self.by_hand if plan.bytes <= budget]
+        if not fitting:
+            return []
+        best = min(fitting, key=lambda plan: (plan.cost, plan.bytes))
+        return [best, self._better(best.sequence, budget)]
+
+    def _by_chain(self, budget: int) -> list[Plan]:
         target, found = float(budget), []
-        for _ in range(4):
-            plan = self._chained(count, int(target))
+        for _ in range(3):
+            plan = self._chained(int(target))
             if plan is None:
                 # The chain counts some bytes twice: what it cannot do may be possible all the same.
-                if found or target > 1.6 * budget:
+                if found or target > 1.4 * budget:
                     break
-                target *= 1.15
+                target *= 1.25
                 continue
             if plan.bytes <= budget:
                 found.append(self._better(plan.sequence, budget))
@@ -110,12 +135,12 @@ class Solver:
                 target = min(target * budget / plan.bytes, 0.97 * target)
         return found
 
-    def _chained(self, count: int, target: int) -> Plan | None:
-        """What the dynamic program finds for so many blocks and bytes, and no matter what the bytes are in the end."""
-        if (count, target) not in self._chains:
-            sequence = Chain(self._chain(count), target).sequence()
-            self._chains[count, target] = None if sequence is None else self.rated(sequence)
-        return self._chains[count, target]
+    def _chained(self, target: int) -> Plan | None:
+        """What the dynamic program finds for so many bytes, no matter what the bytes are in the end."""
+        if target not in self._chains:
+            sequence = Chain(self._chain(self._count), target).sequence()
+            self._chains[target] = None if sequence is None else self.rated(sequence)
+        return self._chains[target]
 
     def _by_dropping(self, budget: int) -> list[Plan]:
         """Plans for larger budgets, brought into this one."""
@@ -133,13 +158,12 @@ class Solver:
         """The plain plan, and some for larger budgets; from grids, so that budgets have them in common."""
         yield self.plain
         steps = math.log(self.plain.bytes / max(budget, 1))
-        many = len(self.graph.nodes) < _SMALL
-        for back in (1, 2, 3, 4) if many else (1, 2):
+        for back in (1, 3):
             if (found := self._gradual(math.ceil(steps / math.log(_STEP)) - back)) is not None:
                 yield found
-        for back in (1, 2, 4, 6, 8) if many else (1, 2, 4):
+        for back in (2, 4):
             k = math.ceil(steps / math.log(_GRID)) - back
-            if k > 0 and (found := self._chained(self._counts()[-1], int(self.plain.bytes / _GRID**k))) is not None:
+            if k > 0 and (found := self._chained(int(self.plain.bytes / _GRID**k))) is not None:
                 yield found
 
     def _gradual(self, k: int) -> Plan | None:
@@ -156,17 +180,26 @@ class Solver:
         """A plan within the budget with less work than one that is."""
         return self.rated(filled(self.graph, self.rated(sequence).sequence, budget))
 
+    @functools.cached_property
     def least(self) -> Plan:
         """The plan with the fewest bytes that is found."""
-        best = self.plain
-        low = 0
-        for _ in range(5):
-            middle = (low + best.bytes) // 2
-            plan = self.plan(middle)
-            if plan is None:
-                low = middle
-            else:
-                best = plan
+        best = min([self.plain, *self.by_hand], key=lambda plan: (plan.bytes, plan.cost))
+        low = self.necessary - 1
+        for _ in range(_HALVINGS):
             if best.bytes - low <= 0.02 * best.bytes:
                 break
+            middle = (low + best.bytes) // 2
+            found = self._squeezed(best, middle)
+            low, best = (middle, best) if found is None else (low, found)
         return best
+
+    def _squeezed(self, plan: Plan, budget: int) -> Plan | None:
+        """A plan within a budget made of a larger one, or by the dynamic program."""
+        sequence = lowered(self.graph, plan.sequence, budget)
+        if sequence is not None:
+            return self.rated(sequence)
+        found = self._chained(budget)
+        if found is not None and found.bytes > budget:
+            sequence = lowered(self.graph, found.sequence, budget)
+            found = None if sequence is None else self.rated(sequence)
+        return found

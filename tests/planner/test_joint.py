@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from statetransform._jaxpr.sizes import nbytes
 from statetransform._planner import cost
 from statetransform._planner.emit import Emitted, whole
-from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build
+from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build, flattened, joint_step
 from statetransform._planner.solve import Solver
 
 
@@ -26,7 +27,7 @@ PATTERN = Pattern((True,), (True,))
 
 
 def joint(fun: Any, x: Any, fusion: Fusion = MODEST) -> Any:
-    return build(jax.make_jaxpr(fun)(x), PATTERN, fusion)
+    return build(flattened(joint_step(jax.make_jaxpr(fun)(x), PATTERN)), PATTERN, fusion)
 
 
 def test_a_thrifty_graph_holds_less_for_more_work() -> None:
@@ -62,3 +63,16 @@ def test_what_compilers_do_not_fuse_counts() -> None:
     assert of(lambda x: (x**2).sum()) == 0
     assert of(lambda x: x * jax.lax.exp(x[:, :1])) == 8 * 4  # not computed for each column
     assert of(lambda x: x * jax.lax.exp(x)) == 0
+
+
+def test_bytes_are_those_of_any_other_part_of_the_package() -> None:
+    key = jax.eval_shape(jax.random.key, 0)
+    nothing = jax.ShapeDtypeStruct((2, 3), jax.dtypes.float0)
+    for aval in (key, nothing, jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), jax.ShapeDtypeStruct((), jnp.int32)):
+        assert cost.nbytes(aval) == nbytes(aval)
+
+
+def test_functions_with_rules_of_their_own_are_opened() -> None:
+    found = joint(lambda x: jax.nn.relu(x * jax.nn.silu(jax.lax.stop_gradient(x))).sum(), jnp.ones(4))
+    names = {eqn.primitive.name for node in found.graph.nodes for eqn in node.eqns}
+    assert not any(name.startswith("custom_") or name in ("pjit", "jit") for name in names)

@@ -12,6 +12,7 @@ from statetransform._planner.chain import Chain
 from statetransform._planner.evict import lowered
 from statetransform._planner.fill import filled
 from statetransform._planner.graph import Graph, Node
+from statetransform._planner.hand import halves, products_of, segments, written_by_hand
 from statetransform._planner.simulate import check, peak
 from statetransform._planner.solve import Solver
 
@@ -135,6 +136,57 @@ def test_the_same_graph_gives_the_same_plan() -> None:
 
 def test_the_least_plan_needs_fewer_bytes_than_the_plain_one() -> None:
     solver = Solver(chain(32))
-    least = solver.least()
+    least = solver.least
     assert bound.least_bytes(chain(32))[0] <= least.bytes <= 8
     assert solver.plain.bytes == 32
+
+
+def test_the_least_plan_is_found_again_when_its_bytes_are_the_budget() -> None:
+    for seed in range(60):
+        solver = Solver(random_graph(seed))
+        found = Solver(solver.graph).plan(solver.least.bytes)
+        assert found is not None and found.bytes <= solver.least.bytes, seed
+
+
+def test_what_is_proved_to_be_impossible_is_not_tried() -> None:
+    solver = Solver(chain(6))
+    assert solver.plan(solver.necessary - 1) is None
+    assert not solver._chains
+
+
+def of_layers(n: int) -> Graph:
+    """Layers of a product and something cheap, which is what the backward pass uses."""
+    nodes: list[Node] = []
+    for i in range(n):
+        before = (2 * i - 1,) if i else ()
+        nodes += [Node(before, (2 * i,), cost=9.0, is_product=True), Node((2 * i,), (2 * i + 1,))]
+    sizes = [1] * (2 * n - 1) + [0]
+    for i in range(n - 1, -1, -1):
+        value = len(sizes)
+        above = (value - 1,) if i < n - 1 else ()
+        nodes.append(Node((2 * i, *above), (value,), cost=9.0, is_backward=True))
+        sizes.append(1 if i else 0)
+    return Graph(tuple(nodes), tuple(sizes), frozenset({2 * n - 1}), frozenset({len(sizes) - 1}))
+
+
+def test_plans_by_hand_are_those_that_checkpoints_give() -> None:
+    graph = of_layers(8)
+    forward = 8 * 10.0
+    assert products_of(graph) == frozenset(range(0, 16, 2))
+    nothing = segments(Blocks(graph, 1), frozenset())
+    assert graph.cost_of(nothing) == graph.cost + forward - 1.0  # the result is there
+    products = segments(Blocks(graph, 1), products_of(graph))
+    assert sum(graph.nodes[i].is_product for i in products) == 8
+    halved = Solver(graph).rated(halves(Blocks(graph, 8)))
+    assert halved.bytes < peak(graph, graph.plain) - 3
+
+
+def test_no_plan_by_hand_that_fits_is_better() -> None:
+    for graph in (*map(random_graph, range(60)), chain(12), of_layers(8)):
+        solver = Solver(graph)
+        by_hand = list(written_by_hand(graph, lambda n, graph=graph: Blocks(graph, n), len(graph.primal)))
+        assert by_hand
+        for sequence in by_hand:
+            check(graph, sequence)
+            found = solver.plan(peak(graph, sequence))
+            assert found is not None and found.cost <= graph.cost_of(sequence) + 1e-9
