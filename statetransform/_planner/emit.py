@@ -30,12 +30,14 @@ class Emitted:
     Args:
       joint: what was planned.
       sequence: the plan.
+      is_loose: barriers only where something is computed again, as checkpoints by hand have them: between them the
+        compiler fuses as it likes.
 
     Attributes:
       kept: the values that the forward pass hands to the backward pass, by number.
     """
 
-    def __init__(self, joint: Joint, sequence: Sequence[int]) -> None:
+    def __init__(self, joint: Joint, sequence: Sequence[int], is_loose: bool = False) -> None:
         self._joint, self._sequence = joint, list(sequence)
         self._split = split_of(joint.graph, sequence)
         lives = lifetimes(joint.graph, sequence)
@@ -44,7 +46,7 @@ class Emitted:
         used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         self._lives = lives
-        self._stretch = stretch_of(self._sequence)
+        self._stretch = len(self._sequence) + 1 if is_loose else stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""

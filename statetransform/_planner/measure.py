@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from .._core import jaxcompat
 from .._jaxpr.sizes import format_bytes
 from . import bound
-from .emit import Emitted, stretch_of, whole
+from .emit import Emitted, whole
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
@@ -33,6 +33,9 @@ _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 # What share of the budget goes to the loops of a function.
 _SHARES = (0.85, 0.5, 0.25)
 _CHEAP = 1.01  # of the plain work: too little to look for less
+# How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
+_FUSES = 1.1
+_ATTEMPTS = 2  # compilations before a budget is given up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,24 +203,54 @@ class Planner:
         plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain, 1.0)
-        # Where the compiler needs more than the simulator sees, it will for a plan without a barrier at each run, too.
-        is_exact = stretch_of(first.joint.graph.plain) == 1
-        ratio = 1.0 if not plain or is_exact else min(first.solver.plain.bytes / plain, 1.0)
+        # Where the compiler needs more for the plain program than the simulator sees, it will for a plan, too.
+        ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
         target = int(budget * max(ratio, 0.85))
         offer = self.plan(pattern, target)
         if offer is None:
             target = budget
             offer = self.plan(pattern, budget)
         if offer is None:
-            return self._shortage(pattern)
+            return self._by_hand(pattern, plain, budget) or self._shortage(pattern)
         if plain is None and offer[0] is first and offer[1] == first.solver.plain:
             return Decision(None, offer[1].bytes, None, 1.0)
         best = self._compiled(*offer, first)
+        loose = self._loose(first, plain, budget, best)
+        if loose is not None:
+            other = self._compiled(first, loose, first, True)
+            if other.compiled is not None and other.compiled <= budget:
+                return min((best, other), key=lambda d: _rank(d, budget))
+            return best
         again = self._again(pattern, budget, target, offer[1], best)
         if again is not None and again[1].sequence != offer[1].sequence:
             other = self._compiled(*again, first)
             best = min((best, other), key=lambda d: _rank(d, budget))
         return best
+
+    def _loose(self, first: Version, plain: int | None, budget: int, found: Decision) -> Plan | None:
+        """A plan as by hand that promises more than the one found, where the compiler fuses more than is seen.
+
+        A plan with a barrier at each run forbids that, so what is fused in the plain program takes memory in it.
+        """
+        seen = first.solver.plain.bytes
+        if not plain or found.compiled is None or seen < _FUSES * plain:
+            return None
+        fitting = [plan for plan in first.solver.by_hand if plan.bytes * plain <= budget * seen]
+        best = min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
+        if best is None or (found.compiled <= budget and found.cost * first.joint.graph.cost <= best.cost):
+            return None
+        return best
+
+    def _by_hand(self, pattern: Pattern, plain: int | None, budget: int) -> Decision | None:
+        """When no plan is found: one as by hand may fit all the same, as compiled."""
+        if plain is None or self.necessary(pattern)[0] > budget:
+            return None
+        first = self.versions(pattern)[0]
+        for plan in first.solver.by_hand[: -_ATTEMPTS - 1 : -1]:
+            found = self._compiled(first, plan, first, True)
+            if found.compiled is not None and found.compiled <= budget:
+                return found
+        return None
 
     def _again(
         self, pattern: Pattern, budget: int, target: int, plan: Plan, found: Decision
@@ -232,8 +265,8 @@ class Planner:
         room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
         return self.plan(pattern, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
 
-    def _compiled(self, version: Version, plan: Plan, first: Version) -> Decision:
-        emitted = Emitted(version.joint, plan.sequence)
+    def _compiled(self, version: Version, plan: Plan, first: Version, is_loose: bool = False) -> Decision:
+        emitted = Emitted(version.joint, plan.sequence, is_loose)
         size = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version.avals)
         return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))
 

@@ -10,8 +10,11 @@ import pytest
 
 from statetransform._jaxpr.sizes import nbytes
 from statetransform._planner import cost
+from statetransform._planner.blocks import Blocks
 from statetransform._planner.emit import Emitted, whole
+from statetransform._planner.hand import segments
 from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build, flattened, joint_step
+from statetransform._planner.measure import Decision, Planner
 from statetransform._planner.solve import Solver
 
 
@@ -76,3 +79,45 @@ def test_functions_with_rules_of_their_own_are_opened() -> None:
     found = joint(lambda x: jax.nn.relu(x * jax.nn.silu(jax.lax.stop_gradient(x))).sum(), jnp.ones(4))
     names = {eqn.primitive.name for node in found.graph.nodes for eqn in node.eqns}
     assert not any(name.startswith("custom_") or name in ("pjit", "jit") for name in names)
+
+
+def test_a_loose_plan_has_barriers_only_where_something_is_computed_again() -> None:
+    x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
+    found = joint(attraction, x)
+    sequence = segments(Blocks(found.graph, 3), frozenset())
+    steps = [whole(Emitted(found, sequence, is_loose), 1) for is_loose in (False, True)]
+    tight, loose = (str(jax.make_jaxpr(step)(x, jnp.ones(()))).count("optimization_barrier") for step in steps)
+    assert 2 <= loose < tight / 2
+    for step in steps:
+        assert jnp.allclose(jax.jit(step)(x, jnp.ones(()))[1], jax.grad(attraction)(x), atol=1e-6)
+
+
+def test_what_the_compiler_fuses_need_not_be_held() -> None:
+    """A plan with a barrier at each run would hold the differences of all pairs."""
+    x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
+    planner = Planner(jax.make_jaxpr(attraction)(x))
+    plain = planner.plain_bytes(PATTERN)
+    assert plain is not None
+    found = planner.decide(PATTERN, int(0.6 * plain))
+    assert isinstance(found, Decision) and found.compiled is not None
+    assert found.compiled <= 0.6 * plain and found.cost < 1.4
+
+
+def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -> None:
+    """All that is computed again for a step of this kind is fused into one loop."""
+
+    def waves(u: Any, *ks: Any) -> Any:
+        for k in ks:
+            lap = jnp.pad(u[1:] - u[:-1], ((0, 1), (0, 0))) - jnp.pad(u[1:] - u[:-1], ((1, 0), (0, 0)))
+            u = u + 0.1 * k * lap - 0.01 * u**3
+        return (u**2).mean()
+
+    pattern = Pattern((False, *[True] * 8), (True,))
+    planner = Planner(jax.make_jaxpr(waves)(*[jnp.ones((32, 32))] * 9))
+    plain = planner.plain_bytes(pattern)
+    assert plain is not None
+    budget = plain // 16
+    assert planner.plan(pattern, budget) is None
+    found = planner.decide(pattern, budget)
+    assert isinstance(found, Decision) and found.compiled is not None
+    assert found.compiled <= budget and found.cost < 1.5
