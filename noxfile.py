@@ -3,6 +3,7 @@
 nox -s newest                            the checkout on the newest of both
 nox -s tests-3.11-jax0.10                the checkout on one pair
 nox -s release-3.11-jax0.10 -- tests/    the wheel, installed in an environment of its own, on one pair
+nox -s adapters-oldest                   the adapters to other frameworks with the oldest of these; `-newest`
 nox -t release                           the wheel on all pairs: before a release
 """
 
@@ -107,16 +108,18 @@ def newest(session: nox.Session) -> None:
     run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax")
 
 
-# The oldest releases of the frameworks that the oldest JAX runs with, and the newest of all.
+# The oldest releases of the frameworks that the oldest JAX runs with, on the oldest interpreter; and the newest of all.
 FRAMEWORKS = {"oldest": ["jax==0.10.*", "flax==0.12.2", "brainstate==0.5.4"], "newest": []}
 
 
-@nox.session(python=list(FOUND.values())[:: max(1, len(FOUND) - 1)] or None)
-@nox.parametrize("age", list(FRAMEWORKS))
-def adapters(session: nox.Session, age: str) -> None:
-    """The adapters with the frameworks that they are for: `nox -s "adapters(age='oldest')"`."""
-    if FOUND and session.python != list(FOUND.values())[0 if age == "oldest" else -1]:
-        session.skip("the oldest releases are for the oldest interpreter, the newest for the newest")
-    session.install("-e", ".[test,adapters]", *FRAMEWORKS[age])
-    pages = ["docs/foreign.md", "docs/coming-from.md", "docs/coming-from", "tests/test_examples.py"]
-    session.run("python", "-m", "pytest", "tests/adapters", *pages, *session.posargs)
+def add_adapters(age: str, python: str) -> None:
+    @nox.session(name=f"adapters-{age}", python=python, default=False)
+    def adapters(session: nox.Session) -> None:
+        """The adapters with the frameworks that they are for."""
+        session.install("-e", ".[test,adapters]", *FRAMEWORKS[age])
+        chosen = session.posargs or ["tests/adapters", "docs/foreign.md", "docs/coming-from.md", "docs/coming-from"]
+        session.run("python", "-m", "pytest", *chosen)
+
+
+for _age, _place in {"oldest": 0, "newest": -1}.items():
+    add_adapters(_age, (list(FOUND.values()) or [sys.executable])[_place])

@@ -7,6 +7,8 @@ What is private of flax here, and why:
   function under a transform of ours is as good as the place of the call: what is valid there is valid in the frame's
   own trace, and what is made in that trace is valid at the place of the call.
 * `HijaxVariable`: a JAX value of a kind that no frame can carry. It is refused.
+* `Pytree._pytree__state` says in which trace a module was made. nnx replaces it whenever it takes a module apart and
+  puts it together, so it is no part of the structure.
 * `Pytree._setattr` sets an attribute of a module. Plain values count as they do of any object; a traced value is
   refused in a module from outside the function, where it would stay behind.
 """
@@ -151,7 +153,7 @@ def install() -> None:
     if hasattr(variablelib, "HijaxVariable"):
         register(variablelib.HijaxVariable, Refused(""), is_node=True)
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
-    holds(nnx.Pytree)
+    holds(nnx.Pytree, unseen=["_pytree__state"])
     carries(nnx.State)
     register(home, cells, is_node=True)
 

@@ -24,6 +24,8 @@ _classes: weakref.WeakKeyDictionary[type, Cells] = weakref.WeakKeyDictionary()
 _by_type: weakref.WeakKeyDictionary[type, Cells | None] = weakref.WeakKeyDictionary()
 #: Further classes that go by reference though they are pytrees.
 _holders: list[type] = []
+#: Attributes that their framework keeps for itself, of the instances of some of them.
+_unseen: dict[type, frozenset[str]] = {}
 #: Pytrees of cells that go by value.
 _carriers: list[type] = []
 
@@ -50,11 +52,18 @@ def register(cls: type, cells: Cells, is_node: bool = False) -> None:
     active.has_nodes = active.has_nodes or is_node
 
 
-def holds(cls: type) -> None:
-    """Says that instances of a class, which are pytrees, go by reference."""
+def holds(cls: type, unseen: Iterable[str] = ()) -> None:
+    """Says that instances of a class, which are pytrees, go by reference; `unseen` attributes say nothing of them."""
     if cls not in _holders:
         _holders.append(cls)
+    if unseen:
+        _unseen[cls] = frozenset(unseen)
     active.has_nodes = True
+
+
+def unseen_of(kind: type) -> frozenset[str]:
+    """The attributes of instances that say nothing of what a function computes."""
+    return next((names for cls, names in _unseen.items() if issubclass(kind, cls)), frozenset())
 
 
 def carries(cls: type) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from .activation import activate, pending
 from .cells import Cells
 from .edges import Edge
-from .foreign import active, attributes_of, cells_of, own_cells
+from .foreign import active, attributes_of, cells_of, own_cells, unseen_of
 from .hooks import hook, listening, unhook
 from .library import is_users_class
 from .lookup import (
@@ -69,7 +69,8 @@ class Recorder:
         self.classes: Classes = Classes(self)
         self._is_busy = False
         self._takes_all = False
-        self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells that do not count
+        self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
+        self.cells: set[int] = set()  # of other frameworks
 
     def __enter__(self) -> Recorder:
         if pending:
@@ -141,7 +142,7 @@ class Recorder:
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
         register = self._registers.get(identity(obj))
-        if register is None or self._is_busy:
+        if register is None or self._is_busy or name in self.unseen.get(register, ()):
             return
         self.looks_up(obj, name)
         self.changes.append((register, name, instance_attribute(obj, name)))
@@ -181,6 +182,8 @@ class Recorder:
     def listen_to(self, register: int, value: Any) -> None:
         """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
         kind = type(value)
+        if active.has_nodes and (unseen := unseen_of(kind)):
+            self.unseen.setdefault(register, unseen)
         tells_all = self._tells_all.get(kind)
         if tells_all is None:
             if not self._takes_all:
@@ -193,7 +196,7 @@ class Recorder:
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), attributes_of(type(value)) if active.has_cells else {}
-        if attributes is not None and cells:  # the values of cells do not count
+        if attributes is not None and (cells or register in self.unseen):  # not all of them count
             self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
             for name in list(attributes):
                 self._attribute(register, value, name)
@@ -214,7 +217,9 @@ class Recorder:
         if name == "__dict__":
             if not _asks_for_its_own_ends():
                 attributes = instance_dict(obj)
-                if attributes is not None:
+                if attributes is not None and register in self.unseen:
+                    self._all_attributes(register, obj)
+                elif attributes is not None:
                     self.reach(register, "attr", "__dict__", attributes)
             else:
                 self._looked_up[register].discard(name)
@@ -259,7 +264,7 @@ class Recorder:
                 what = "unset" if self._computes_attributes(kind) else "nowhere"
                 self.edges.append(Edge(register, "attr", name, what, None, -1))
         elif isinstance(found, types.FunctionType):
-            if register in self.unseen and not is_users_class(owner_of(kind, name)):
+            if register in self.cells and not is_users_class(owner_of(kind, name)):
                 return  # how a framework's own class reads and writes is taken as given
             if not (name.startswith("__") and name.endswith("__")):
                 self.reach(register, "method", name, found, outside=True)

@@ -133,6 +133,7 @@ def visit_cell(recorder: Recorder, register: int, value: Any, cells: Cells) -> t
     """A cell of another framework: its handle, and what else the trace looks up of it."""
     state = cells.state_of(value)
     recorder.unseen[register] = cells.unseen
+    recorder.cells.add(register)
     if state is not None:
         recorder.reach(register, "reader", cells, state)
         recorder.is_new(register, cells.name)
