@@ -27,10 +27,11 @@ from typing import Any
 import brainstate
 import jax
 
-from .._core.cells import Cells, Direct, Foreign, instance_dict
+from .._core.cells import Cells, Direct
 from .._core.errors import StateTransformError
 from .._core.foreign import holds, own_cells, register
 from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
+from .._core.handles import Foreign, instance_dict
 
 _KNOWN = "0.5 and 0.6"
 

@@ -26,10 +26,11 @@ import jax
 from flax import nnx
 from flax.nnx import tracers, variablelib
 
-from .._core.cells import Adopted, Cells, Foreign, Native
+from .._core.cells import Cells
 from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import carries, holds, is_node, register, to_state
 from .._core.frame import UNSET, Frame, stack
+from .._core.handles import Adopted, Foreign, Native
 from .._core.jaxcompat import TOP_LEVEL, Tracer
 
 _KNOWN = "0.12"

@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import jax.ref
 import numpy as np
 
-from .._core.cells import Cells, Foreign, InPlace, Proxy
+from .._core.cells import Cells
 from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import register
 from .._core.frame import peek, stack
+from .._core.handles import Foreign, InPlace, Proxy
 from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, typeof
 
 _copy = jax.jit(jnp.copy)

@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 from .activation import activate, pending
-from .cells import Foreign
 from .foreign import active, attributes_of, cells_of, is_carrier, is_cell, is_cell_class, to_state
+from .handles import Foreign
 from .state import State
 
 #: One move in the graph: ("attr", name) or ("item", key).

@@ -10,8 +10,9 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .cells import Adopted, Cells
+from .cells import Cells
 from .edges import Edge, absent, holds, step
+from .handles import Adopted
 from .library import is_ours
 from .plain import identity, same_plain
 

@@ -1,0 +1,147 @@
+"""Handles: states that stand for cells of other frameworks, and what stands in the place of one."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .frame import UNSET, Frame, read, stack, user_site
+from .state import State
+from .values import Token
+
+if TYPE_CHECKING:
+    from .cells import Cells
+
+
+class Foreign(State):
+    """The handle of a cell of another framework; its value is the cell's.
+
+    Attributes:
+      _kind: the class of the cell.
+      _cells: how the value is come by.
+      _home: of a cell that a transform of its framework has made within a frame, that frame: there it is none of ours,
+        and a frame within takes its value from the cell.
+    """
+
+    __slots__ = ("_cells", "_home", "_kind")
+    _is_foreign = True
+
+    def _stand_for(self, cell: Any, cells: Cells) -> None:
+        self._name = cells.name_of(cell)
+        self._static = False
+        self._metadata = {}
+        self._token = Token(self)
+        self._created = user_site()
+        self._kind = type(cell)
+        self._home: weakref.ref[Frame] | None = None
+        self._cells = cells
+
+    @property
+    def value(self) -> Any:
+        """The whole value, as the running function sees it."""
+        return read(self)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._check(value)
+        frame = stack.frame
+        if frame is not None:
+            frame.write(self, value)
+            return
+        self._cells.refuse_raw(self, value)
+        self._value = value
+
+    def _check(self, value: Any) -> None:
+        super()._check(value)
+        self._cells.check(self, value)
+
+    def _takes_tracers(self) -> bool:
+        return self._cells.takes_tracers(self)
+
+    def _is_gone(self) -> bool:
+        return False
+
+    def _is_native_to(self, frame: Any) -> bool:
+        return self._home is not None and frame is not None and self._home() is frame
+
+    def _blank(self) -> State:
+        blank = object.__new__(State)  # a call that makes a cell is traced each time, so that nobody fills this one
+        blank._begin(0.0, self._name, False, {})
+        blank._value = UNSET
+        return blank
+
+    def _replicate(self, parts: dict[str, Any], copier: Any = None, *args: Any) -> State:
+        return State(parts["value"], name=parts["name"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return State, (read(self),)
+
+
+class Proxy(Foreign):
+    """A handle whose cell keeps the value."""
+
+    __slots__ = ("_cell",)
+
+    @property
+    def _value(self) -> Any:
+        cell = self._cell()
+        return UNSET if cell is None else self._cells.take(cell)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        cell = self._cell()
+        if cell is not None:
+            self._cells.put(cell, value)
+
+    def _is_gone(self) -> bool:
+        return self._cell() is None
+
+
+class Strict(Proxy):
+    """A handle whose cell may refuse a value: several of them are written with a way back."""
+
+    __slots__ = ()
+    _may_refuse = True
+
+
+class InPlace(Proxy):
+    """A handle whose cell is overwritten by a write, so that reading copies.
+
+    Attributes:
+      bare: for compiled functions, which copy in themselves: the same cell without copies.
+    """
+
+    __slots__ = ("bare",)
+    _is_in_place = True
+
+
+class Adopted(Foreign):
+    """A handle that sits in its cell and holds the value."""
+
+    __slots__ = ()
+
+
+def instance_dict(cell: Any) -> dict[str, Any]:
+    """The attributes of an instance, without telling who listens to look-ups."""
+    return object.__getattribute__(cell, "__dict__")
+
+
+class Native:
+    """In the place of a handle: a cell made in a deeper trace than the frame's own, which is none of ours."""
+
+    __slots__ = ("frame", "value")
+
+    def __init__(self, frame: Frame | None, value: Any = None) -> None:
+        self.frame = weakref.ref(frame) if frame is not None else None
+        self.value = value  # of a cell that has no handle beside it
+
+    def is_here(self) -> bool:
+        """Whether its frame is the innermost one; of a cell that is none of ours in any frame, always."""
+        return self.frame is None or (stack.frame is not None and stack.frame is self.frame())
+
+    def home(self) -> weakref.ref[Frame] | None:
+        """Its frame, if that is still open."""
+        frame = stack.frame
+        while frame is not None and self.frame is not None and frame is not self.frame():
+            frame = frame.parent
+        return None if frame is None else self.frame
