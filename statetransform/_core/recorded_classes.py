@@ -28,6 +28,9 @@ _DESCRIPTORS = (
 _PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 
 
+_NOTHING = property()  # which is a descriptor
+
+
 class Classes:
     """The classes of one recorder, and the bases of these.
 
@@ -42,6 +45,7 @@ class Classes:
         self._recorder: Recorder = weakref.proxy(recorder)  # which holds this, and the user's objects
         self._orders: list[tuple[type, ...]] = []  # in which attributes of a class are looked up
         self._noted: list[tuple[type, str]] = []
+        self._takes_values = False
         self._waiting: dict[str, list[type]] = {}  # class attributes, by the name that would look them up
 
     def of_instance(self, kind: type, instance: int) -> None:
@@ -76,6 +80,8 @@ class Classes:
                         self._attribute(base, name, child)
                     else:
                         self._waiting.setdefault(name, []).append(base)
+                        if self._takes_values:
+                            self._value(base, name)
             elif makes:
                 for name in _MAKING & vars(base).keys():
                     self._attribute(base, name, vars(base)[name])
@@ -92,6 +98,18 @@ class Classes:
                 for base in self._waiting.pop(name, ()):
                     if name in vars(base):
                         self._attribute(base, name, vars(base)[name])
+
+    def add_values(self) -> None:
+        """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""
+        self._takes_values = True
+        for name, bases in list(self._waiting.items()):
+            for base in bases:
+                self._value(base, name)
+
+    def _value(self, base: type, name: str) -> None:
+        child = vars(base).get(name, _NOTHING)
+        if not isinstance(child, types.FunctionType) and not hasattr(type(child), "__get__"):
+            self._attribute(base, name, child)
 
     def look_up(self, kind: type, name: str) -> None:
         """Notes an attribute that an instance has from its class."""

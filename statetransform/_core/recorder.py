@@ -37,7 +37,7 @@ from .lookup import (
 from .plain import MISSING, identity, is_atom, is_plain
 from .recorded_classes import Classes
 from .state import State
-from .visits import Visit, visit_cell, visit_of
+from .visits import Visit, take_imports, visit_cell, visit_of
 
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
@@ -67,6 +67,7 @@ class Recorder:
         self._computes: dict[type, bool] = {}
         self._visits: dict[type, Visit] = {}
         self.classes: Classes = Classes(self)
+        self.importers: list[int] = []  # functions that import modules
         self._is_busy = False
         self._takes_all = False
         self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
@@ -110,6 +111,11 @@ class Recorder:
             return False
         looked_up.add(name)
         return True
+
+    def reach_late_imports(self) -> None:
+        """Adds the edges to modules that the trace was the first to import."""
+        for register in list(self.importers):
+            take_imports(self, register, self.objects[register])
 
     def reach_own_cells(self, used: Iterable[State]) -> None:
         """Adds the edges to states in use that stand for cells which a framework keeps for itself."""

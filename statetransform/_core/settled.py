@@ -30,6 +30,7 @@ class Settled:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self._edges = recorder.edges
+        recorder.reach_late_imports()
         recorder.reach_own_cells(used)
         registers = [recorder.register_of(state) for state in used]
         self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]

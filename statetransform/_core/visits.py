@@ -9,8 +9,10 @@ from __future__ import annotations
 import array
 import builtins
 import collections
+import contextvars
 import functools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from .ambient import Imported, imported, imports_of, is_set, of_thread, value_of
 from .cells import Cells
 from .edges import Edge
 from .find import names_of
@@ -108,6 +111,17 @@ def _weak_container(recorder: Recorder, register: int, value: Any) -> tuple[str,
 def _weak_reference(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.reach(register, "call", None, value())
     return "type", weakref.ref(type(value))
+
+
+def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    recorder.reach(register, "reader", is_set, is_set(value))
+    recorder.reach(register, "reader", value_of, value_of(value))
+    return "is", reference(value)
+
+
+def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    recorder.reach(register, "reader", of_thread, of_thread(value))
+    return _object(recorder, register, value)
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -206,12 +220,30 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
     if is_users_function(fun):
         looked_up, used = names_of(fun.__code__)
         recorder.classes.add_names(used)
+        if {"getattr", "vars", "__dict__"} & {*looked_up, *used}:
+            recorder.classes.add_values()
+        if imports_of(fun.__code__):
+            recorder.importers.append(register)
+            take_imports(recorder, register, fun)
         for name in looked_up:
             if name in fun.__globals__:
                 _global(recorder, register, "global", name, fun.__globals__[name], used)
             elif not hasattr(builtins, name):
                 recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
     return "code", weakref.ref(fun.__code__)
+
+
+def take_imports(recorder: Recorder, register: int, fun: types.FunctionType) -> None:
+    """The modules that a function imports, as far as these are there."""
+    _, used = names_of(fun.__code__)
+    for name, module in imported(imports_of(fun.__code__), fun.__globals__):
+        if not is_users_module(module) or module is sys.modules.get("__main__"):
+            continue
+        known = recorder.register_of(module)
+        if known is None:
+            known = recorder.add(module, outside=True)
+            recorder.edges.append(Edge(register, "reader", Imported(name), "is", weakref.ref(module), known))
+        _module(recorder, known, module, used)
 
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
@@ -289,6 +321,7 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     (_BUFFERS, _buffer),
     (_VIEWS, _view),
     ((types.MethodType,), _bound_method),
+    ((contextvars.ContextVar,), _context_variable),
     (_WEAK, _weak_container),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin_method),
 )
@@ -297,6 +330,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (np.ndarray, _array_of_a_kind),
     (types.FunctionType, _function),
     (functools.partial, _partial),
+    (threading.local, _thread_local),
     (type, _class),
     (weakref.ref, _weak_reference),
     (types.ModuleType, _users_module),
