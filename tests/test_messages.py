@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import statetransform as st
@@ -190,3 +191,30 @@ def test_an_error_of_the_users_keeps_the_users_frame(u: State) -> None:
         names = [entry.name for entry in info.traceback]
         assert "body" in names
         assert u.value.shape == (3,)
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "for_loop: `length`": lambda n: transform.for_loop(lambda: 1.0, length=n).sum(),
+    "for_loop: `length` ": lambda n: transform.for_loop(lambda: 1.0, length=n, checkpoint=2).sum(),
+    "scan: `length`": lambda n: transform.scan(lambda c, _: (c + 1.0, None), 0.0, length=n)[0],
+    "while_loop: `max_steps`": lambda n: transform.while_loop(lambda c: c >= 0, lambda c: c + 1.0, 0.0, max_steps=n),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_number_of_steps_is_concrete_and_may_be_an_array(name: str) -> None:
+    with pytest.raises(jax.errors.ConcretizationTypeError, match=re.escape(name.strip())) as info:
+        transform.jit(STEPS[name])(3)
+    cure = "belongs into the condition" if name.startswith("while_loop") else "transform.fori_loop(0, length, body"
+    for clause in ("when the loop is traced", "static_argnums", "static=True", cure, "argument n"):
+        assert clause in str(info.value) + "".join(info.value.__notes__)
+    assert STEPS[name](jnp.int32(3)) == STEPS[name](np.int64(3)) == STEPS[name](3) == 3.0
+
+
+def test_a_pullback_to_states_of_a_loop_without_reverse_mode_says_what_to_write() -> None:
+    w = State(1.0, name="w")
+    loop = lambda: transform.while_loop(lambda c: c < 10.0, lambda c: c * 2, w.value)
+    _, pullback = transform.vjp(loop, states=w)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as info:
+        pullback(1.0)
+    assert "`transform.while_loop(..., checkpoint=20)`" in "".join(info.value.__notes__)

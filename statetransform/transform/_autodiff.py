@@ -7,9 +7,8 @@ with respect to is differentiated at its value on entry.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, overload
 
 import jax
@@ -21,7 +20,7 @@ from .._core.jaxcompat import typeof
 from .._core.lift import Direct, Lift
 from .._core.state import show_types
 from .._core.wrapper import decorate
-from ._differentiated import Differentiated, with_aux
+from ._differentiated import Differentiated, explained, with_aux
 from ._signatures import bound_as_in
 
 P = ParamSpec("P")
@@ -65,7 +64,7 @@ class Derivative(Direct):
             values, args = wrt.split(primal)
             return with_aux(lift.call(values, args, kwargs), self._has_aux, self._where)
 
-        with _explained():
+        with explained():
             derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
         result, (aux, written, born) = self._take_aux(derived)
         return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
@@ -119,20 +118,6 @@ def _indices(argnums: Any) -> int | tuple[int, ...]:
         return operator.index(argnums)
     except TypeError:
         return tuple(map(operator.index, argnums))
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Says of a loop that JAX cannot differentiate what this package has for that."""
-    try:
-        yield
-    except ValueError as error:
-        if "Reverse-mode differentiation does not work for lax.while_loop" in str(error):
-            error.add_note(
-                "With a number of stored carries a loop of unknown length can be differentiated: "
-                "`transform.while_loop(..., checkpoint=20)`, or `transform.fori_loop(..., checkpoint=20)`."
-            )
-        raise
 
 
 class Differentiates(Protocol):

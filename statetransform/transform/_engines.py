@@ -11,6 +11,7 @@ import jax
 from .._checkpointed_loops import loops as checkpointed
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.chunks import Watch
+from .._core.jaxcompat import Tracer
 
 Checkpoint = None | int | str | MemoryBudget
 
@@ -22,6 +23,29 @@ def scan_with(where: str, checkpoint: Checkpoint, watch: Watch | None = None) ->
     if checkpoint == "step" and watch is None:
         return lambda step, *args, **options: jax.lax.scan(jax.checkpoint(step), *args, **options)
     return functools.partial(checkpointed.scan, where=where, checkpoint=checkpoint, watch=watch)
+
+
+def number_of_steps(where: str, name: str, value: Any) -> int:
+    """A number of steps as an integer of Python; a traced one is refused as JAX does, with the cure.
+
+    Args:
+      where: the loop, for messages.
+      name: what the argument is called.
+      value: the number.
+    """
+    if isinstance(value, Tracer):
+        cure = (
+            "A limit that is computed belongs into the condition."
+            if where == "while_loop"
+            else f"For a number of steps that is computed write `transform.fori_loop(0, {name}, body, carry)`, with "
+            "`checkpoint=20` if it is to be differentiated."
+        )
+        raise jax.errors.ConcretizationTypeError(
+            value,
+            f"{where}: `{name}` must be known when the loop is traced, since memory for all steps is laid out then. "
+            f"Make it static (`static_argnums`, `State(..., static=True)`). {cure}",
+        )
+    return int(value)
 
 
 def while_with(

@@ -10,7 +10,7 @@ import jax
 from .._core.arguments import hide, revealing
 from .._core.lift import Lift
 from .._core.tracebacks import boundary
-from ._differentiated import Differentiated, with_aux
+from ._differentiated import Differentiated, explained, with_aux
 from ._signatures import as_in
 
 
@@ -51,7 +51,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
 
 
 def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
-    (cotangent,) = pullback(cotangents)
+    with explained():
+        (cotangent,) = pullback(cotangents)
     return cotangent
 
 

@@ -21,7 +21,7 @@ from .._core.lift import at_once
 from .._core.tracebacks import boundary
 from ._bodies import Body
 from ._eager import whole
-from ._engines import Checkpoint, check_loop, scan_with
+from ._engines import Checkpoint, check_loop, number_of_steps, scan_with
 from ._progress import Meter
 from ._signatures import as_in
 from ._vmap import vmap
@@ -169,6 +169,8 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     check_loop(where, checkpoint, f)
+    if options["length"] is not None:
+        options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, make_args, split, options)
     if not progress:

@@ -17,7 +17,7 @@ from .._core.lift import at_once
 from .._core.tracebacks import boundary
 from ._bodies import Body, Staged
 from ._eager import whole
-from ._engines import Checkpoint, check_loop, scan_with, while_with
+from ._engines import Checkpoint, check_loop, number_of_steps, scan_with, while_with
 from ._progress import Meter
 
 
@@ -63,8 +63,10 @@ def while_loop(
       >>> float(transform.while_loop(lambda x: n.value < 3, body, 8.0)), int(n.value)
       (1.0, 3)
     """
-    if max_steps is not None and (isinstance(max_steps, bool) or operator.index(max_steps) < 0):
-        raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
+    if max_steps is not None:
+        if isinstance(max_steps, bool) or (not has_tracer(max_steps) and operator.index(max_steps) < 0):
+            raise ValueError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
+        max_steps = number_of_steps("while_loop", "max_steps", max_steps)
     check_loop("while_loop", checkpoint, cond_fun, body_fun)
     if is_jit_disabled():
         init_val = jax.tree.map(jax.numpy.asarray, init_val)  # or the body could change the caller's arrays in place
