@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -131,7 +132,16 @@ class Transformed:
         return new
 
     def __reduce__(self) -> Any:
-        return self.__qualname__  # like a function: found again by its name
+        found: Any = sys.modules.get(self.__module__) if isinstance(getattr(self, "__module__", None), str) else None
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        # Like a function: found again by its name. One that was made by a call has none, and is made again.
+        return name if found is self else (_remade, (type(self), self.__wrapped__, self._is_method, self._options))
+
+
+def _remade(kind: type[Transformed], fun: Any, is_method: bool, options: dict[str, Any]) -> Transformed:
+    return kind(fun, is_method=is_method, **options)
 
 
 class Bound(functools.partial):  # type: ignore[type-arg]

@@ -50,6 +50,10 @@ class CustomRule(Transformed):
         new._rules, new._definition = copy.deepcopy(self._rules, memo), self._definition
         return new
 
+    def __reduce__(self) -> Any:
+        made = super().__reduce__()
+        return made if isinstance(made, str) else (*made, {"_rules": self._rules, "_definition": self._definition})
+
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._rules:
             raise AttributeError(f"{self.__qualname__}: no rule was set; {self._how_to_set()}")

@@ -8,8 +8,10 @@ import gc
 import inspect
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -194,6 +196,78 @@ def test_wrappers_copy_and_pickle_like_functions() -> None:
 @transform.jit
 def module_level(x: Any) -> Any:
     return x
+
+
+def cubed(x: Any) -> Any:
+    return x**3
+
+
+class Holder:
+    """A model that keeps its own methods under transforms."""
+
+    def __init__(self, made: Callable[[Callable[..., Any]], Any]) -> None:
+        self.u = State(jnp.float32(0), name="u")
+        self.kept = [made(self.step), {"of": functools.partial(made(functools.partial(moved, self)))}]
+
+    def step(self, x: Any) -> Any:
+        return moved(self, x)
+
+
+def moved(holder: Holder, x: Any) -> Any:
+    holder.u.value = holder.u.value + x
+    return holder.u.value * x
+
+
+def ruled(fun: Callable[..., Any]) -> Any:
+    f = transform.custom_jvp(cubed)
+    f.defjvp(half_slope)
+    return transform.jit(Composed(fun, f))
+
+
+class Composed:
+    def __init__(self, fun: Any, f: Any) -> None:
+        self.fun, self.f = fun, f
+
+    def __call__(self, x: Any) -> Any:
+        return self.fun(self.f(x))
+
+
+def half_slope(primals: Any, tangents: Any) -> Any:
+    return primals[0] ** 3, 0.5 * tangents[0]
+
+
+KEPT: dict[str, Callable[[Any], Any]] = {
+    "jit": transform.jit,
+    "checkpoint": lambda f: transform.checkpoint(f, policy=jax.checkpoint_policies.everything_saveable),
+    "grad of jit": lambda f: transform.grad(transform.jit(f)),
+    "static": lambda f: transform.jit(f, static_argnums=0),
+    "rule": ruled,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_model_that_keeps_its_methods_under_transforms_can_be_pickled(name: str) -> None:
+    model = Holder(KEPT[name])
+    call = lambda model: (model.kept[0](1.0), model.kept[1]["of"](1.0))
+    expected = call(model)
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        clone.u.value = jnp.float32(0)
+        assert call(clone) == expected
+        assert float(clone.u.value) == float(model.u.value) == 2.0
+
+
+def test_a_function_under_a_transform_made_by_a_call_can_be_pickled() -> None:
+    rule = transform.custom_jvp(cubed)
+    rule.defjvp(half_slope)
+    for f in (
+        transform.jit(cubed),
+        rule,
+        transform.value_and_grad(cubed),
+        transform.vmap(cubed, in_axes=None, axis_size=1),
+    ):
+        again = pickle.loads(pickle.dumps(f))
+        assert str(again(2.0)) == str(f(2.0))
+    assert transform.grad(pickle.loads(pickle.dumps(rule)))(2.0) == 0.5
 
 
 def test_something_that_is_no_function_is_refused() -> None:
