@@ -1,8 +1,9 @@
 """What is proved: fewer bytes, or less work within some bytes, no plan can do with.
 
 * Every node that has to run needs its inputs and outputs at once.
-* When the forward pass is over, no cotangent is there yet. Of the forward values that the backward pass uses, no more
-  can be held than fit; every other one whose node has run in the forward pass has run in vain, and runs again.
+* When the forward pass is over, no cotangent is there yet, and no more is held than fits. A node of the forward pass
+  runs again unless what is held separates its outputs from all that the backward pass uses: the smallest such cut
+  counts, among what is made of the node without another one that counts. A value in several cuts is shared.
 * A chain of nodes that is reversed with few bytes runs many of them more than once: see `reversal`.
 
 The memory of gradients that are not computed yet may hold what fits into it.
@@ -11,10 +12,15 @@ The memory of gradients that are not computed yet may hold what fits into it.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 
+from .flow import smallest_cut
 from .graph import Graph, Node
 from .reversal import Reversal
 from .simulate import reused
+
+_CHEAP = 0.02  # of the most expensive forward node: too little to count
+_PARTS = 5040  # bytes are shared in so many parts
 
 
 def least_bytes(graph: Graph) -> tuple[int, int | None]:
@@ -52,7 +58,7 @@ class LeastCost:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._choices = sorted(_choices(graph), key=lambda c: -c[0] / max(c[1], 1e-9))
+        self._choices = sorted(_choices(graph), key=lambda choice: -choice.cost / choice.bytes)
         self._reversal = Reversal(graph)
 
     def __call__(self, budget: int) -> float:
@@ -64,11 +70,11 @@ class LeastCost:
         sizes = [size for _, size in self._graph.buffers]
         rest, spare, largest = float(budget), float(sum(sizes)), max(sizes, default=0)
         again = 0.0
-        for cost, size in self._choices:
-            inside = min(size, spare) if size <= largest else 0.0
-            outside = min(size - inside, max(rest, 0.0))
+        for choice in self._choices:
+            inside = min(choice.bytes, spare) if choice.smallest <= largest else 0.0
+            outside = min(choice.bytes - inside, max(rest, 0.0))
             spare, rest = spare - inside, rest - outside
-            again += cost * (1.0 - (inside + outside) / size)
+            again += choice.cost * (1.0 - (inside + outside) / choice.bytes)
         return again
 
 
@@ -77,37 +83,52 @@ def least_cost(graph: Graph, budget: int) -> float:
     return LeastCost(graph)(budget)
 
 
-def _choices(graph: Graph) -> list[tuple[float, float]]:
-    """For each forward node that the backward pass needs: its work, and the fewest bytes that can spare it."""
-    used_behind: set[int] = set()
-    lazy_of: dict[int, set[int]] = {}
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """A forward node that runs again unless some values are held at the turn.
+
+    Attributes:
+      cost: operations.
+      bytes: the fewest that can spare it, each value shared among all nodes that it can help to spare.
+      smallest: bytes of the smallest of these values.
+    """
+
+    cost: float
+    bytes: float
+    smallest: int
+
+
+def _choices(graph: Graph) -> list[_Choice]:
+    behind = {v for i in graph.needed if graph.nodes[i].is_backward for v in graph.nodes[i].inputs}
+    users: dict[int, list[int]] = {}
     for i in graph.needed:
-        node = graph.nodes[i]
-        if node.is_backward:
-            used_behind.update(node.inputs)
-    for i in reversed(range(len(graph.nodes))):
-        node = graph.nodes[i]
-        if node.is_backward or i in graph.primal or i not in graph.needed:
-            continue
-        # What is only there for the backward pass may be held instead of what it is made of.
-        for v in node.inputs:
-            lazy_of.setdefault(v, set()).update(node.outputs)
-            for u in node.outputs:
-                lazy_of[v] |= lazy_of.get(u, set())
+        if not graph.nodes[i].is_backward:
+            for v in graph.nodes[i].inputs:
+                users.setdefault(v, []).append(i)
+    most = max((graph.nodes[i].cost for i in graph.primal), default=0.0)
+    chosen = [i for i in sorted(graph.primal - graph.pinned) if graph.nodes[i].cost >= _CHEAP * most]
+    regions = {i: _region(graph, i, users, frozenset(chosen)) for i in chosen}
+    shared: dict[int, int] = {}
+    for region in regions.values():
+        for v in region:
+            shared[v] = shared.get(v, 0) + 1
+    parts = {v: 0 if v in graph.free else graph.sizes[v] * _PARTS // n for v, n in shared.items()}
     found = []
-    for i in graph.primal:
-        node = graph.nodes[i]
-        if i in graph.pinned:
-            continue
-        size = 0.0
-        needed = False
-        for v in node.outputs:
-            instead = lazy_of.get(v, set())
-            if v in used_behind or instead & used_behind:
-                needed = True
-                sizes = [graph.sizes[v], *[graph.sizes[u] for u in instead]]
-                # One of several values may be held: the smallest counts.
-                size = max(size, 0.0) + float(min(sizes))
-        if needed and size > 0:
-            found.append((node.cost, size))
+    for i, region in regions.items():
+        size = smallest_cut(graph, graph.nodes[i].outputs, region & behind, region, parts) / _PARTS
+        if size > 0:
+            found.append(_Choice(graph.nodes[i].cost, size, min(graph.sizes[v] for v in region if parts[v])))
+    return found
+
+
+def _region(graph: Graph, source: int, users: dict[int, list[int]], chosen: frozenset[int]) -> set[int]:
+    """The values that are made of those of a node without another node that counts."""
+    found = set(graph.nodes[source].outputs)
+    stack = list(found)
+    while stack:
+        for i in users.get(stack.pop(), ()):
+            if i not in chosen:
+                new = set(graph.nodes[i].outputs) - found
+                found |= new
+                stack.extend(new)
     return found

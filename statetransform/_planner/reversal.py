@@ -34,6 +34,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from .flow import smallest_cut
 from .graph import Graph
 from .simulate import reused
 
@@ -201,70 +202,4 @@ class Reversal:
 
     def _cut(self, source: int, sinks: set[int], inside: set[int]) -> int:
         """Bytes of the smallest set of values without which nothing of a node reaches some values."""
-        graph = self._graph
-        users: dict[int, list[int]] = {}
-        for v in inside:
-            for u in graph.nodes[graph.producer[v]].inputs:
-                if u in inside:
-                    users.setdefault(u, []).append(v)
-        passed = dict.fromkeys(inside, 0)  # of the capacity of each value
-        between: dict[tuple[int, int], int] = {}
-        total = 0
-        starts = [v for v in graph.nodes[source].outputs if v in inside]
-        while (way := _augmenting(starts, sinks, users, graph.sizes, passed, between)) is not None:
-            total += way
-        return total
-
-
-def _augmenting(
-    starts: list[int],
-    sinks: set[int],
-    users: dict[int, list[int]],
-    sizes: tuple[int, ...],
-    passed: dict[int, int],
-    between: dict[tuple[int, int], int],
-) -> int | None:
-    """One step of the search for the largest flow from values to values, each of which lets through its bytes."""
-    # Each value is a pair: where flow enters, and where it leaves.
-    came: dict[tuple[int, bool], tuple[tuple[int, bool] | None, int]] = {}
-    stack: list[tuple[int, bool]] = []
-    reverse: dict[int, list[int]] = {}
-    for (u, v), flow in between.items():
-        if flow:
-            reverse.setdefault(v, []).append(u)
-
-    def reach(state: tuple[int, bool], of: tuple[int, bool] | None, room: int) -> None:
-        if room > 0 and state not in came:
-            came[state] = of, room
-            stack.append(state)
-
-    for v in starts:
-        reach((v, False), None, 1 << 62)
-    while stack:
-        state = stack.pop()
-        v, leaves = state
-        room = came[state][1]
-        if not leaves:
-            reach((v, True), state, min(room, sizes[v] - passed[v]))
-            for u in reverse.get(v, ()):
-                reach((u, True), state, min(room, between[u, v]))
-            continue
-        if v in sinks:
-            return _push(came, state, room, passed, between)
-        for w in users.get(v, ()):
-            reach((w, False), state, room)
-        reach((v, False), state, min(room, passed[v]))
-    return None
-
-
-def _push(came: dict, state: tuple[int, bool], room: int, passed: dict[int, int], between: dict) -> int:
-    while (of := came[state][0]) is not None:
-        (v, leaves), (u, left) = state, of
-        if u == v:
-            passed[v] += room if leaves else -room
-        elif left:
-            between[u, v] = between.get((u, v), 0) + room
-        else:
-            between[v, u] -= room
-        state = of
-    return room
+        return smallest_cut(self._graph, self._graph.nodes[source].outputs, sinks, inside, self._graph.sizes)
