@@ -246,7 +246,7 @@ class Planner:
         if plain is None or self.necessary(pattern)[0] > budget:
             return None
         first = self.versions(pattern)[0]
-        for plan in first.solver.by_hand[: -_ATTEMPTS - 1 : -1]:
+        for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
             found = self._compiled(first, plan, first, True)
             if found.compiled is not None and found.compiled <= budget:
                 return found

@@ -84,9 +84,9 @@ class Solver:
 
     @functools.cached_property
     def by_hand(self) -> list[Plan]:
-        """The plans that people write by hand, those with the most bytes first."""
+        """The plans that people write by hand, those with the fewest bytes first."""
         plans = map(self.rated, written_by_hand(self.graph, self._chain, self._count))
-        return sorted(plans, key=lambda plan: (-plan.bytes, plan.cost))
+        return sorted(dict.fromkeys(plans), key=lambda plan: (plan.bytes, plan.cost))
 
     @functools.cached_property
     def necessary(self) -> int:
