@@ -8,13 +8,29 @@ import os
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import hypothesis
 import jax
 import pytest
 
+from statetransform import transform
 from statetransform._core.frame import stack
+
+RUNS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
+TRACES = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
+    "lambda in jit": lambda f: transform.jit(lambda *args: f(*args)),
+    "jit of grad": lambda f: _first(transform.jit(transform.value_and_grad(f, argnums=-1))),
+}
+
+
+def _first(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: f(*args)[0]
+
 
 # The same examples in every run, and none that is judged by its time.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
@@ -34,6 +50,18 @@ def remat3() -> Iterator[None]:
     yield
     jax.config.update("jax_remat3", before)
     jax.clear_caches()
+
+
+@pytest.fixture(params=RUNS)
+def wrap(request: pytest.FixtureRequest) -> Any:
+    """How the function of a test is run."""
+    return RUNS[request.param]
+
+
+@pytest.fixture(params=TRACES)
+def traced(request: pytest.FixtureRequest) -> Any:
+    """A transform that keeps traces, and gives the plain output."""
+    return TRACES[request.param]
 
 
 @pytest.fixture(autouse=True)

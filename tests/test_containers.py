@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -185,45 +183,6 @@ def test_a_failed_inner_call_that_is_caught_takes_back_its_own_writes() -> None:
         s.value = jnp.float32(1)
         wrap(f)(1.0)
         assert s.value == 2.0
-
-
-class Named(NamedTuple):
-    s: State
-    k: Any
-
-
-@dataclasses.dataclass
-class Plain:
-    s: State
-    k: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Registered:
-    s: State
-    k: Any
-
-
-@pytest.mark.parametrize("kind", [Named, Plain, Registered, lambda s, k: {"s": s, "k": k}, lambda s, k: [s, k]])
-@pytest.mark.parametrize("name", STAGED)
-def test_a_state_in_the_structure_of_an_argument_is_lifted(name: str, kind: Any) -> None:
-    def parts(arg: Any) -> Any:
-        if isinstance(arg, dict):
-            return arg["s"], arg["k"]
-        return tuple(arg) if isinstance(arg, list | tuple) else (arg.s, arg.k)
-
-    def f(arg: Any, x: Any) -> Any:
-        s, k = parts(arg)
-        s.value = s.value + k * x
-        return s.value
-
-    g = STAGED[name](f)
-    a, b = State(jnp.float32(1)), State(jnp.float32(10))
-    assert [g(kind(a, 2.0), 1.0), g(kind(b, 2.0), 1.0), g(kind(a, 2.0), 2.0)] == [3.0, 12.0, 7.0]
-    assert (a.value, b.value) == (7.0, 12.0)
-    a.value = jnp.float32(0)
-    assert g(kind(a, 2.0), 1.0) == 2.0
 
 
 @pytest.mark.parametrize(

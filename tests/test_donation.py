@@ -128,6 +128,21 @@ def test_a_state_that_is_only_read_is_not_given_away(u: State) -> None:
     np.testing.assert_array_equal(u.value, np.arange(4.0))
 
 
+def test_a_state_that_is_only_read_may_not_share_its_buffer_with_one_that_is_given_away(u: State) -> None:
+    w = State(jnp.ones(4), name="w")
+
+    @transform.jit(donate_states=True)
+    def f(x: Any) -> Any:
+        u.value = u.value + w.value * x
+        return u.value.sum()
+
+    assert [f(1.0), f(1.0)] == [10.0, 14.0]
+    u.value = w.value
+    with pytest.raises(StateTraceError, match="hold the same array"):
+        f(1.0)
+    assert u.value.sum() == w.value.sum() == 4.0
+
+
 def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:
     fails = [False]
 

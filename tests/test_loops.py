@@ -1,4 +1,4 @@
-"""Loops and branches: written states ride in the carry, read ones are constants of the loop."""
+"""Loops: written states ride in the carry, read ones are constants of the loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
 from .cases import assert_same
-
-
-@pytest.fixture(params=["eager", "jit", "checkpoint"])
-def wrap(request: pytest.FixtureRequest) -> Any:
-    """How the loop itself is run."""
-    return {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}[request.param]
 
 
 @pytest.mark.parametrize("options", [{}, {"reverse": True}, {"unroll": 3}, {"unroll": True}, {"length": 5}], ids=str)
@@ -238,54 +232,6 @@ def test_a_state_may_be_carried_and_passed_by_reference() -> None:
     assert s.value == 5.0
 
 
-@pytest.mark.parametrize("index", [0, 1, 2, -5, 9])
-@pytest.mark.parametrize("is_traced", [False, True])
-def test_switch_takes_one_branch_and_clamps_its_index(index: int, is_traced: bool) -> None:
-    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
-
-    def first(x: Any) -> Any:
-        a.value = x
-        return a.value
-
-    def second(x: Any) -> Any:
-        b.value = b.value + x
-        return b.value
-
-    f = lambda i, x: transform.switch(i, [first, second, lambda x: a.value + b.value], x)
-    out = (transform.jit(f) if is_traced else f)(index, 10.0)
-    chosen = min(max(index, 0), 2)
-    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 1.0, 12.0), (3.0, 1.0, 2.0)][chosen]
-
-
-def test_branches_may_write_different_states_under_every_transform(wrap: Any) -> None:
-    a, b = State(jnp.float32(1), name="a"), State({"x": jnp.ones(2)}, name="b")
-
-    def yes(x: Any) -> Any:
-        a.value = a.value * x
-        return a.value
-
-    def no(x: Any) -> Any:
-        b.value = {"x": b.value["x"] * x}
-        return b.value["x"].sum()
-
-    f = wrap(lambda p, x: transform.cond(p, yes, no, x))
-    assert (f(True, 3.0), f(False, 4.0), f(True, 2.0)) == (3.0, 8.0, 6.0)
-    assert (a.value, b.value["x"].tolist()) == (6.0, [4.0, 4.0])
-    slope = transform.grad(f, argnums=1, states=a)
-    assert slope(True, 2.0) == (2.0, 6.0)
-    assert slope(False, 2.0) == (0.0, 8.0)
-
-
-def test_cond_takes_operands_by_position_and_keyword() -> None:
-    s = State(jnp.float32(1))
-    f = lambda x: s.value * x
-    assert transform.cond(True, f, f, 2.0) == 2.0
-    assert transform.cond(pred=False, true_fun=f, false_fun=lambda x: -x, operand=3.0) == -3.0
-    assert transform.cond(True, lambda: s.value, lambda: 0.0 * s.value) == 1.0
-    with pytest.raises(TypeError, match=r"[Pp]red"):
-        transform.cond(jnp.ones(2), f, f, 2.0)
-
-
 @pytest.mark.parametrize("batch_size", [None, 1, 3, 8])
 def test_map_runs_over_the_leading_axis(batch_size: int | None) -> None:
     w, n = State(jnp.float32(2)), State(jnp.int32(0))
@@ -327,3 +273,54 @@ def test_what_jax_refuses_about_the_users_own_carry_is_refused_by_jax() -> None:
     with pytest.raises(ValueError, match="length"):
         transform.scan(lambda c, x: (c, x), 0.0, None)
     assert u.value == 1.0
+
+
+LENGTHS = [0, 1, 7, 4097]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_loops_of_any_length(n: int) -> None:
+    w, u = Param(jnp.float32(0.5), name="w"), State(jnp.float32(0), name="u")
+
+    def body(c: Any, t: Any) -> Any:
+        u.value = u.value + c * 1e-3
+        return c * 0.99 + w.value * 1e-3, u.value
+
+    def loop(x: Any) -> Any:
+        return transform.scan(body, x, jnp.arange(n))[0]
+
+    def twin(x: Any, w: Any) -> Any:
+        def body(carry: Any, t: Any) -> Any:
+            c, u = carry
+            u = u + c * 1e-3
+            return (c * 0.99 + w * 1e-3, u), u
+
+        (c, u), _ = jax.lax.scan(body, (x, jnp.float32(0)), jnp.arange(n))
+        return c, u
+
+    out, (gw, gx) = transform.value_and_grad(loop, argnums=0, states=w)(jnp.float32(1))
+    (ref, u_ref), (rx, rw) = jax.value_and_grad(twin, argnums=(0, 1), has_aux=True)(jnp.float32(1), w.value)
+    assert (out, gx, gw) == (ref, rx, rw)
+    assert u.value == u_ref
+
+
+def test_second_derivatives_and_forward_mode_through_a_loop_with_a_closed_over_value() -> None:
+    u = State(jnp.float32(1), name="u")
+    loop = lambda w: transform.scan(lambda c, _: (jnp.sin(c * u.value) + w, None), w, None, length=5)[0]
+    twin = lambda w: jax.lax.scan(lambda c, _: (jnp.sin(c) + w, None), w, None, length=5)[0]
+    assert jnp.allclose(transform.grad(transform.grad(loop))(0.3), jax.grad(jax.grad(twin))(0.3))
+    assert jnp.allclose(transform.jvp(loop, (0.3,), (1.0,))[1], jax.jvp(twin, (0.3,), (1.0,))[1])
+    assert jnp.allclose(transform.hessian(loop)(0.3), jax.hessian(twin)(0.3))
+
+
+def test_a_while_loop_whose_condition_is_false_at_once_and_frozen_lanes() -> None:
+    n = State(jnp.int32(7), name="n")
+
+    def body(c: Any) -> Any:
+        n.value += 1
+        return c + 1
+
+    assert transform.while_loop(lambda c: c < 0, body, 0) == 0
+    assert n.value == 7
+    lanes = transform.vmap(lambda stop: transform.while_loop(lambda c: c < stop, lambda c: c + 1, 0))
+    assert lanes(jnp.arange(4)).tolist() == [0, 1, 2, 3]

@@ -11,16 +11,10 @@ import numpy as np
 import pytest
 
 import statetransform as st
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, State, transform
 
 XS = jnp.arange(3.0)
 hidden: contextvars.ContextVar[dict[str, State]] = contextvars.ContextVar("hidden")
-WRAPS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
-
-
-@pytest.fixture(params=WRAPS)
-def wrap(request: Any) -> Any:
-    return WRAPS[request.param]
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -85,7 +79,7 @@ def test_a_state_of_a_kind_is_first_read_within_transforms_inside(inner: str, wr
         "vmap": lambda x: transform.vmap(read, in_axes=None, axis_size=2)(x).sum() / 2,
     }[inner]
     lanes = transform.vmap(inside, state_axes={Param: 0})
-    compiled = wrap(lanes) if wrap is not WRAPS["checkpoint"] else lanes
+    compiled = wrap(lanes) if wrap is not transform.checkpoint else lanes
     for _ in range(2):
         assert compiled(XS).tolist() == [0.0, 2.0, 6.0]
 
@@ -124,53 +118,6 @@ def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(axes: An
     assert Watched.looks == 0
     transform.vmap(lambda: w.value if watched is not None else 0, state_axes={Param: 0})()
     assert Watched.looks > 0  # nothing else says how many lanes there are
-
-
-NESTED = {
-    "vmap": lambda f, lanes=transform.vmap: lanes(lambda _: lanes(f)(XS)),
-    "jit": lambda f, lanes=transform.vmap: lanes(transform.jit(lambda _: lanes(f)(XS))),
-    "scan": lambda f, lanes=transform.vmap: lanes(
-        lambda x: transform.scan(lambda c, _: (c, lanes(f)(XS)), x, length=2)[1][0]
-    ),
-}
-
-
-@pytest.mark.parametrize("nest", NESTED)
-def test_a_random_state_that_nobody_draws_from_stays(nest: str, wrap: Any) -> None:
-    rng = RandomState(0)
-    before = jax.random.bits(rng.key)
-    g = wrap(NESTED[nest](lambda x: x if rng is not None else 0))
-    for _ in range(2):
-        g(jnp.ones(2))
-        assert jax.random.bits(rng.key) == before
-    assert transform.functionalize(g).trace(jnp.ones(2)).reads == []
-
-
-@pytest.mark.parametrize("nest", NESTED)
-@pytest.mark.parametrize("names", [{}, {"axis_name": "i"}], ids=["no name", "one name for both"])
-def test_each_lane_of_each_level_draws_its_own_numbers(nest: str, names: Any, wrap: Any) -> None:
-    rng = RandomState(0)
-    draw = lambda x: jax.random.uniform(rng.split()) + 0.0 * x
-    g = wrap(NESTED[nest](draw, transform.vmap(**names)))
-    first, second = g(jnp.ones(2)), g(jnp.ones(2))
-    assert first.shape == (2, 3)
-    assert len({*np.ravel(first).tolist(), *np.ravel(second).tolist()}) == 12
-
-
-@pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
-def test_the_keys_of_the_lanes_are_split_off_one_that_is_split_off_the_state(style: Any) -> None:
-    rng = RandomState(style(7))
-    draws = transform.vmap(lambda x: jax.random.uniform(rng.split()) + 0.0 * x)(XS)
-    advanced, fresh = jax.random.split(style(7))
-    lanes = [jax.random.split(key)[1] for key in jax.random.split(fresh, 3)]
-    assert draws.tolist() == [float(jax.random.uniform(key)) for key in lanes]
-    assert jax.random.bits(rng.key) == jax.random.bits(advanced)
-
-
-def test_a_random_state_that_no_search_could_find_is_split() -> None:
-    hidden.set({"rng": RandomState(0)})
-    draws = transform.vmap(lambda x: jax.random.uniform(hidden.get()["rng"].split()) + 0.0 * x)(XS)
-    assert len(set(draws.tolist())) == 3
 
 
 @jax.custom_jvp

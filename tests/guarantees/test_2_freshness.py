@@ -23,10 +23,12 @@ def test_an_outside_write_is_seen_by_the_next_call(row: Row, is_compiled: bool) 
         assert jnp.allclose(f(x), scale * first)
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_new_shape_of_a_state_is_seen_by_the_next_call(row: Row) -> None:
+def test_a_new_shape_of_a_state_is_seen_by_the_next_call(row: Row, is_compiled: bool) -> None:
     s = State(jnp.ones(2), name="s")
-    f = transform.jit(row.ours(lambda x: x * s.value.shape[0]))
+    f = row.ours(lambda x: x * s.value.shape[0])
+    f = transform.jit(f) if is_compiled else f
     x = jnp.float32(1)
     small = f(x)
     s.value = jnp.ones(6)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import policies, transform
+from statetransform import State, policies, transform
 from statetransform._policies.apply import checkpointed
 from statetransform._policies.refuse import check_policy, warn_unused_names
 
@@ -81,12 +81,16 @@ def test_a_name_that_no_value_bears_is_a_warning_that_lists_the_names_seen():
     assert "The names seen are 'a', 'b'. Did you mean 'a'?" in text
 
 
-def test_the_warning_for_act_in_the_place_of_capital_act():
-    def program(x):
-        return jnp.sum(jnp.sin(checkpoint_name(x * 2, "act")))
+def test_the_warning_is_at_the_users_line():
+    s = State(2.0, name="s")
 
-    with pytest.warns(policies.PolicyWarning, match="Did you mean 'act'?"):
-        jax.grad(checkpointed(program, policy=policies.save_only_these_names("Act")))(X)
+    @transform.checkpoint(policy=policies.save_only_these_names("Act"))
+    def f(x):
+        return jnp.cos(transform.checkpoint_name(jnp.sin(x * s.value), "act"))
+
+    with pytest.warns(policies.PolicyWarning, match=r"The names seen are .act.\. Did you mean .act.\?") as caught:
+        f(1.0)
+    assert caught[0].filename == __file__
 
 
 JAX = jax.checkpoint_policies

@@ -1,0 +1,194 @@
+"""States, and objects that hold them, as arguments: they go by reference, other arguments as to the plain function."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+
+
+class Cell:
+    def __init__(self, value: float) -> None:
+        self.s = State(jnp.float32(value), name="s")
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+def test_an_alias_inside_an_argument_is_followed(name: str) -> None:
+    a, b = Cell(1.0), Cell(10.0)
+    f = getattr(transform, name)(lambda pair, x: pair.left.s.value * x + pair.right.s.value)
+    pair = types.SimpleNamespace(left=a, right=a)
+    assert f(pair, 1.0) == 2.0
+    pair.right = b
+    assert f(pair, 1.0) == 11.0
+    pair.left = b
+    assert f(pair, 1.0) == 20.0
+    g = getattr(transform, name)(lambda pair, x: pair["left"].value * x + pair["right"].value)
+    pairs = [(a.s, a.s), (a.s, b.s), (b.s, a.s), (b.s, b.s)]
+    for _ in range(2):
+        assert [g({"left": p, "right": q}, 2.0) for p, q in pairs] == [3.0, 12.0, 21.0, 30.0]
+
+
+def test_an_object_passed_as_an_argument_is_followed() -> None:
+    f = transform.jit(lambda cells, x: cells["a"].s.value * x)
+    a, b = Cell(1.0), Cell(2.0)
+    assert [f({"a": c}, 1.0) for c in (a, b, a, b)] == [1.0, 2.0, 1.0, 2.0]
+    a.s = State(jnp.float32(5))
+    assert f({"a": a}, 1.0) == 5.0
+    namespace = types.SimpleNamespace(s=State(jnp.float32(7)))
+    assert f({"a": namespace}, 1.0) == 7.0
+
+
+def test_the_same_array_in_two_states_and_an_argument() -> None:
+    array = jnp.float32(2)
+    a, b = State(array), State(array)
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        a.value = a.value * x
+        return a.value + b.value
+
+    assert f(array) == 6.0
+    assert (a.value, b.value, array) == (4.0, 2.0, 2.0)
+
+
+def test_one_state_passed_twice_is_one_state() -> None:
+    m = State(jnp.int32(0), name="m")
+
+    def inc(s: State) -> None:
+        s.value += 1
+
+    for wrap in (transform.checkpoint, transform.jit, transform.named_call):
+        m.value = jnp.int32(0)
+        f = wrap(lambda a, b: inc(a) or inc(b))
+        f(m, m)
+        assert m.value == 2
+        other = State(jnp.int32(0))
+        f(m, other)
+        assert (m.value, other.value) == (3, 1)
+        f({"deep": [m]}["deep"][0], m)
+        assert m.value == 5
+
+
+class Named(NamedTuple):
+    s: State
+    k: Any
+
+
+@dataclasses.dataclass
+class Plain:
+    s: State
+    k: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    s: State
+    k: Any
+
+
+@pytest.mark.parametrize("kind", [Named, Plain, Registered, lambda s, k: {"s": s, "k": k}, lambda s, k: [s, k]])
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
+def test_a_state_in_the_structure_of_an_argument_is_lifted(name: str, kind: Any) -> None:
+    def parts(arg: Any) -> Any:
+        if isinstance(arg, dict):
+            return arg["s"], arg["k"]
+        return tuple(arg) if isinstance(arg, list | tuple) else (arg.s, arg.k)
+
+    def f(arg: Any, x: Any) -> Any:
+        s, k = parts(arg)
+        s.value = s.value + k * x
+        return s.value
+
+    g = getattr(transform, name)(f)
+    a, b = State(jnp.float32(1)), State(jnp.float32(10))
+    assert [g(kind(a, 2.0), 1.0), g(kind(b, 2.0), 1.0), g(kind(a, 2.0), 2.0)] == [3.0, 12.0, 7.0]
+    assert (a.value, b.value) == (7.0, 12.0)
+    a.value = jnp.float32(0)
+    assert g(kind(a, 2.0), 1.0) == 2.0
+
+
+SIGNATURES: list[tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = [
+    (lambda x, n: x * n if n > 1 else x, {"static_argnums": 1}, (2.0, 3), {}),
+    (lambda x, n: x * n if n > 1 else x, {"static_argnums": (-1,)}, (2.0,), {"n": 3}),
+    (lambda x, n=2: x * n if n > 1 else x, {"static_argnames": "n"}, (2.0,), {}),
+    (lambda x, n=2: x * n if n > 1 else x, {"static_argnames": ("n",)}, (2.0, 5), {}),
+    (lambda x, /, n: x * n if n > 1 else x, {"static_argnums": 1}, (2.0, 5), {}),
+    (lambda x, *, n: x * n if n > 1 else x, {"static_argnames": ["n"]}, (2.0,), {"n": 4}),
+    (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": 2}, (2.0, 3.0, 4), {}),
+    (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": -1}, (2.0, 3.0, 4), {}),
+    (lambda *xs, **kw: xs[0] * xs[1] if kw["flag"] else xs[0], {"static_argnames": "flag"}, (2.0, 3.0), {"flag": True}),
+    (lambda n, x, mode="a": x * n if mode == "a" else x, {"static_argnums": (0, 2)}, (3, 2.0, "b"), {}),
+    (lambda x, shape=(2, 3), dtype="int32": x * jnp.ones(shape, dtype).sum(), {}, (2.0,), {}),
+    (lambda x, cfg: x * cfg["a"] + cfg["b"][0], {}, (2.0, {"a": 3.0, "b": (1.0,)}), {}),
+    (lambda x, nothing: x, {}, (2.0, None), {}),
+]
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda s: str(s[1]))
+@pytest.mark.parametrize("is_method", [False, True])
+@pytest.mark.parametrize("name", ["checkpoint", "jit", "named_call"])
+def test_arguments_are_taken_as_by_the_plain_function(signature: Any, is_method: bool, name: str) -> None:
+    fun, options, args, kwargs = signature
+    if name == "named_call" and options:
+        return  # it takes no static arguments, as in JAX
+    n = State(jnp.float32(0), name="n")
+    expected = fun(*args, **kwargs)
+
+    class Model:
+        def __init__(self) -> None:
+            self.n = n
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.n.value = self.n.value + 1.0
+        return fun(*args, **kwargs)
+
+    if is_method:
+        import inspect
+
+        parameters = list(inspect.signature(fun).parameters.values())
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        if parameters[0].kind is not inspect.Parameter.POSITIONAL_ONLY:
+            first = first.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        method.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+        transformed: Any = getattr(transform, name)(**options)(method)
+        Model.call = transformed  # type: ignore[attr-defined]
+        transformed.__set_name__(Model, "call")
+        f = Model().call  # type: ignore[attr-defined]
+    else:
+        f = getattr(transform, name)(fun, **options)
+    for i in range(1, 4):
+        assert jnp.allclose(f(*args, **kwargs), expected)
+        assert n.value == (i if is_method else 0)
+
+
+def test_static_values_trace_once_each() -> None:
+    runs = []
+
+    @transform.checkpoint(static_argnums=1, static_argnames="mode")
+    def f(x: Any, n: int, mode: str = "a") -> Any:
+        runs.append((n, mode))
+        return x * n
+
+    for _ in range(2):
+        f(1.0, 2), f(1.0, n=2), f(1.0, 2, "b"), f(1.0, 2, mode="b"), f(1.0, 3)
+    # By position and by keyword are two signatures, as in JAX.
+    assert runs == [(2, "a"), (2, "a"), (2, "b"), (2, "b"), (3, "a")]
+
+
+def test_errors_about_arguments_are_those_of_python() -> None:
+    f = transform.checkpoint(lambda x, n: x, static_argnums=1)
+    with pytest.raises(TypeError, match="n"):
+        f(1.0)
+    with pytest.raises(TypeError, match="extra"):
+        f(1.0, 2, extra=3)
+    with pytest.raises(TypeError):
+        f(1.0, object(), 3)
+    with pytest.raises(TypeError):
+        transform.checkpoint(lambda x: x)("text")

@@ -1,0 +1,93 @@
+"""When a function is traced again, and when an earlier trace serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from statetransform import State, transform
+
+
+def test_a_signature_that_uses_more_states_than_the_first_one() -> None:
+    a, b, runs = State(jnp.float32(1)), State(jnp.float32(10)), [0]
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        if jnp.ndim(x):
+            b.value = b.value + a.value
+        else:
+            a.value = a.value + 1.0
+        return x
+
+    for i in range(1, 4):
+        f(jnp.float32(0))
+        assert a.value == i + 1
+        f(jnp.ones(2))
+    assert b.value == 10 + 2 + 3 + 4
+    assert runs == [2]
+
+
+def test_going_back_to_an_earlier_structure_does_not_trace_again(traced: Any) -> None:
+    s, runs = State({"a": jnp.float32(1)}), [0]
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        return x * sum(jnp.sum(v) for v in s.value.values())
+
+    g = traced(f)
+    forms = [
+        {"a": jnp.float32(1)},
+        {"a": jnp.float32(1), "b": jnp.ones(3)},
+        {"a": jnp.ones((2, 2))},
+    ]
+    for _ in range(3):
+        for form, total in zip(forms, (1.0, 4.0, 4.0), strict=True):
+            s.value = form
+            assert g(1.0) == total
+    assert runs == [3]
+
+
+def test_a_static_state_is_part_of_the_key(traced: Any) -> None:
+    mode, runs = State("double", static=True), [0]
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        return 2 * x if mode.value == "double" else -x
+
+    g = traced(f)
+    for value, expected in [("double", 2.0), ("negate", -1.0), ("double", 2.0), ("negate", -1.0)]:
+        mode.value = value
+        assert g(1.0) == expected
+    assert runs == [2]
+    for value in (1, 1.0, True):
+        mode.value = value
+        assert g(1.0) == -1.0
+
+
+def test_x64_on_and_off_are_different_traces() -> None:
+    s = State(1.5)
+    f = transform.jit(lambda x: s.value * x)
+    assert f(2.0).dtype == jnp.float32
+    with jax.enable_x64(True):
+        assert f(2.0).dtype == jnp.float64
+        s.value = jnp.float64(1) / 3
+        assert f(2.0) == 2 / 3
+    s.value = 1.5
+    assert f(2.0).dtype == jnp.float32
+
+
+def test_clear_cache_forgets_the_traces_and_nothing_else() -> None:
+    s, runs = State(jnp.float32(0)), [0]
+
+    @transform.jit
+    def f(x: Any) -> None:
+        runs[0] += 1
+        s.value = s.value + x
+
+    f(1.0), f(1.0)
+    f.clear_cache()
+    f(1.0), f(1.0)
+    assert (runs, float(s.value)) == ([2], 4.0)

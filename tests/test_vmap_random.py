@@ -1,0 +1,131 @@
+"""`vmap` and random states: each lane draws numbers of its own, and the state goes on once."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import RandomState, State, transform
+
+XS = jnp.arange(3.0)
+hidden: contextvars.ContextVar[dict[str, State]] = contextvars.ContextVar("hidden")
+
+
+@pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+def test_each_lane_draws_its_own_numbers_and_the_state_advances_once(wrap: Any, style: Any) -> None:
+    after = []
+    for lanes in (2, 5):
+        rng = RandomState(style(0), name="rng")
+        f = wrap(transform.vmap(lambda x, rng=rng: jax.random.uniform(rng.split()) + x, in_axes=0))
+        first, second = f(jnp.zeros(lanes)), f(jnp.zeros(lanes))
+        assert len(set(first.tolist() + second.tolist())) == 2 * lanes
+        assert rng.key.shape == style(0).shape
+        after.append(jax.random.bits(rng.key))
+    assert after[0] == after[1]
+
+
+def test_a_lane_may_draw_several_times() -> None:
+    rng = RandomState(3)
+
+    def f(x: Any) -> Any:
+        return jnp.stack([jax.random.uniform(rng.split()) for _ in range(3)]) + x
+
+    draws = transform.vmap(f)(jnp.zeros(4))
+    assert len(set(np.ravel(draws).tolist())) == 12
+
+
+def test_lanes_draw_the_same_where_the_user_says_so() -> None:
+    f = lambda rng: lambda x: jax.random.uniform(rng.split()) + x
+    rng, twin = RandomState(0), RandomState(0)
+    same = transform.vmap(f(rng), split_rngs=False)(jnp.zeros(3))
+    assert set(same.tolist()) == {float(f(twin)(0.0))}
+    assert jax.random.bits(rng.key) == jax.random.bits(twin.key)
+    assert len(set(transform.vmap(f(rng), state_axes={rng: None})(jnp.zeros(3)).tolist())) == 1
+    per_lane = RandomState(jax.random.split(jax.random.key(0), 3))
+    assert len(set(transform.vmap(f(per_lane), state_axes={per_lane: 0})(jnp.zeros(3)).tolist())) == 3
+    assert per_lane.key.shape == (3,)
+
+
+def test_a_random_state_that_is_not_used_does_not_advance() -> None:
+    rng, other = RandomState(0), RandomState(1)
+    before = jax.random.bits(other.key)
+    transform.vmap(lambda x: jax.random.uniform(rng.split()) + x if other is not rng else x)(XS)
+    assert jax.random.bits(other.key) == before
+
+
+def test_a_random_state_among_the_arguments_is_split() -> None:
+    rng = RandomState(0)
+    f = transform.vmap(lambda model, x: jax.random.uniform(model["rng"].split()) + x, in_axes=(None, 0))
+    assert len(set(f({"rng": rng}, jnp.zeros(4)).tolist())) == 4
+
+
+INNER = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "named_call": transform.named_call,
+    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c + f(x), None), 0.0 * x, None, length=2)[0],
+    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("inner", INNER)
+def test_lanes_draw_their_own_numbers_through_transforms_inside(inner: str, is_compiled: bool) -> None:
+    rng = RandomState(0, name="rng")
+    g = transform.vmap(INNER[inner](lambda x: jax.random.uniform(rng.split()) + x))
+    g = transform.jit(g) if is_compiled else g
+    first, second = g(jnp.zeros(4)), g(jnp.zeros(4))
+    assert len(set(first.tolist() + second.tolist())) == 8
+    assert rng.key.shape == ()
+
+
+NESTED = {
+    "vmap": lambda f, lanes=transform.vmap: lanes(lambda _: lanes(f)(XS)),
+    "jit": lambda f, lanes=transform.vmap: lanes(transform.jit(lambda _: lanes(f)(XS))),
+    "scan": lambda f, lanes=transform.vmap: lanes(
+        lambda x: transform.scan(lambda c, _: (c, lanes(f)(XS)), x, length=2)[1][0]
+    ),
+}
+
+
+@pytest.mark.parametrize("nest", NESTED)
+def test_a_random_state_that_nobody_draws_from_stays(nest: str, wrap: Any) -> None:
+    rng = RandomState(0)
+    before = jax.random.bits(rng.key)
+    g = wrap(NESTED[nest](lambda x: x if rng is not None else 0))
+    for _ in range(2):
+        g(jnp.ones(2))
+        assert jax.random.bits(rng.key) == before
+    assert transform.functionalize(g).trace(jnp.ones(2)).reads == []
+
+
+@pytest.mark.parametrize("nest", NESTED)
+@pytest.mark.parametrize("names", [{}, {"axis_name": "i"}], ids=["no name", "one name for both"])
+def test_each_lane_of_each_level_draws_its_own_numbers(nest: str, names: Any, wrap: Any) -> None:
+    rng = RandomState(0)
+    draw = lambda x: jax.random.uniform(rng.split()) + 0.0 * x
+    g = wrap(NESTED[nest](draw, transform.vmap(**names)))
+    first, second = g(jnp.ones(2)), g(jnp.ones(2))
+    assert first.shape == (2, 3)
+    assert len({*np.ravel(first).tolist(), *np.ravel(second).tolist()}) == 12
+
+
+@pytest.mark.parametrize("style", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+def test_the_keys_of_the_lanes_are_split_off_one_that_is_split_off_the_state(style: Any) -> None:
+    rng = RandomState(style(7))
+    draws = transform.vmap(lambda x: jax.random.uniform(rng.split()) + 0.0 * x)(XS)
+    advanced, fresh = jax.random.split(style(7))
+    lanes = [jax.random.split(key)[1] for key in jax.random.split(fresh, 3)]
+    assert draws.tolist() == [float(jax.random.uniform(key)) for key in lanes]
+    assert jax.random.bits(rng.key) == jax.random.bits(advanced)
+
+
+def test_a_random_state_that_no_search_could_find_is_split() -> None:
+    hidden.set({"rng": RandomState(0)})
+    draws = transform.vmap(lambda x: jax.random.uniform(hidden.get()["rng"].split()) + 0.0 * x)(XS)
+    assert len(set(draws.tolist())) == 3
