@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from typing import Any
 
 import jax
@@ -138,6 +139,8 @@ def test_the_parts_of_state_have_the_names_of_the_contract() -> None:
     assert list(inspect.signature(st.update).parameters) == ["states", "values"]
 
 
-def test_no_public_name_hides_a_private_module() -> None:
-    assert not [name for name in dir(st) if name.startswith("_core") and name in st.__all__]
+def test_no_public_name_is_that_of_a_private_module() -> None:
+    assert [name for name in st.__all__ if name.startswith("_")] == ["__version__"]
+    modules = {name for name in st.__all__ if isinstance(getattr(st, name), types.ModuleType)}
+    assert modules == {"inspect", "policies", "transform"}
     assert isinstance(st.__version__, str)
