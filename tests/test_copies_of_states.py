@@ -1,0 +1,88 @@
+"""A copy of a state, in memory or by pickle, has its value and kind, and is another state."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import Param, RandomState, State, transform
+
+
+class Tagged(State):
+    """A user's kind, with a signature and attributes of its own."""
+
+    def __init__(self, size: int, unit: str = "mV") -> None:
+        super().__init__(jnp.zeros(size), name="tagged", unit=unit)
+        self.unit = unit
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: State({"a": jnp.arange(3), "b": np.ones(2)}, name="u", unit="mV"),
+        lambda: Param(1.5),
+        lambda: State(("a", 1), static=True),
+        lambda: RandomState(jax.random.PRNGKey(3)),
+        lambda: Tagged(2),
+    ],
+    ids=["tree", "scalar", "static", "key", "subclass"],
+)
+def test_a_copy_is_independent_and_has_the_same_value(clone: Any, make: Any) -> None:
+    s = make()
+    c = clone(s)
+    assert type(c) is type(s)
+    assert c is not s
+    assert (c.name, c.static, dict(c.metadata)) == (s.name, s.static, dict(s.metadata))
+    assert getattr(c, "unit", None) == getattr(s, "unit", None)
+    assert jax.tree.structure(c.value) == jax.tree.structure(s.value)
+    assert (
+        jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(x, y), c.value, s.value))
+        if not s.static
+        else c.value == s.value
+    )
+    before = jax.tree.map(np.asarray, s.value) if not s.static else s.value
+    c.value = ("other",) if s.static else jax.tree.map(lambda x: x + 1, c.value)
+    assert s.value == before if s.static else jax.tree.all(jax.tree.map(np.array_equal, s.value, before))
+
+
+def test_a_copied_container_is_not_shared() -> None:
+    s = State({"a": np.zeros(2)})
+    for clone in (copy.copy, copy.deepcopy):
+        c = clone(s)
+        c.value["a"][0] = 5.0
+        c.value["b"] = 1.0
+        assert list(s.value) == ["a"]
+        assert s.value["a"].tolist() == [0.0, 0.0]
+
+
+def test_deepcopy_and_pickle_keep_a_shared_state_shared() -> None:
+    s = State(jnp.float32(1))
+    model = {"encoder": s, "decoder": s}
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert clone["encoder"] is clone["decoder"] is not s
+
+
+def test_a_typed_key_can_be_copied_and_pickled() -> None:
+    rng = RandomState(7)
+    for clone in (copy.copy(rng), copy.deepcopy(rng)):
+        assert jax.random.bits(clone.split()) == jax.random.bits(copy.copy(rng).split())
+
+
+def test_a_state_copied_inside_a_transform_holds_its_value_afterwards() -> None:
+    s = State(jnp.float32(1), name="u")
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        s.value = s.value * x
+        return copy.copy(s)
+
+    c = f(3.0)
+    assert (s.value, c.value, c.name) == (3.0, 3.0, "u")
+    assert c is not s

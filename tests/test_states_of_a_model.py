@@ -1,0 +1,161 @@
+"""Many states at once: `states` finds those of a model by path, `values` and `update` read and write them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import Param, RandomState, State, transform
+
+
+@dataclasses.dataclass
+class Node:
+    w: State
+    children: list[Any] = dataclasses.field(default_factory=list)
+
+
+class Slots:
+    __slots__ = ("b", "w")
+
+    def __init__(self) -> None:
+        self.w = Param(1.0)
+
+
+class Base:
+    def __init__(self) -> None:
+        self.w = Param(1.0)
+        self.layers = [{"w": Param(2.0)}, {"w": State(3.0), "n": 4}]
+        self.again = self.layers[0]["w"]
+        self.me = self
+
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+
+
+def test_states_are_found_by_path_each_once_in_the_order_of_definition() -> None:
+    model = Base()
+    found = st.states(model)
+    assert list(found) == ["w", "again", "layers.1.w"]
+    assert len({id(s) for s in found.values()}) == len(found) == 3
+    assert set(st.states(model, Param).values()) == {model.w, model.again}
+    assert list(st.states(model, lambda s: s.value == 3.0)) == ["layers.1.w"]
+    assert len(st.states(model, Param, lambda s: s.value == 3.0)) == 3
+    assert st.states(model, RandomState) == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda s: {"a": [s]}, "a.0"),
+        (lambda s: Node(s), "w"),
+        (lambda s: Pair(1, s), "right"),
+        (lambda s: types.SimpleNamespace(s=s), "s"),
+        (lambda s: collections.deque([1, s]), "1"),
+        (lambda s: collections.OrderedDict(a=s), "a"),
+        (lambda s: types.MappingProxyType({"a": s}), "a"),
+        (lambda s: [s], "0"),
+    ],
+    ids=[
+        "dict",
+        "dataclass",
+        "namedtuple",
+        "namespace",
+        "deque",
+        "ordered dict",
+        "mapping proxy",
+        "list",
+    ],
+)
+def test_states_are_found_in_every_common_container(make: Any, path: str) -> None:
+    s = State(1.0)
+    assert list(st.states(make(s)).values()) == [s]
+    if path != "right":
+        assert list(st.states(make(s))) == [path]
+
+
+def test_states_are_found_in_slots_closures_methods_and_a_state_itself() -> None:
+    slots, s = Slots(), State(1.0)
+    assert list(st.states(slots)) == ["w"]
+    assert list(st.states(lambda: s.value).values()) == [s]
+    assert list(st.states(s).values()) == [s]
+    assert list(st.states({s}).values()) == [s]
+    assert list(st.states({1: {"x": s}})) == ["1.x"]
+    assert st.states([1, None, "text", jnp.ones(3)]) == {}
+
+
+def test_a_very_deep_graph_is_walked() -> None:
+    s = State(1.0)
+    tree: Any = s
+    for _ in range(5000):
+        tree = [tree]
+    assert list(st.states(tree).values()) == [s]
+
+
+def test_values_and_update_read_and_write_a_pytree_of_states() -> None:
+    model = Base()
+    states = st.states(model)
+    values = st.values(states)
+    assert values == {key: state.value for key, state in states.items()}
+    st.update(states, {key: value * 10 for key, value in values.items()})
+    assert (model.w.value, model.again.value) == (10.0, 20.0)
+    st.update((model.w, [model.again]), (1.0, [2.0]))
+    assert st.values((model.w, [model.again])) == (1.0, [2.0])
+    assert st.values(model.w) == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": jnp.ones(2)},
+        {"a": jnp.ones(2), "c": 1.0},
+        {"a": jnp.ones(2), "b": {"x": 2}},
+        {"a": jnp.ones(3), "b": {"x": 1.0}},
+    ],
+)
+def test_update_writes_nothing_when_any_structure_is_wrong(wrong: Any) -> None:
+    states = {"a": State(jnp.zeros(2), name="a"), "b": State({"x": 0.0}, name="b")}
+    with pytest.raises(st.StateStructureError):
+        st.update(states, wrong)
+    assert states["a"].value.tolist() == [0.0, 0.0]
+    assert states["b"].value == {"x": 0.0}
+
+
+def test_update_writes_nothing_when_a_static_value_is_not_hashable() -> None:
+    a, mode = State(0.0), State("x", static=True)
+    with pytest.raises(TypeError, match="hashable"):
+        st.update([a, mode], [1.0, {"not": "hashable"}])
+    assert a.value == 0.0
+
+
+def test_values_and_update_work_inside_transforms() -> None:
+    states = {"a": State(jnp.float32(1)), "b": State(jnp.ones(2))}
+
+    @transform.jit
+    def f(lr: Any) -> Any:
+        st.update(states, jax.tree.map(lambda v: v - lr, st.values(states)))
+        return sum(v.sum() for v in st.values(states).values())
+
+    assert f(0.5) == 1.5
+    assert f(0.5) == 0.0
+    assert states["b"].value.tolist() == [0.0, 0.0]
+
+
+def test_values_is_a_mapping_and_a_pytree() -> None:
+    a, b = State(1.0, name="a"), State(2.0, name="b")
+    values = st.Values({b: 20.0, a: 10.0})
+    assert dict(values) == {a: 10.0, b: 20.0}
+    assert (len(values), a in values, State(1.0) in values) == (2, True, False)
+    doubled = jax.tree.map(lambda x: 2 * x, values)
+    assert isinstance(doubled, st.Values)
+    assert (doubled[a], doubled[b]) == (20.0, 40.0)
+    assert jax.tree.structure(values) == jax.tree.structure(st.Values({a: 0.0, b: 0.0}))
+    assert jax.jit(lambda v: v[a] + v[b])(values) == 30.0
+    with pytest.raises(KeyError):
+        values[State(0.0)]
