@@ -12,7 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-nnx = pytest.importorskip("flax.nnx")
+from .modules import arrays, nnx
 
 X = jnp.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -60,12 +60,6 @@ BY_NNX = {
     "scan": THEIRS["nnx.scan"],
     "grad": THEIRS["nnx.grad"],
 }
-
-
-def arrays(model: Any) -> list[Any]:
-    found = jax.tree.leaves(nnx.state(model))
-    keys = jax.dtypes.prng_key
-    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
 
 
 def agree(found: Any, expected: Any, ours: Any, theirs: Any) -> None:

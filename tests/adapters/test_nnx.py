@@ -14,32 +14,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-nnx = pytest.importorskip("flax.nnx")
-
-X = jnp.linspace(-1, 1, 12).reshape(4, 3)
-
-
-class Net(nnx.Module):
-    def __init__(self) -> None:
-        rngs = nnx.Rngs(0)
-        self.linear = nnx.Linear(3, 5, rngs=rngs)
-        self.norm = nnx.BatchNorm(5, rngs=rngs)
-        self.dropout = nnx.Dropout(0.5, rngs=rngs)
-        self.calls = nnx.Variable(jnp.zeros(()))
-
-    def __call__(self, x: Any) -> Any:
-        self.calls[...] = self.calls[...] + 1
-        return jnp.sum(self.dropout(self.norm(self.linear(x))) ** 2)
-
-
-def leaves(model: Any) -> list[Any]:
-    found = jax.tree.leaves(nnx.state(model))
-    return [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in found]
-
-
-def same(x: Any, y: Any) -> None:
-    for a, b in zip(leaves(x), leaves(y), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+from .modules import Net, X, nnx, same
 
 
 @pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
@@ -190,7 +165,7 @@ def test_a_module_made_inside_holds_its_values() -> None:
     for wrap in (transform.jit, lambda f: f):
         model = wrap(lambda: Net())()
         np.testing.assert_allclose(model(X), Net()(X), rtol=1e-4)
-        assert not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(model))
+        assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(model)))
 
 
 def test_copies_and_no_tracers() -> None:

@@ -12,7 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-nnx = pytest.importorskip("flax.nnx")
+from .modules import nnx, same
 
 XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
 
@@ -36,17 +36,6 @@ WRAPS = {
     "checkpoint": transform.checkpoint,
     "both": lambda f: transform.jit(transform.checkpoint(f)),
 }
-
-
-def arrays(model: Any) -> list[Any]:
-    found = jax.tree.leaves(nnx.state(model))
-    keys = jax.dtypes.prng_key
-    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
-
-
-def same(x: Any, y: Any) -> None:
-    for a, b in zip(arrays(x), arrays(y), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -12,31 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-nnx = pytest.importorskip("flax.nnx")
-
-X = jnp.linspace(-1, 1, 12).reshape(4, 3)
-
-
-class Net(nnx.Module):
-    def __init__(self) -> None:
-        rngs = nnx.Rngs(0)
-        self.linear = nnx.Linear(3, 5, rngs=rngs)
-        self.norm = nnx.BatchNorm(5, rngs=rngs)
-        self.dropout = nnx.Dropout(0.5, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        return jnp.sum(self.dropout(self.norm(self.linear(x))) ** 2)
-
-
-def arrays(tree: Any) -> list[Any]:
-    found = jax.tree.leaves(tree)
-    keys = jax.dtypes.prng_key
-    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, keys) else x) for x in found]
-
-
-def same(x: Any, y: Any) -> None:
-    for a, b in zip(arrays(x), arrays(y), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+from .modules import Net, X, arrays, nnx, same
 
 
 def loss(params: Any) -> Any:
