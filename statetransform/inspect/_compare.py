@@ -18,7 +18,7 @@ from .._policies.refuse import check_policy
 from ._cost import Measured, Step, flops_of, step_of, without_checkpoints
 from ._halves import halves_of
 from ._origins import list_residuals
-from ._table import Report, Table
+from ._table import Drawing, Report, Table
 from ._view import View, view_of
 
 
@@ -50,8 +50,11 @@ class Candidate:
         return self.residual_bytes if self.temporary_bytes is None else self.temporary_bytes
 
 
-class Comparison(Report, Sequence[Candidate]):
-    """Candidates in the order given; prints as a table, in which the best trade-offs have a star."""
+class Comparison(Drawing, Report, Sequence[Candidate]):
+    """Candidates in the order given; prints as a table, in which the best trade-offs have a star.
+
+    `plot` draws memory against recomputation, with the frontier of the best trade-offs.
+    """
 
     def __init__(self, rows: Sequence[Candidate], notes: Sequence[str]) -> None:
         self._rows = tuple(rows)
@@ -95,18 +98,7 @@ class Comparison(Report, Sequence[Candidate]):
             "one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes), marked
         )
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws memory against recomputation, with the frontier of the best trade-offs.
-
-        Args:
-          ax: matplotlib axes; None makes a figure.
-
-        Returns:
-          The axes.
-
-        Raises:
-          ImportError: matplotlib is not installed.
-        """
+    def _draw(self, ax: Any) -> Any:
         from ._render import plot_comparison
 
         return plot_comparison(self, ax)

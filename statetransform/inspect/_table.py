@@ -134,6 +134,27 @@ def folded(table: Table) -> Table:
     return dataclasses.replace(table, columns=[">", *table.columns], rows=rows)
 
 
+class Drawing:
+    """Something that matplotlib draws, too. Subclasses define `_draw`, and say in their docstrings what is drawn."""
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws it with matplotlib.
+
+        Args:
+          ax: matplotlib axes; None makes a figure.
+
+        Returns:
+          The axes.
+
+        Raises:
+          ImportError: matplotlib is not installed.
+        """
+        return self._draw(ax)
+
+    def _draw(self, ax: Any) -> Any:
+        raise NotImplementedError
+
+
 class Report:
     """Something that prints: a table as text, in rich, or as HTML. Subclasses define `table` and `to_dicts`."""
 

@@ -18,7 +18,7 @@ from .._jaxpr.sources import source_of
 from .._jaxpr.walk import backward_slice, inner_jaxprs
 from ._cost import step_of
 from ._halves import Halves, halves_of
-from ._table import Report, Table
+from ._table import Drawing, Report, Table
 from ._view import view_of
 
 _NAMED_STATES = 8  # more states than that are one group
@@ -172,8 +172,10 @@ def _transient(eqn: Any) -> int:
     return most
 
 
-class Timeline(Report, Sequence[Moment]):
+class Timeline(Drawing, Report, Sequence[Moment]):
     """Live bytes at each equation; a sequence of moments, forward ones first.
+
+    `plot` draws the live bytes over the equations, stacked by source, with the peak.
 
     Attributes:
         name: of the function.
@@ -247,18 +249,7 @@ class Timeline(Report, Sequence[Moment]):
             notes.append(f"The compiled program has {format_bytes(sum(self.compiled.values()))}: {parts}.")
         return Table(title, ["source", ">bytes", ">share"], rows, notes)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws live bytes over the equations, stacked by source, with the peak.
-
-        Args:
-          ax: matplotlib axes; None makes a figure.
-
-        Returns:
-          The axes.
-
-        Raises:
-          ImportError: matplotlib is not installed.
-        """
+    def _draw(self, ax: Any) -> Any:
         from ._render import plot_timeline
 
         return plot_timeline(self, ax)

@@ -16,6 +16,7 @@ from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, closed_of, temporary_bytes
 from ..inspect._render import plot_curve
+from ..inspect._table import Drawing
 from ..inspect._view import view_of
 
 _POINTS = 16
@@ -67,8 +68,10 @@ class Point:
     bound_over_plain: float
 
 
-class Curve(Sequence[Point]):
+class Curve(Drawing, Sequence[Point]):
     """What less memory costs: plans from the plain program down to the least found.
+
+    `plot` draws FLOPs over bytes, with the proved bound.
 
     Attributes:
       name: of the function.
@@ -106,18 +109,7 @@ class Curve(Sequence[Point]):
 
     __repr__ = __str__
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws FLOPs over bytes, with the proved bound.
-
-        Args:
-          ax: matplotlib axes; None makes a figure.
-
-        Returns:
-          The axes.
-
-        Raises:
-          ImportError: matplotlib is not installed.
-        """
+    def _draw(self, ax: Any) -> Any:
         return plot_curve(self, ax)
 
 
