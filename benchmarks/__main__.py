@@ -24,7 +24,7 @@ import statetransform as st
 from statetransform import State, transform
 from statetransform._core import room as stack_room
 
-from . import report
+from . import report, timing
 from .dispatch import dispatch
 from .eager import eager
 from .examples import examples
@@ -32,7 +32,7 @@ from .foreign import foreign
 from .layers import layers, simulators
 from .loops import loops
 
-Runs = dict[str, Callable[[], Any]]
+Runs = dict[str, timing.Run]
 
 
 def interleaved(runs: Runs, calls: int, rounds: int = 40) -> dict[str, float]:
@@ -42,23 +42,14 @@ def interleaved(runs: Runs, calls: int, rounds: int = 40) -> dict[str, float]:
         run(), run()
     for _ in range(rounds):
         for name, run in runs.items():
-            start = time.perf_counter()
-            for _ in range(calls):
-                run()
-            times[name].append((time.perf_counter() - start) / calls)
+            times[name].append(timing.seconds_of(run, calls))
     return {name: sorted(found)[len(found) // 4] for name, found in times.items()}
 
 
 def show(title: str, rows: dict[str, dict[str, float]], floor: str) -> None:
     """Prints a table of ratios to one column."""
-    table = Table(title=title)
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
-    for label, row in rows.items():
-        table.add_row(label, *[f"{row[name] / row[floor]:.3f}" if name in row else "" for name in names])
-    report.show(table)
+    ratios = {label: {name: f"{taken / row[floor]:.3f}" for name, taken in row.items()} for label, row in rows.items()}
+    timing.show(title, ratios)
 
 
 class Model:
