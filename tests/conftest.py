@@ -64,6 +64,15 @@ def traced(request: pytest.FixtureRequest) -> Any:
     return TRACES[request.param]
 
 
+@pytest.fixture
+def matplotlib() -> Iterator[Any]:
+    """For pictures that nobody looks at; they are closed behind the test."""
+    found = pytest.importorskip("matplotlib")
+    found.use("Agg")
+    yield found
+    found.pyplot.close("all")
+
+
 @pytest.fixture(autouse=True)
 def no_frame_is_left() -> object:
     yield

@@ -190,6 +190,7 @@ def test_run_time_on_request():
     [
         ({}, ValueError, "at least one candidate"),
         ({"a": policies.dots_saveable}, TypeError, "no function comes first in the arguments"),
+        (jnp.sin, TypeError, "compare takes functions and policies by name"),
         ({"a": "dots_saveable"}, TypeError, "Write policy=policies.dots_saveable"),
         ({"a": policies.save_only_these_names}, TypeError, "makes a policy and is not one itself"),
     ],
@@ -199,9 +200,7 @@ def test_what_cannot_be_compared_says_what_to_write(candidates, error, words):
         inspect.compare(candidates, X)
 
 
-def test_the_plot_has_units_and_labels_that_do_not_overlap():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+def test_the_plot_has_units_and_labels_that_do_not_overlap(matplotlib):
     names = {f"policy {p}": getattr(policies, p) for p in ("dots_saveable", "nothing_saveable", "everything_saveable")}
     found = inspect.compare({"plain": net, "checkpoint each layer": each, **names, "none": None}, W, X)
     ax = found.plot()
@@ -211,12 +210,9 @@ def test_the_plot_has_units_and_labels_that_do_not_overlap():
     boxes = [text.get_window_extent(renderer) for text in ax.texts if text.get_text()]
     assert len(boxes) == len(found)
     assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
-    matplotlib.pyplot.close(ax.figure)
 
 
-def test_no_label_in_the_plot_is_struck_through():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+def test_no_label_in_the_plot_is_struck_through(matplotlib):
     crowd = [(60 - 2 * i, 1.1 + i / 100, i % 2 == 0) for i in range(6)]
     sizes = [(100, 1.0, True), *crowd, (40, 1.3, True), (95, 1.05, False), (41, 1.31, False)]
     rows = [
@@ -234,7 +230,6 @@ def test_no_label_in_the_plot_is_struck_through():
         box = text.get_window_extent()
         paths = [line.get_path().transformed(line.get_transform()) for line in drawn]
         assert not [path for path in paths if path.intersects_bbox(box, filled=False)], text.get_text()
-    matplotlib.pyplot.close(ax.figure)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):

@@ -113,19 +113,14 @@ def test_what_is_no_number_is_refused(arguments: tuple, error: type, text: str) 
     assert text in str(info.value)
 
 
+@pytest.mark.usefixtures("matplotlib")
 def test_it_prints_and_plots() -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
     schedule = st.schedule(1000, 5)
     assert repr(schedule) == f"schedule(n=1000, k=5): {schedule.evaluations} evaluations, 5 stored carries at most"
     assert f"... and {len(schedule.actions) - 60} more" in str(schedule)
     ax = st.schedule(30, 3).plot()
     assert "evaluations" in ax.get_xlabel() and ax.get_ylabel() == "step"
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"advance", "reverse", "stored carry"}
-    plt.close("all")
 
 
 def test_the_table_on_the_device_has_one_size_for_all_lengths() -> None:

@@ -58,12 +58,8 @@ def test_states_are_arguments() -> None:
     assert float(w.value[0, 0]) == pytest.approx(0.1)
 
 
+@pytest.mark.usefixtures("matplotlib")
 def test_it_prints_as_a_table_and_draws_itself() -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
     curve = policies.plan(loss, *ARGS)
     lines = str(curve).splitlines()
     assert lines[0] == "loss: what less memory costs in one gradient step"
@@ -71,7 +67,6 @@ def test_it_prints_as_a_table_and_draws_itself() -> None:
     assert len(lines) == 3 + len(curve)
     axes = curve.plot()
     assert axes.get_xlabel() == "bytes alive at most (MiB)"
-    plt.close(axes.figure)
 
 
 def test_what_cannot_be_differentiated_is_refused() -> None:
