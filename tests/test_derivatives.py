@@ -327,3 +327,11 @@ def test_rules_get_keywords_and_defaults_by_position_as_in_jax() -> None:
     only.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
     with pytest.raises(TypeError, match=r"by position, which scale cannot be"):
         only(1.0, scale=2.0)
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian"])
+def test_the_gradient_for_a_state_of_integers_names_it(name: str) -> None:
+    n = State({"a": jnp.int32(3), "b": jnp.float32(2)}, name="n")
+    with pytest.raises(TypeError, match=rf"{name}: State 'n' \(created at .*\) holds .*int32"):
+        getattr(transform, name)(lambda: n.value["b"] * 1.0, states=n)()
+    assert transform.grad(lambda: n.value["b"] * 1.0, states=n, allow_int=True)()["b"] == 1.0

@@ -1,4 +1,4 @@
-"""Shardings over eight devices: states keep theirs, and `shard_map` sees the pieces."""
+"""Shardings over several devices: states keep theirs, and `shard_map` sees the pieces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import statetransform as st
 from statetransform import Param, State, transform
 
 N = 8
@@ -183,3 +184,61 @@ def test_what_is_no_sharding_of_states_is_refused() -> None:
         transform.jit(lambda x: x, state_shardings=0)
     with pytest.raises(TypeError, match=r"needs a `jax\.sharding\.Sharding`, not 0"):
         transform.jit(lambda x: x, state_shardings={State: 0})
+
+
+def mesh_of(n: int) -> Any:
+    return jax.make_mesh((n,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:n])
+
+
+class Grid:
+    def __init__(self) -> None:
+        self.u = State(jnp.arange(8.0), name="u")
+        self.w = Param(jnp.float32(2), name="w")
+        self.total = State(jnp.float32(0), name="total")
+
+    def step(self, x: Any) -> Any:
+        assert self.u.value.shape == (4,) and self.w.value.shape == ()
+        self.u.value = self.u.value * self.w.value + x
+        self.total.value = self.total.value + jax.lax.psum(self.u.value.sum(), "i")
+        return self.u.value * 1.0
+
+    mapped = transform.shard_map(
+        step, mesh=mesh_of(2), in_specs=(P("i"),), out_specs=P("i"), state_specs={lambda s: s.name == "u": P("i")}
+    )
+
+
+@pytest.mark.parametrize("key", ["state", "predicate", "method"])
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit], ids=["eager", "jit"])
+def test_a_partitioned_state_is_seen_in_parts_and_written_whole(wrap: Any, key: str) -> None:
+    grid = Grid()
+    specs = {"state": {grid.u: P("i")}, "predicate": {lambda s: s.name == "u": P("i")}}.get(key)
+    options = {"mesh": mesh_of(2), "in_specs": P("i"), "out_specs": P("i"), "state_specs": specs}
+    f = wrap(grid.mapped if key == "method" else transform.shard_map(grid.step, **options))
+    u, total = jnp.arange(8.0), jnp.float32(0)
+    for _ in range(2):
+        u = u * 2 + 1
+        total = total + u.sum()
+        assert f(jnp.ones(8)).tolist() == u.tolist() == grid.u.value.tolist()
+        assert grid.total.value == total
+    if key == "state":
+        by_u, by_w = transform.grad(lambda x: f(x).sum(), states=(grid.u, grid.w))(jnp.ones(8))
+        assert by_u.tolist() == [2.0] * 8 and by_w == u.sum()
+
+
+def test_a_write_that_differs_between_devices_names_the_state() -> None:
+    total = State(jnp.float32(0), name="total")
+
+    def f(x: Any) -> Any:
+        total.value = x.sum()
+        return x
+
+    g = transform.shard_map(f, mesh=mesh_of(2), in_specs=P("i"), out_specs=P("i"))
+    with pytest.raises(st.StateAxisError, match=r"(?s)State 'total' .* differs along the mesh axis 'i'.*psum"):
+        g(jnp.ones(8))
+    assert total.value == 0.0
+
+
+@pytest.mark.parametrize("specs", [P("i"), 0, {State: "i"}, {State: 0}, [State]])
+def test_specs_of_states_that_are_no_mapping_to_specs_are_a_type_error(specs: Any) -> None:
+    with pytest.raises(TypeError, match="`state_specs`"):
+        transform.shard_map(lambda x: x, mesh=mesh_of(1), in_specs=P(), out_specs=P(), state_specs=specs)

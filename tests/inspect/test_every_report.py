@@ -1,8 +1,9 @@
-"""Every report works on every kind of function, and none of them writes a state or warns."""
+"""Every report works on every kind of function, with and without rich and matplotlib, and none writes a state."""
 
 from __future__ import annotations
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -91,3 +92,50 @@ def test_every_report_works_and_no_state_is_written(report, name):
     assert str(found)
     assert found._repr_html_()
     assert all(a is b for a, b in zip(before, (u.value, w.value, rng.value), strict=True))
+
+
+def test_the_repr_of_every_public_object_tells_what_it_holds():
+    w = State(jnp.ones(4), name="w")
+    f = transform.jit(lambda x: jnp.sin(w.value * x).sum())
+    f(jnp.ones(4))
+    found = inspect.residuals(f, jnp.ones(4))
+    line, both, traces = (
+        inspect.timeline(f, jnp.ones(4)),
+        inspect.compare({"f": f}, jnp.ones(4)),
+        inspect.explain_retrace(f),
+    )
+    objects = [found, found[0], found.by("kind"), inspect.cost(f, jnp.ones(4)), inspect.fwd_bwd(f, jnp.ones(4))]
+    objects += [line, line[0], both, both[0], traces, traces[0], traces[0].changes[0]]
+    assert {type(obj).__name__ for obj in objects} == {name for name in inspect.__all__ if name[0].isupper()}
+    for obj in objects:
+        assert " object at 0x" not in repr(obj)
+        assert repr(obj)
+
+
+def test_every_report_prints_without_rich_and_matplotlib(monkeypatch):
+    for name in ("rich", "rich.table", "rich.console", "rich.text", "matplotlib", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    f = lambda x: jnp.sin(x).sum()
+    x = jnp.ones(4)
+    reports = [inspect.residuals(f, x), inspect.cost(f, x), inspect.compare({"f": f}, x), inspect.timeline(f, x)]
+    for report in [*reports, reports[0].by("kind"), inspect.fwd_bwd(f, x)]:
+        assert str(report) == repr(report)
+        assert report._repr_html_().startswith("<")
+    for report in reports:
+        with pytest.raises(ImportError, match="pip install rich"):
+            report.__rich__()
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        reports[-1].plot()
+
+
+def test_every_report_renders_in_rich():
+    console = pytest.importorskip("rich.console")
+    import io
+
+    f = lambda x: jnp.sin(x).sum()
+    x = jnp.ones(4)
+    for report in (inspect.residuals(f, x), inspect.cost(f, x), inspect.compare({"f": f}, x), inspect.timeline(f, x)):
+        out = io.StringIO()
+        console.Console(file=out, width=200).print(report)
+        assert report.table().title in out.getvalue()
+        assert all(cell in out.getvalue() for row in report.table().rows for cell in row)

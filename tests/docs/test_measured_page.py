@@ -13,7 +13,7 @@ import statetransform as st
 from benchmarks import report
 from benchmarks.examples import SHOWN
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
