@@ -207,8 +207,10 @@ def test_integers_and_keys_pass_through(plans: list[Any]) -> None:
         return (x[index] ** 2).sum(), key
 
     for key in (jax.random.key(0), jax.random.PRNGKey(0)):
-        ours = transform.jit(transform.grad(fitting(f, policies.fit("26KiB")), has_aux=True))(X, jnp.arange(3), key)
-        theirs = jax.jit(jax.grad(f, has_aux=True))(X, jnp.arange(3), key)
+        plain = jax.jit(jax.grad(f, has_aux=True)).lower(X, jnp.arange(3), key).compile()
+        budget = int(0.86 * plain.memory_analysis().temp_size_in_bytes)
+        ours = transform.jit(transform.grad(fitting(f, policies.fit(budget)), has_aux=True))(X, jnp.arange(3), key)
+        theirs = plain(X, jnp.arange(3), key)
         assert_close(ours[0], theirs[0])
         assert (jax.random.key_data(ours[1]) == jax.random.key_data(theirs[1])).all()
     assert plans
@@ -262,7 +264,8 @@ def test_branches_inside(plans: list[Any]) -> None:
             x = jax.lax.cond(x.sum() > 0, lambda x: jnp.tanh(x @ w), lambda x: jnp.sin(x @ w), x)  # noqa: B023
         return x.sum()
 
-    assert_close(grad(fitting(f, st.MemoryBudget("33KiB")))(X, WS), grad(f)(X, WS))
+    budget = st.MemoryBudget(int(0.89 * temporary_bytes(grad(f))))
+    assert_close(grad(fitting(f, budget))(X, WS), grad(f)(X, WS))
     assert plans
 
 
