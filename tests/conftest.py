@@ -16,6 +16,7 @@ import jax
 import pytest
 
 from statetransform import transform
+from statetransform._core.frame import _outside as read_in_raw
 from statetransform._core.frame import stack
 
 RUNS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
@@ -82,6 +83,7 @@ def no_frame_is_left() -> object:
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_forgotten() -> object:
     """Thousands of compiled programs would take gigabytes in each process; glibc keeps what is freed unless asked."""
+    read_in_raw.clear()  # after such a read, of a page in `docs` for example, all eager calls compile anew
     yield
     jax.clear_caches()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -152,7 +152,7 @@ class Frame:
     def __init__(self) -> None:
         self.parent: Frame | None = None
         self._below: Frame | None = None  # the parent, but in a host callback
-        self.runner = 0  # the Python frame that runs the function, which lives as long as this is entered
+        self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
         self.values: dict[State, Any] = {}
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
