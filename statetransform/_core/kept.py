@@ -21,7 +21,7 @@ from .traces import TraceCache
 
 T = TypeVar("T")
 
-_BOUND = 256  # of loops and branches
+_BOUND = 512  # of loops and branches, most of which have two: traces, and programs in eager mode
 _WAYS = 64  # to transform one function
 
 
