@@ -205,7 +205,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 def test_a_number_of_steps_is_concrete_and_may_be_an_array(name: str) -> None:
     with pytest.raises(jax.errors.ConcretizationTypeError, match=re.escape(name.strip())) as info:
         transform.jit(STEPS[name])(3)
-    cure = "belongs into the condition" if name.startswith("while_loop") else "transform.fori_loop(0, length, body"
+    cure = "belongs in the condition" if name.startswith("while_loop") else "transform.fori_loop(0, length, body"
     for clause in ("when the loop is traced", "static_argnums", "static=True", cure, "argument n"):
         assert clause in str(info.value) + "".join(info.value.__notes__)
     assert STEPS[name](jnp.int32(3)) == STEPS[name](np.int64(3)) == STEPS[name](3) == 3.0

@@ -91,3 +91,24 @@ def test_clear_cache_forgets_the_traces_and_nothing_else() -> None:
     f.clear_cache()
     f(1.0), f(1.0)
     assert (runs, float(s.value)) == ([2], 4.0)
+
+
+class Counted:
+    made = 0
+
+    def __init__(self) -> None:
+        Counted.made += 1
+        self.vars = [State(jnp.float32(1))]
+
+
+def test_an_attribute_called_vars_makes_no_class_attribute_count() -> None:
+    runs = [0]
+
+    @transform.jit
+    def f(counted: Any, x: Any) -> Any:
+        runs[0] += 1
+        return x * counted.vars[0].value
+
+    for _ in range(4):
+        assert f(Counted(), 2.0) == 2.0
+    assert runs == [1]

@@ -242,3 +242,13 @@ def test_a_write_that_differs_between_devices_names_the_state() -> None:
 def test_specs_of_states_that_are_no_mapping_to_specs_are_a_type_error(specs: Any) -> None:
     with pytest.raises(TypeError, match="`state_specs`"):
         transform.shard_map(lambda x: x, mesh=mesh_of(1), in_specs=P(), out_specs=P(), state_specs=specs)
+
+
+def test_a_read_in_a_raw_loop_within_shard_map(mesh: Any) -> None:
+    w, v = State(jnp.float32(2)), State(jnp.float32(3))
+
+    def f(x: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (c + v.value, None), w.value * x, None, length=3)[0]
+
+    mapped = transform.shard_map(f, mesh=mesh, in_specs=P(), out_specs=P())
+    assert [float(mapped(jnp.float32(1))) for _ in range(2)] == [11.0, 11.0]

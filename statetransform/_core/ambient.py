@@ -22,7 +22,7 @@ class Unset(enum.Enum):
 
 
 def is_set(variable: contextvars.ContextVar[Any]) -> bool:
-    """Whether a context variable has a value other than its default."""
+    """Whether a context variable was set in this context."""
     return variable in contextvars.copy_context()
 
 
@@ -65,6 +65,12 @@ class Imported:
 
     def __init__(self, name: str) -> None:
         self.name: str = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Imported) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __call__(self, fun: Any) -> Any:
         del fun  # which imports it

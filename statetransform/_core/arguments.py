@@ -40,7 +40,7 @@ class Static:
 
     def __init__(self, value: Hashable) -> None:
         self.value = value
-        self.key = (_strict(value), value)  # 1, 1.0 and True are equal, but not the same static argument
+        self.key = (strict(value), value)  # 1, 1.0 and True are equal, but not the same static argument
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and self.key == other.key
@@ -52,10 +52,10 @@ class Static:
         return repr(self.value)
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """What tells equal values of different types apart, in tuples, too."""
     if type(value) is tuple:
-        return tuple(map(_strict, value))
+        return tuple(map(strict, value))
     if type(value) is float:
         return float, repr(value)
     return type(value)

@@ -65,8 +65,9 @@ class Writer:
             self._distinct(tuple(states), are_states=True)
         for group in groups:
             self._distinct(group, are_states=False)
-        if len(self._direct) > 1:
-            self._distinct(tuple(edge.parent for edge in self._direct.values()), are_states=False)
+        owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
+        if len(owners) > 1:
+            self._distinct(owners, are_states=False)
         if at_once:
             self._states(states)
 
@@ -298,14 +299,17 @@ def _direct(structure: Structure) -> dict[int, Edge]:
     """The edges to states for whose values nobody needs the state itself, by register."""
     needed = {edge.parent for edge in structure.edges}
     needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
-    return {
-        edge.register: edge
-        for edge in structure.edges
-        if edge.what == "state"
-        and edge.register not in needed
+    cells = [
+        edge for edge in structure.edges if edge.what == "state" and getattr(edge.argument[0](), "_is_foreign", False)
+    ]
+    is_direct = lambda edge: (
+        edge.register not in needed
         and isinstance(edge.key, Cells)
         and edge.key.direct() is not None
-    }
+        and not issubclass(edge.argument[0](), Adopted)  # whose handle stands in the place of the value
+    )
+    # All or none: whether a handle and a cell are one is told by handles only.
+    return {edge.register: edge for edge in cells} if all(map(is_direct, cells)) else {}
 
 
 def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:

@@ -51,17 +51,22 @@ def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> Holde
       way: the transform and its options.
       make: makes what is to be kept.
     """
+    return _found(fun, way, make)[0]
+
+
+def _found(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> tuple[Holder[T], Any]:
+    """With the key by which it was found."""
     anchor, wrappers, root = _anchor(fun)
     key = identity(anchor), wrappers, way
     try:
         holder = _holders.get(key)
     except TypeError:  # options that cannot be hashed
-        return Holder(anchor, make())
+        return Holder(anchor, make()), key
     if holder is None:
         holder = _holders.setdefault(key, Holder(anchor, make()))
     if not any(isinstance(part, Unshared) for part in (way if isinstance(way, tuple) else (way,))):
         _tie(holder, key, root)
-    return holder
+    return holder, key
 
 
 def cache_of(fun: Callable[..., Any], where: str) -> TraceCache:
@@ -75,8 +80,8 @@ def recent(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> T:
     Raises:
       TypeError: `way` cannot be hashed.
     """
-    holder = kept(fun, way, make)
-    _remember(_recent, (identity(holder.anchor), way), holder, _BOUND)
+    holder, key = _found(fun, way, make)
+    _remember(_recent, key, holder, _BOUND)
     return holder.content
 
 

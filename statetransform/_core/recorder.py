@@ -113,7 +113,8 @@ class Recorder:
         return True
 
     def reach_late_imports(self) -> None:
-        """Adds the edges to modules that the trace was the first to import."""
+        """Adds the edges to modules that the trace was the first to import; its look-ups in these are over."""
+        self._takes_all = self._takes_all or bool(self.importers)
         for register in list(self.importers):
             take_imports(self, register, self.objects[register])
 

@@ -179,6 +179,10 @@ def _drop(cache: Callable[[], Any], slot: dict[Any, Any], key: Any, record: Reco
         slot[key] = tuple(r for r in slot.get(key, ()) if r is not record)
 
 
+class RefusedArgument(TypeError):
+    """An argument is neither an array nor an object of the user's."""
+
+
 def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
     """The error for an argument that is neither an array nor an object of the user's."""
     for name, leaf in named_arguments(fun, args, kwargs):
@@ -186,7 +190,7 @@ def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
             typeof(leaf)
         except TypeError:
             called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
-            return TypeError(
+            return RefusedArgument(
                 f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. "
                 "List it in `static_argnums` or `static_argnames` if Python is to see its value."
             )

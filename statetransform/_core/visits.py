@@ -220,7 +220,7 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
     if is_users_function(fun):
         looked_up, used = names_of(fun.__code__)
         recorder.classes.add_names(used)
-        if {"getattr", "vars", "__dict__"} & {*looked_up, *used}:
+        if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
             recorder.classes.add_values()
         if imports_of(fun.__code__):
             recorder.importers.append(register)

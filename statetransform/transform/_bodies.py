@@ -1,7 +1,8 @@
 """What loops and branches share: functions traced once, whose states become part of what the loop carries.
 
-Outside of a trace that stages, JAX would compile a loop or branch at every call, since it knows its functions by
-identity. So the whole of it is one compiled function there, kept with the record of its first function.
+Where a transform stages nothing, as `grad` in eager mode, JAX would compile a loop or branch at every call, since it
+knows its functions by identity. So the whole of it is one compiled function there, kept with the record of its first
+function.
 """
 
 from __future__ import annotations

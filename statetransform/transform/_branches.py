@@ -17,7 +17,8 @@ from .._core.lift import at_once
 from .._core.state import State, show_types
 from .._core.tracebacks import boundary
 from ._bodies import Staged, bind, run
-from ._eager import whole
+from ._eager import in_eager_mode
+from ._entry import OTHER
 
 _NO_OPERAND: Any = object()
 
@@ -101,11 +102,13 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
     names, functions = zip(*named, strict=True)
-    renamed = lambda functions: [*zip(names, functions, strict=True)]
-    within = lambda index, operands, *functions: _staged(where, index, renamed(functions), operands, select)
-    if (compiled := whole(where, functions, len(functions), within)) is not None:
-        return compiled(index, operands, *functions)
-    return _staged(where, index, named, operands, select)
+
+    def within(*given: Any) -> Any:
+        *functions, index, operands = given
+        return _staged(where, index, [*zip(names, functions, strict=True)], operands, select)
+
+    out = in_eager_mode(where, functions, len(functions), within, index, operands)
+    return _staged(where, index, named, operands, select) if out is OTHER else out
 
 
 def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:

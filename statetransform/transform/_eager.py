@@ -1,22 +1,25 @@
 """Loops and branches in eager mode: each is one compiled function, so that a call has the way in of `jit`.
 
-A loop is a function of its body and its operands. Outside of every transform it is called as just that: a `jit` of the
-whole, kept for the body's code and the options, with the body as an object among the arguments. So a lambda made anew
-at each call finds its program, and neither the body nor its states are looked for a second time.
+A loop is a function of its body and its operands. Outside of every transform it is a `jit` of the whole, kept for the
+body's code and the options, with the body as an object among the arguments. So a lambda made anew at each call finds
+its program; a later call makes no trace and computes no signature.
 """
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from .._core.arguments import hide_self, is_reference
-from .._core.frame import active
+from .._core.arguments import hide_self, is_reference, strict
+from .._core.frame import stack
 from .._core.jaxcompat import is_top_level
 from .._core.kept import Holder, recent
 from .._core.library import is_ours, is_users_function
-from .._core.wrapper import Bound
+from .._core.traces import RefusedArgument
+from .._core.wrapper import Bound, unbound
+from ._entry import OTHER
 from ._jit import Jitted
 from ._programs import Store
 
@@ -25,7 +28,7 @@ class Whole(Jitted):
     """A loop or branch with given options, for functions of one code."""
 
     def _make_holder(self) -> Holder[Store]:
-        return Holder(None, Store(warns=False))  # the traces of the body do
+        return Holder(None, Store(warns=False))  # of retracing: the traces of the body do
 
 
 class _Loop:
@@ -39,21 +42,28 @@ class _Loop:
         return self._loop(*args)
 
 
-def whole(where: str, functions: Sequence[Any], options: Hashable, loop: Callable[..., Any]) -> Whole | None:
-    """The compiled loop or branch for a call in eager mode; None within a transform, or where it cannot be one.
+def in_eager_mode(
+    where: str, functions: Sequence[Any], options: Hashable, loop: Callable[..., Any], *operands: Any
+) -> Any:
+    """The loop or branch as a compiled function; OTHER within a transform, or where it cannot be one.
 
     Args:
       where: the transform's name.
       functions: the body, or the branches.
       options: all else that the loop depends on besides the operands.
       loop: the loop as a function of these functions and the operands, for within the transform.
+      *operands: the operands.
     """
-    if active or not is_top_level() or not all(map(_is_followed, functions)):
-        return None
+    if stack.frame is not None or not is_top_level() or not all(map(_is_followed, functions)):
+        return OTHER
+    way = "eager", where, options, strict(options)
     try:
-        return recent(functions[0], ("eager", where, options), lambda: Whole(_Loop(where, loop)))
+        compiled = recent(unbound(functions[0])[0], way, lambda: Whole(_Loop(where, loop)))
     except TypeError:  # an option that cannot be hashed
-        return None
+        return OTHER
+    with contextlib.suppress(RefusedArgument):  # the loop itself has more to say of it
+        return compiled(*functions, *operands)
+    return OTHER
 
 
 def _is_followed(fun: Any) -> bool:

@@ -35,7 +35,7 @@ def number_of_steps(where: str, name: str, value: Any) -> int:
     """
     if isinstance(value, Tracer):
         cure = (
-            "A limit that is computed belongs into the condition."
+            "A limit that is computed belongs in the condition."
             if where == "while_loop"
             else f"For a number of steps that is computed write `transform.fori_loop(0, {name}, body, carry)`, with "
             "`checkpoint=20` if it is to be differentiated."

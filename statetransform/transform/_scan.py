@@ -20,8 +20,9 @@ from .._core.jaxcompat import is_jit_disabled, typeof
 from .._core.lift import at_once
 from .._core.tracebacks import boundary
 from ._bodies import Body
-from ._eager import whole
+from ._eager import in_eager_mode
 from ._engines import Checkpoint, check_loop, number_of_steps, scan_with
+from ._entry import OTHER
 from ._progress import Meter
 from ._signatures import as_in
 from ._vmap import vmap
@@ -177,9 +178,10 @@ def _scan(
         within = lambda f, init, xs: _scan(
             where, f, init, xs, checkpoint, None, make_args=make_args, split=split, **options
         )
-        if (compiled := whole(where, (f,), (checkpoint, *options.items()), within)) is not None:
-            with contextlib.suppress(_NoLeadingAxisError):  # said again below, where the value is known
-                return compiled(f, init, xs)
+        with contextlib.suppress(_NoLeadingAxisError):  # said again below, where the value is known
+            out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
+            if out is not OTHER:
+                return out
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
         raise ValueError(f"{where}: there is nothing to step along: give `xs`, or the number of steps as `length`")

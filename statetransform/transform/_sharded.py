@@ -153,6 +153,7 @@ class _OnShards:
         def make_frame() -> ShardFrame:
             frame = ShardFrame(self._spec_of)
             seen["reads"], seen["inputs"] = frame.reads, frame.inputs
+            seen["runs"] = seen.get("runs", 0) + 1
             return frame
 
         lift, known = Lift(fun, make_frame), list(states)
@@ -163,9 +164,14 @@ class _OnShards:
             return leaves, seen["inputs"]  # so that none of them is dropped as unused
 
         def on_shard(values: list[Any], args: Any) -> None:
-            seen["closed"] = jax.make_jaxpr(self._named(run))(values, args)
+            seen["closed"] = jax.make_jaxpr(self._named(lambda *given: run(*given)))(values, args)
 
-        jax.eval_shape(self._map(on_shard, list(states.values()), specs, None), look_at_all(states), args)
+        shown = lambda: jax.eval_shape(
+            self._map(on_shard, list(states.values()), specs, None), look_at_all(states), args
+        )
+        shown()
+        if seen["runs"] > 1:  # it began again, after a read in a raw transform; what the first run read is there, too
+            shown()
         names = [name for state, (_, avals) in seen["reads"].items() for name in [describe(state)] * len(avals)]
         jaxpr, consts = close_over_inputs(seen["closed"], is_read, names, seen["tree"].num_leaves)
         states.update(dict.fromkeys(seen["reads"], _WHOLE))

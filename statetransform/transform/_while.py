@@ -16,8 +16,9 @@ from .._core.jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
 from .._core.lift import at_once
 from .._core.tracebacks import boundary
 from ._bodies import Body, Staged
-from ._eager import whole
+from ._eager import in_eager_mode
 from ._engines import Checkpoint, check_loop, number_of_steps, scan_with, while_with
+from ._entry import OTHER
 from ._progress import Meter
 
 
@@ -75,8 +76,9 @@ def while_loop(
             return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
     if not progress:
         within = lambda body, cond, init: while_loop(cond, body, init, max_steps=max_steps, checkpoint=checkpoint)
-        if (compiled := whole("while_loop", (body_fun, cond_fun), (max_steps, checkpoint), within)) is not None:
-            return compiled(body_fun, cond_fun, init_val)
+        out = in_eager_mode("while_loop", (body_fun, cond_fun), (max_steps, checkpoint), within, init_val)
+        if out is not OTHER:
+            return out
     init_val, objects = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
     test = Staged("while_loop", cond_fun, (body.init[0],), objects, body.entry)
@@ -148,8 +150,9 @@ def fori_loop(
         return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
     if not progress and type(lower) is type(upper) is int:
         within = lambda body, init: fori_loop(lower, upper, body, init, unroll=unroll, checkpoint=checkpoint)
-        if (compiled := whole("fori_loop", (body_fun,), (lower, upper, unroll, checkpoint), within)) is not None:
-            return compiled(body_fun, init_val)
+        out = in_eager_mode("fori_loop", (body_fun,), (lower, upper, unroll, checkpoint), within, init_val)
+        if out is not OTHER:
+            return out
     init_val, objects = hide(init_val)
     start, stop, n = _bounds(lower, upper)
     index = typeof(start)

@@ -205,3 +205,42 @@ def test_a_state_of_brainstate_says_that_it_was_written() -> None:
     vars(state)["_been_writen"] = False
     add()
     assert vars(state)["_been_writen"] is True
+
+
+def test_a_handle_that_is_held_and_the_cell_that_is_given_may_be_one() -> None:
+    """A handle is told from a cell by handles only: the program for two of them does not serve one."""
+    held, other = Registered(jnp.float32(1)), Registered(jnp.float32(2))
+    (handle,) = st.states([held]).values()
+    squared = transform.jit(lambda cell: transform.grad(lambda: handle.value**2 * cell.n, states=handle)())
+    for _ in range(12):
+        assert squared(other) == 4.0
+    assert squared(held) == 3.0
+
+
+class Slotted:
+    """A cell that cannot be held weakly keeps its handle in the place of its value."""
+
+    __slots__ = ("__dict__",)
+
+    def __init__(self, v: Any) -> None:
+        self.v = v
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.a, self.b = jnp.float32(1), jnp.float32(2)
+
+
+def test_cells_of_every_shape_settle() -> None:
+    st.register_state_type(Slotted, attribute="v")
+    slotted, pair = Slotted(jnp.float32(2)), Pair()
+    both = st.attr(pair, "a"), st.attr(pair, "b")
+
+    @transform.jit
+    def step(x: Any) -> Any:
+        slotted.v = slotted.v + 1
+        both[0].value = both[0].value + both[1].value
+        return x * slotted.v
+
+    assert [float(step(3.0)) for _ in range(8)] == [3.0 * (3 + i) for i in range(8)]
+    assert pair.a == 17.0

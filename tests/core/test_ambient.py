@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import importlib.util
 import sys
 import threading
 import types
@@ -186,3 +187,38 @@ def test_a_class_attribute_with_a_computed_name_is_followed(name: str) -> None:
             del Derived.order_2  # type: ignore[attr-defined]
     finally:
         Kind.order_2 = 2.0
+
+
+def test_an_object_in_a_module_that_the_trace_was_the_first_to_import(module: types.ModuleType) -> None:
+    module.kind = Kind()  # type: ignore[attr-defined]
+    module.kind.k = 2.0  # type: ignore[attr-defined]
+    del sys.modules["somebodys"]
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+            if name != "somebodys":
+                return None
+            return importlib.util.spec_from_loader(name, Finder)  # type: ignore[arg-type]
+
+        @staticmethod
+        def create_module(spec: Any) -> types.ModuleType:
+            return module
+
+        @staticmethod
+        def exec_module(module: types.ModuleType) -> None:
+            pass
+
+    @transform.jit
+    def scaled(x: Any) -> Any:
+        import somebodys  # type: ignore[import-not-found]
+
+        return x * somebodys.kind.k
+
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    try:
+        assert scaled(1.0) == 2.0
+        module.kind.k = 3.0  # type: ignore[attr-defined]
+        assert scaled(1.0) == 3.0
+    finally:
+        sys.meta_path.remove(Finder)  # type: ignore[arg-type]

@@ -237,3 +237,33 @@ def test_the_second_eager_call_of_a_loop_or_branch_compiles_nothing(name: str) -
     whole = jax.jit(lambda c, xs: jax.lax.scan(lambda c, x: (c * x, None), c, xs)[0], inline=True)
     expected = second(lambda: jax.grad(whole)(ONE, jnp.arange(4.0))) if name.startswith(("grad", "hessian")) else 0
     assert second(EAGER[name]) == expected
+
+
+def test_an_eager_loop_compiles_nothing_while_another_thread_traces() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def slow(x: Any) -> Any:
+        inside.set()
+        done.wait()
+        return x
+
+    loop = lambda: transform.scan(lambda c, x: (c * k.value, x), ONE, jnp.arange(3.0))
+    loop(), loop()
+    thread = threading.Thread(target=lambda: transform.jit(slow)(1.0))
+    thread.start()
+    inside.wait()
+    try:
+        with compilations() as compiled:
+            loop()
+    finally:
+        done.set()
+        thread.join()
+    assert not compiled
+
+
+def test_options_that_are_equal_and_not_the_same_have_programs_of_their_own() -> None:
+    body = lambda c, x: (c * k.value, x)
+    assert second(lambda: transform.scan(body, ONE, jnp.arange(3.0), unroll=1)) == 0
+    with compilations() as compiled:
+        transform.scan(body, ONE, jnp.arange(3.0), unroll=True)
+    assert compiled

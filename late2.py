@@ -1,0 +1,6 @@
+class C:
+    pass
+
+
+cfg = C()
+cfg.scale = 2.0
