@@ -89,8 +89,8 @@ def ours(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
             x = layer(x)
         return x.sum()
 
-    parameters = [[layer.w, layer.b] for layer in layers]
-    return lambda: transform.jit(transform.grad(loss, states=parameters)).lower(jnp.ones(WIDTH))
+    states = [[layer.w, layer.b] for layer in layers]
+    return lambda: transform.jit(transform.grad(loss, states=states)).lower(jnp.ones(WIDTH))
 
 
 def with_nnx(around: Callable[..., Any], runs: list[int]) -> Callable[[], Any]:
