@@ -327,11 +327,12 @@ def trace_around() -> Any:
 
 def read(state: State) -> Any:
     """A state's value as the running function sees it."""
-    frame = innermost()
-    if frame is not None:
+    frame = stack.frame
+    is_here = frame is None or frame.is_here()  # `innermost`, asking JAX once
+    if frame is not None and (is_here or not is_in_callback(frame.runner)):
         if state._is_foreign:
             return state._cells.give(frame, state)  # type: ignore[attr-defined]
-        if not frame.is_fresh and frame.is_below_raw():
+        if not (is_here or frame.is_fresh) and frame.is_below_raw():
             raise ReadInRawTransform(frame)
         return frame.read(state)
     value = state._value

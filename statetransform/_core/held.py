@@ -59,6 +59,8 @@ def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, b
             if kind in _NO_CALLABLES:
                 continue
             for item in value if kind is tuple or kind is list else (value,):
+                if type(item) in _NO_CALLABLES:
+                    continue
                 key = id(item), is_rule  # all of them live as long as the jaxpr
                 if key in seen:
                     continue

@@ -233,35 +233,28 @@ def typeof(value: Any) -> Any:
     return value if isinstance(value, jax.core.AbstractValue) else jax.typeof(value)
 
 
-def close_over_inputs(
-    closed: Any, is_input: Callable[[Any], bool], names: Sequence[str], n_outputs: int
-) -> tuple[Any, Sequence[Any]]:
+def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], names: Sequence[str]) -> Any:
     """Turns operand-free equations into inputs of a jaxpr.
 
     Args:
       closed: what `jax.make_jaxpr` returned (a `ClosedJaxpr`; from JAX 0.11 on the same class as `Jaxpr`).
-      is_input: tells the equations whose outputs become inputs, behind those that are there.
+      source: the primitive of these equations, see `bind_in`; what they give becomes inputs, behind those that are
+        there, in the order of their `position`.
+      avals: the types of what is given at each position. JAX has dropped the equations that nothing uses.
       names: what to call the new inputs.
-      n_outputs: how many outputs to keep; those behind them only kept the new inputs alive.
 
     Returns:
       The jaxpr, and the values of its constant variables.
     """
     jaxpr, consts = closed.jaxpr, closed.consts
-    taken = [eqn for eqn in jaxpr.eqns if is_input(eqn)]
-    # The debug info names each input and output, so it has to follow their number.
+    given = {eqn.params["position"]: eqn.outvars for eqn in jaxpr.eqns if eqn.primitive is source}
+    new = [var for i, types in enumerate(avals) for var in given.get(i) or map(jex.Var, types)]
+    # The debug info names each input, so it has to follow their number.
     info = jaxpr.debug_info
     if info.arg_names is not None:
         info = info._replace(arg_names=(*info.arg_names, *names))
-    if isinstance(info.result_paths, tuple | list):
-        info = info._replace(result_paths=tuple(info.result_paths)[:n_outputs])
-    jaxpr = jaxpr.replace(
-        invars=[*jaxpr.invars, *[var for eqn in taken for var in eqn.outvars]],
-        outvars=list(jaxpr.outvars[:n_outputs]),
-        eqns=[eqn for eqn in jaxpr.eqns if not is_input(eqn)],
-        debug_info=info,
-    )
-    return jaxpr, consts
+    eqns = [eqn for eqn in jaxpr.eqns if eqn.primitive is not source]
+    return jaxpr.replace(invars=[*jaxpr.invars, *new], eqns=eqns, debug_info=info), consts
 
 
 def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
@@ -484,6 +477,18 @@ def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
 def run(jaxpr: Any, *args: Any) -> list[Any]:
     """The outputs of a jaxpr, closed or open and without constants. Each equation keeps its source."""
     return eval_jaxpr(opened(jaxpr), consts_of(jaxpr), *args)
+
+
+def bind_in(trace: Any, primitive: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+    """An equation without operands in a trace, whose outputs have these types.
+
+    `bind` asks the primitive what comes out, which takes three times as long.
+    """
+    if hasattr(trace, "emit_eqn"):
+        source = source_info_util.current()
+        return list(trace.emit_eqn([], list(avals), primitive, {**params, "avals": avals}, frozenset(), source))
+    with set_current_trace(trace):
+        return list(primitive.bind(avals=avals, **params))
 
 
 def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:

@@ -54,13 +54,14 @@ def take_back(recorder: Recorder) -> None:
 
 def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
     found = None
+    states = _states_in_containers(recorder)
     for edge in recorder.edges:
         if edge.what not in ("sequence", "mapping", "plains"):
             continue
         container = recorder.objects[edge.register]
         if not isinstance(container, list | dict | collections.deque):
             continue
-        lost = _lost_state(recorder, edge.register, container)
+        lost = _lost_state(recorder, states.get(edge.register, ()), container)
         # Outside of the arguments a list may well collect what was traced, for a test or a printout.
         is_outside = edge.register in recorder.outside
         if lost is None and (is_outside or not any(_is_new(recorder, value) for value in _values(container))):
@@ -76,16 +77,24 @@ def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
     return found
 
 
-def _lost_state(recorder: Recorder, register: int, container: Any) -> Any:
-    """The key at which a traced value stands where a state was."""
+def _states_in_containers(recorder: Recorder) -> dict[int, list[Edge]]:
+    """The edges to the states that containers held when they were reached, by the container's register."""
+    found: dict[int, list[Edge]] = {}
     for edge in recorder.edges:
-        if edge.parent == register and edge.how == "item" and edge.what == "state":
-            try:
-                now = container[edge.key]
-            except LookupError:
-                continue
-            if now is not recorder.objects[edge.register] and not isinstance(now, State) and _leaks(now):
-                return edge.key
+        if edge.how == "item" and edge.what == "state":
+            found.setdefault(edge.parent, []).append(edge)
+    return found
+
+
+def _lost_state(recorder: Recorder, edges: Iterable[Edge], container: Any) -> Any:
+    """The key at which a traced value stands where a state was."""
+    for edge in edges:
+        try:
+            now = container[edge.key]
+        except LookupError:
+            continue
+        if now is not recorder.objects[edge.register] and not isinstance(now, State) and _leaks(now):
+            return edge.key
     return None
 
 

@@ -26,6 +26,7 @@ from .errors import StateTraceError, describe
 from .foreign import detached, put_together
 from .frame import Frame, fresh, read_outside, trace_around
 from .jaxcompat import (
+    bind_in,
     close_over_inputs,
     set_current_trace,
     take_current_trace,
@@ -47,11 +48,6 @@ def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
     return list(avals)
 
 
-def is_read(eqn: Any) -> bool:
-    """Whether an equation stands for the first read of a state."""
-    return eqn.primitive is read_p
-
-
 class StagedFrame(Frame):
     """A frame whose states become inputs of the jaxpr that is being traced."""
 
@@ -60,7 +56,6 @@ class StagedFrame(Frame):
         self._unwraps_keys = unwraps_keys
         self._body_trace: Any = None
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
-        self.inputs: list[Any] = []  # what the reads gave, for the time of the trace
         self.statics: dict[State, Any] = {}
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted = is_lifted
@@ -69,7 +64,6 @@ class StagedFrame(Frame):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self.inputs = []
         self.forget()
         self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
 
@@ -83,10 +77,8 @@ class StagedFrame(Frame):
             self.constants[state] = leaves
             return value
         avals = tuple(self.type_of_input(leaf) for leaf in leaves)
-        with set_current_trace(self._trace):
-            inputs = read_p.bind(position=len(self.reads), avals=avals) if leaves else []
+        inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
         self.reads[state] = (treedef, avals)
-        self.inputs += inputs
         value = treedef.unflatten(inputs)
         if self._unwraps_keys:
             with set_current_trace(self._trace):
@@ -98,6 +90,11 @@ class StagedFrame(Frame):
     def type_of_input(self, leaf: Any) -> Any:
         """The type of the input that stands for a leaf of a state's value."""
         return typeof(leaf)
+
+    def over_reads(self, closed: Any) -> tuple[Any, Any, list[str]]:
+        """A jaxpr from the frame's trace, of which the states read are inputs; its constants, and their names."""
+        names = [name for state, (_, avals) in self.reads.items() for name in [describe(state)] * len(avals)]
+        return *close_over_inputs(closed, read_p, [avals for _, avals in self.reads.values()], names), names
 
     @property
     def traces(self) -> tuple[Any, Any]:
@@ -160,9 +157,7 @@ class _Tracing:
         """The record for these arguments."""
         try:
             closed = self._traced(args, kwargs)
-            reads = self.frame.reads.items()
-            names = [name for state, (_, avals) in reads for name in [describe(state)] * len(avals)]
-            jaxpr, consts = close_over_inputs(closed, is_read, names, self.tree.num_leaves)
+            jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
             record = Record(self.frame, self.outcome, jaxpr, consts, self.tree)
@@ -195,8 +190,7 @@ class _Tracing:
             body = _named_like(self._fun, self._body)
             results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
             leaves, self.tree = jax.tree.flatten(results)
-            # The inputs are also outputs for now, so that none of them is dropped as unused.
-            return leaves, frame.inputs
+            return leaves
 
     def _body(self, *args: Any, **kwargs: Any) -> Any:
         frame = self.frame

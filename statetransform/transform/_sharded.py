@@ -12,9 +12,9 @@ from .._core.arguments import hide, revealing
 from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
 from .._core.find import global_objects, walk
 from .._core.frame import look_at_all
-from .._core.jaxcompat import close_over_inputs, eval_jaxpr, on_devices, typeof, varying_axes
+from .._core.jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
 from .._core.lift import Lift, Staged
-from .._core.stage import StagedFrame, is_read
+from .._core.stage import StagedFrame
 from .._core.state import State
 from . import _by_state
 
@@ -151,8 +151,7 @@ class _OnShards:
         seen: dict[str, Any] = {}
 
         def make_frame() -> ShardFrame:
-            frame = ShardFrame(self._spec_of)
-            seen["reads"], seen["inputs"] = frame.reads, frame.inputs
+            seen["frame"] = frame = ShardFrame(self._spec_of)
             seen["runs"] = seen.get("runs", 0) + 1
             return frame
 
@@ -161,7 +160,7 @@ class _OnShards:
         def run(values: list[Any], args: Any) -> Any:
             results = lift.call(dict(zip(known, values, strict=True)), args, {})
             leaves, seen["tree"] = jax.tree.flatten(results)
-            return leaves, seen["inputs"]  # so that none of them is dropped as unused
+            return leaves
 
         def on_shard(values: list[Any], args: Any) -> None:
             seen["closed"] = jax.make_jaxpr(self._named(lambda *given: run(*given)))(values, args)
@@ -172,9 +171,9 @@ class _OnShards:
         shown()
         if seen["runs"] > 1:  # it began again, after a read in a raw transform; what the first run read is there, too
             shown()
-        names = [name for state, (_, avals) in seen["reads"].items() for name in [describe(state)] * len(avals)]
-        jaxpr, consts = close_over_inputs(seen["closed"], is_read, names, seen["tree"].num_leaves)
-        states.update(dict.fromkeys(seen["reads"], _WHOLE))
+        frame: ShardFrame = seen["frame"]
+        jaxpr, consts, _ = frame.over_reads(seen["closed"])
+        states.update(dict.fromkeys(frame.reads, _WHOLE))
 
         def again(values: list[Any], args: Any) -> Any:
             leaves = jax.tree.leaves((values[: len(known)], args, values[len(known) :]))

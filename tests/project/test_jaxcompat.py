@@ -103,7 +103,7 @@ def test_jax_takes_no_equations_in_with_their_source() -> None:
 
 
 def test_equations_that_are_taken_in_are_those_that_binding_gives() -> None:
-    """Or else traces take equations in another way: see `splice`."""
+    """Or else traces take equations in another way: see `splice` and `bind_in`."""
     closed = jax.make_jaxpr(inner)(X)
     taken: list[bool] = []
 
@@ -153,8 +153,9 @@ def test_a_jaxpr_with_more_inputs_forgets_the_names_of_all() -> None:
     other = jax.make_jaxpr(lambda y: y)(1.0).jaxpr
     assert closed.jaxpr.debug_info.arg_names == ("x",)
     assert closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *other.invars]).debug_info.arg_names is None
-    both, _ = jaxcompat.close_over_inputs(closed, lambda eqn: False, (), 1)
-    assert both.debug_info.arg_names == ("x",)
+    both, _ = jaxcompat.close_over_inputs(closed, None, [(closed.jaxpr.invars[0].aval,)], ["y"])
+    assert both.debug_info.arg_names == ("x", "y")
+    assert len(both.invars) == 2  # though nothing uses the second one
 
 
 def test_the_oldest_jax_that_is_supported_has_two_classes_of_jaxprs() -> None:
