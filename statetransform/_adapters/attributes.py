@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from .._core.cells import Cells
+from .._core.cells import Cells, cells_behind
 from .._core.foreign import holds, register
-from .._core.frame import MISSING
+from .._core.lookup import class_lookup
 from .._core.state import State
 
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
@@ -152,10 +152,8 @@ def _place(cls: type, name: str, below: Any, is_each: bool) -> Cells:
 
 
 def _looked_up(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return MISSING
+    found = class_lookup(cls, name)
+    return cells_behind(found) or found
 
 
 class _Probe:

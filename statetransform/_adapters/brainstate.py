@@ -30,8 +30,9 @@ import jax
 from .._core.cells import Cells, Direct
 from .._core.errors import StateTransformError
 from .._core.foreign import holds, own_cells, register
-from .._core.frame import MISSING, UNSET, Frame, on_entering, read_around, stack
+from .._core.frame import UNSET, Frame, innermost, on_entering, read_around, stack
 from .._core.handles import Foreign, instance_dict
+from .._core.plain import MISSING
 
 _KNOWN = "0.5 and 0.6"
 
@@ -67,14 +68,14 @@ class BrainStates(Cells):
     @contextlib.contextmanager
     def _outside(self, frame: Frame) -> Iterator[None]:
         """As if the innermost frame were the one around this, with the transforms that are active there."""
-        stacks, innermost = self._context.state_stack, stack.frame
+        stacks, inner = self._context.state_stack, stack.frame
         hidden = stacks[frame.depth :]
         del stacks[frame.depth :]
         stack.frame = frame.parent
         try:
             yield
         finally:
-            stack.frame = innermost
+            stack.frame = inner
             stacks.extend(hidden)
 
     def read_outside(self, frame: Frame, state: Foreign) -> Any:
@@ -166,12 +167,13 @@ def install() -> None:
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        if stack.frame is not None:
-            cells.made(stack.frame, self)
+        frame = innermost()
+        if frame is not None:
+            cells.made(frame, self)
 
     @functools.wraps(refuse)
     def check(self: Any, value: Any) -> None:
-        if stack.frame is None:
+        if innermost() is None:
             refuse(self, value)
 
     home.__init__, home._check_tracer_write_outside_trace = __init__, check

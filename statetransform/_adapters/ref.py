@@ -23,7 +23,7 @@ import numpy as np
 from .._core.cells import Cells
 from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import register
-from .._core.frame import peek, stack
+from .._core.frame import innermost, peek, stack
 from .._core.handles import Foreign, InPlace, Proxy
 from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, typeof
 
@@ -136,24 +136,24 @@ def install() -> None:
 
     @functools.wraps(get)
     def __getitem__(ref: Any, idx: Any) -> Any:
-        return get(ref, idx) if stack.frame is None else inside.get(ref, idx)
+        return get(ref, idx) if innermost() is None else inside.get(ref, idx)
 
     @functools.wraps(put)
     def __setitem__(ref: Any, idx: Any, x: Any) -> None:
-        if stack.frame is None:
+        if innermost() is None:
             put(ref, idx, x)
         else:
             inside.set(ref, idx, x)
 
     @functools.wraps(add)
     def addupdate(ref: Any, x: Any, idx: Any = ()) -> None:
-        if stack.frame is None:
+        if innermost() is None:
             add(ref, x, idx)
         else:
             inside.addupdate(ref, idx, x)
 
     def view(ref: Any) -> Any:
-        if stack.frame is None:
+        if innermost() is None:
             return at.fget(ref)
         raise StateTraceError(
             "`ref.at` gives a view of a Ref, which a transform of statetransform cannot carry. Nothing was changed.\n"
@@ -176,7 +176,7 @@ def _routed(function: Callable[..., Any], inside: Callable[..., Any]) -> Callabl
 
     @functools.wraps(function)
     def routed(ref: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = stack.frame is not None and type(ref) is jax.Ref
+        ours = innermost() is not None and type(ref) is jax.Ref
         return (inside if ours else function)(ref, *args, **kwargs)
 
     return routed

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import jax
 
 from .errors import StateTraceError
-from .frame import MISSING, UNSET, Frame, read_around, stack
+from .frame import UNSET, Frame, innermost, read_around, stack
 from .handles import Adopted, Foreign, Native, Proxy, Strict, instance_dict
 from .hooks import listening
 from .jaxcompat import has_tracer, is_top_level
+from .plain import MISSING
 from .state import is_array
 
 #: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
@@ -40,6 +41,13 @@ class Direct(NamedTuple):
     name: str
     mark: str | None = None
     is_busy: Callable[[], Any] | None = None
+
+
+def cells_behind(found: Any) -> Cells | None:
+    """The descriptor that a class has under some name, be it by way of a property."""
+    if isinstance(found, property):
+        found = getattr(found.fget, "cells", None)
+    return found if isinstance(found, Cells) else None
 
 
 class Cells:
@@ -173,8 +181,8 @@ class Cells:
         is_own = type(self) is Cells and self.is_each and self.below is MISSING
         return Direct(self.name) if is_own else None
 
-    def slot(self) -> Callable[[Any], Any] | None:
-        """What gives the handle of a cell that has adopted it, and anything else for another."""
+    def slot(self) -> str | None:
+        """The attribute with the handle of a cell that has adopted it, and with anything else of another."""
         return None
 
     def can_lift(self, value: Any) -> bool:
@@ -261,14 +269,14 @@ class Cells:
             if self.below is MISSING:
                 raise AttributeError(self.name)
             return self.below.__get__(None, owner) if hasattr(type(self.below), "__get__") else self.below
-        frame = stack.frame
+        frame = innermost()
         if frame is None:
             return self.plain(cell)
         state = self.state_of(cell)
         return self.plain(cell) if state is None else frame.read(state)
 
     def __set__(self, cell: Any, value: Any) -> None:
-        frame = stack.frame
+        frame = innermost()
         if frame is None:
             known = self.known(cell)
             if known is not None or (self.is_each and self.raw(cell) is not MISSING):
@@ -320,7 +328,7 @@ class Cells:
             self.set_raw(cell, Native(None, value))
 
     def __delete__(self, cell: Any) -> None:
-        frame = stack.frame
+        frame = innermost()
         known = self.known(cell)
         if frame is not None and known is not None:
             raise StateTraceError.deleted(known)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from .activation import activate, pending
-from .cells import Cells
+from .cells import Cells, cells_behind
 from .frame import no_frame
 from .state import State
 
@@ -207,6 +207,5 @@ def to_states(tree: Any) -> Any:
 
 def attributes_of(cls: type) -> dict[str, Cells]:
     """The attributes of a class that are cells of some instance."""
-    return {
-        name: found for base in reversed(cls.__mro__) for name, found in vars(base).items() if isinstance(found, Cells)
-    }
+    named = ((name, cells_behind(found)) for base in reversed(cls.__mro__) for name, found in vars(base).items())
+    return {name: cells for name, cells in named if cells is not None}

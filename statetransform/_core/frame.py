@@ -39,13 +39,13 @@ from .jaxcompat import (
     take_current_trace,
     trace_state,
 )
+from .plain import MISSING
 
 if TYPE_CHECKING:
     from .state import State
 
 T = TypeVar("T")
 
-MISSING = object()
 UNSET = object()  # the committed value of a state that was created in a frame which is still open
 _ARRAY_TYPES = (jax.Array, float, int, complex)
 # Lines of these folders are never where the user wrote or created a state.

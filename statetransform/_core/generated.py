@@ -156,7 +156,7 @@ class Writer:
         if slot is None or what not in ("state", ""):
             return False
         adopted = self.constant(Adopted)
-        self.lines.append(f"r{register} = {self.constant(slot)}(r{parent})")
+        self.lines.append(f"r{register} = r{parent}.{slot}")
         self.lines.append(f"if type(r{register}) is not {adopted}: r{register} = {self.constant(cells)}(r{parent})")
         if what:
             self._condition(f"r{register}", what, edge.argument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from .frame import UNSET, Frame, read, stack, user_site
+from .frame import UNSET, Frame, innermost, read, stack, user_site
 from .state import State
 from .values import Token
 
@@ -44,7 +44,7 @@ class Foreign(State):
     @value.setter
     def value(self, value: Any) -> None:
         self._check(value)
-        frame = stack.frame
+        frame = innermost()
         if frame is not None:
             frame.write(self, value)
             return

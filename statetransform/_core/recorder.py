@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .activation import activate, pending
-from .cells import Cells
+from .cells import cells_behind
 from .edges import Edge
 from .foreign import active, attributes_of, cells_of, own_cells, unseen_of
 from .hooks import hook, listening, unhook
@@ -239,12 +239,12 @@ class Recorder:
             if name in ("name", "metadata"):
                 self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
             return
-        if isinstance(found, Cells):
-            state = found.state_of(obj)
+        if (cells := cells_behind(found)) is not None:
+            state = cells.state_of(obj)
             if state is not None:
-                self.reach(register, "reader", found, state)
+                self.reach(register, "reader", cells, state)
             else:
-                self._value(register, name, found.raw(obj), "nowhere")
+                self._value(register, name, cells.raw(obj), "nowhere")
         elif isinstance(found, types.MemberDescriptorType):
             self._value(register, name, instance_attribute(obj, name), "unset")
         elif found is not MISSING and hasattr(type(found), "__set__"):

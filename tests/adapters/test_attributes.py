@@ -388,3 +388,20 @@ def test_an_attribute_that_is_deleted_inside_is_refused_by_name() -> None:
     np.testing.assert_allclose(obj.n, N)
     del obj.n
     assert not hasattr(obj, "n")
+
+
+def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None:
+    class Plain:
+        pass
+
+    has, lacks, runs = Plain(), Plain(), []
+    has.w = jnp.float32(1)
+    st.attr(has, "w")
+
+    @transform.jit
+    def look(obj):
+        runs.append(1)
+        return jnp.float32(hasattr(obj, "w"))
+
+    assert [float(look(obj)) for obj in (lacks, lacks, Plain(), has, has, lacks)] == [0, 0, 0, 1, 1, 0]
+    assert len(runs) == 2

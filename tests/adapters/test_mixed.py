@@ -69,3 +69,33 @@ def test_errors_name_cells_by_their_paths() -> None:
     transform.jit(obj.step)(1.0)
     with pytest.raises(st.StateStructureError, match="'b'"):
         transform.scan(lambda c, x: (c, setattr(obj.b, "value", jnp.ones(2))), None, jnp.ones(3))
+
+
+@pytest.mark.parametrize("around", ["grad", "jit grad", "vjp", "jvp", "vmap", "jit"])
+def test_a_callback_sees_them_as_before_the_call_and_its_writes_stay(around: str) -> None:
+    wraps: dict[str, Any] = {
+        "grad": transform.grad,
+        "jit grad": lambda f: transform.jit(transform.grad(f)),
+        "vjp": lambda f: lambda x: transform.vjp(f, x)[1](jnp.float32(1)),
+        "jvp": lambda f: lambda x: transform.jvp(f, (x,), (jnp.float32(1),)),
+        "vmap": lambda f: transform.vmap(f, in_axes=None, axis_size=1),
+        "jit": transform.jit,
+    }
+    obj, logs, seen = All(), All(), []
+    transform.jit(lambda: logs.step(jnp.float32(1)))()  # the logs are cells, too
+    before = [float(value) for value in obj.values()]
+
+    def host(x: Any) -> None:
+        seen.append([float(value) for value in obj.values()])
+        logs.a.value, logs.b.value, logs.c[...], logs.d[...], logs.e.n = [jnp.float32(x) + i for i in range(5)]
+
+    def f(x: Any) -> Any:
+        out = obj.step(x)
+        jax.debug.callback(host, jax.lax.stop_gradient(x))
+        return out
+
+    wraps[around](f)(jnp.float32(2))
+    jax.effects_barrier()
+    np.testing.assert_allclose(seen, [before] * len(seen))
+    np.testing.assert_allclose(logs.values(), [2, 3, 4, 5, 6])
+    assert seen
