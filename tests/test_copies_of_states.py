@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from typing import Any
 
@@ -67,6 +68,26 @@ def test_deepcopy_and_pickle_keep_a_shared_state_shared() -> None:
     model = {"encoder": s, "decoder": s}
     for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert clone["encoder"] is clone["decoder"] is not s
+
+
+@pytest.mark.parametrize(
+    "make, advance",
+    [
+        (lambda: State({"a": jnp.arange(3.0)}), lambda x: x + 1),
+        (lambda: RandomState(3), lambda x: jax.random.fold_in(x, 1)),
+    ],
+    ids=["arrays", "key"],
+)
+def test_a_deep_copy_keeps_its_value_when_the_original_is_donated(make: Any, advance: Any) -> None:
+    s, same = make(), make()
+    c = copy.deepcopy(s)  # not looked at before the call: JAX donates nothing that NumPy sees
+
+    @functools.partial(transform.jit, donate_states=True)
+    def step() -> None:
+        s.value = jax.tree.map(advance, s.value)
+
+    step()
+    assert jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), c.value, same.value))
 
 
 def test_a_typed_key_can_be_copied_and_pickled() -> None:

@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from .errors import StateTraceError, describe
 from .frame import UNSET, innermost, look_at, peek, read, user_site
 from .hooks import listening
-from .jaxcompat import has_tracer, is_top_level, typeof
+from .jaxcompat import Tracer, has_tracer, is_top_level, typeof
 from .not_arrays import NotAnArray
 from .values import Token
 
@@ -214,8 +214,11 @@ class State(NotAnArray, Generic[T]):
 
     def _replicate(self, parts: dict[str, Any], copier: Any = copy.copy, *args: Any) -> State:
         value = parts["value"]
-        if not self._static:  # arrays are immutable, and a tracer cannot be copied
-            value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+        if not self._static:
+            # JAX's arrays are immutable until they are donated, so a shallow copy shares them.
+            copied = np.ndarray if copier is copy.copy else np.ndarray | jax.Array
+            is_copied = lambda leaf: isinstance(leaf, copied) and not isinstance(leaf, Tracer)
+            value = jax.tree.map(lambda leaf: copy.deepcopy(leaf) if is_copied(leaf) else leaf, value)
         rest = {key: copier(parts[key], *args) for key in ("metadata", "attributes")}
         return _rebuild(type(self), {**parts, **rest, "value": value})
 
