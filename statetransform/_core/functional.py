@@ -25,6 +25,7 @@ class Functionalized:
     def __init__(self, fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> None:
         functools.update_wrapper(self, fun, updated=())  # type: ignore[arg-type]
         self.__wrapped__ = fun
+        self._options = static_argnums, static_argnames
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._cache = TraceCache()
         self._last: Callable[[], Call | None] = lambda: None
@@ -36,6 +37,9 @@ class Functionalized:
 
     def __repr__(self) -> str:
         return f"<functionalized {self.__wrapped__!r}>"
+
+    def __reduce__(self) -> Any:
+        return Functionalized, (self.__wrapped__, *self._options)
 
     def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
         if self._static:

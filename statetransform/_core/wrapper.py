@@ -8,7 +8,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from .arguments import NO_SELF, hide, hide_self
@@ -136,12 +136,18 @@ class Transformed:
         name = getattr(self, "__qualname__", "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        # Like a function: found again by its name. One that was made by a call has none, and is made again.
-        return name if found is self else (_remade, (type(self), self.__wrapped__, self._is_method, self._options))
+        if found is self:
+            return name  # like a function; one that was made by a call has no name of its own
+        owners = [owner for ref in self._owners if (owner := ref()) is not None]
+        return _remade, (type(self), self.__wrapped__, self._is_method, self._options, owners)
 
 
-def _remade(kind: type[Transformed], fun: Any, is_method: bool, options: dict[str, Any]) -> Transformed:
-    return kind(fun, is_method=is_method, **options)
+def _remade(
+    kind: type[Transformed], fun: Any, is_method: bool, options: dict[str, Any], owners: Sequence[type]
+) -> Transformed:
+    made = kind(fun, is_method=is_method, **options)
+    made._owners = tuple(map(weakref.ref, owners))
+    return made
 
 
 class Bound(functools.partial):  # type: ignore[type-arg]

@@ -270,6 +270,32 @@ def test_a_function_under_a_transform_made_by_a_call_can_be_pickled() -> None:
     assert transform.grad(pickle.loads(pickle.dumps(rule)))(2.0) == 0.5
 
 
+class Scaled:
+    """Its `by` is a transform of a method that was made by a call, and has no name under which it is found."""
+
+    factor = 3.0
+
+    def _by(self, n: Any) -> Any:
+        return jnp.float32(self.factor) if n > 1 else jnp.float32(0)
+
+    by = transform.jit(_by, static_argnums=0)  # no index counts `self`
+
+
+def test_a_method_keeps_its_class_when_it_is_pickled() -> None:
+    again = pickle.loads(pickle.dumps(Scaled.by))
+    assert again is not Scaled.by
+    assert float(again(Scaled(), 2)) == float(Scaled.by(Scaled(), 2)) == 3.0
+
+
+def test_a_pure_function_can_be_copied_and_pickled() -> None:
+    pure = transform.functionalize(cubed, static_argnums=())
+    values, (out, _) = pure.values(2.0), pure.apply({}, 2.0)
+    assert len(values) == 0
+    for again in (copy.deepcopy(pure), pickle.loads(pickle.dumps(pure))):
+        assert again is not pure
+        assert float(again.apply({}, 2.0)[0]) == float(out) == 8.0
+
+
 def test_something_that_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a function"):
         transform.checkpoint(3)
