@@ -1,11 +1,15 @@
-"""Eight virtual devices for the sharding tests, and nothing left over from one test to the next."""
+"""Eight virtual devices for the sharding tests, quick compilation, and nothing left over from one test to the next."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    # Two fifths of what this release compiles for; later ones do not know the flag.
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from collections.abc import Callable, Iterator
@@ -40,6 +44,14 @@ hypothesis.settings.load_profile("same")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, default=300, help="how many random programs the property test draws")
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Most programs of the tests run once, so that optimizing them takes longer than all else."""
+    jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("optimized") is None)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

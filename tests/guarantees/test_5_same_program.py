@@ -44,6 +44,7 @@ def compile_both(case: Case, names: list[str]) -> tuple[Any, Any]:
     return ours, jax.jit(by_hand).lower(case.initial(), X).compile()
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("name", "names"), PROGRAMS, ids=lambda value: str(value))
 def test_operations_and_memory_are_those_of_the_twin(name: str, names: list[str]) -> None:
     ours, twin = compile_both(CASES[name], names)

@@ -42,6 +42,7 @@ def reference(fun, *args):
     return jax.jit(step).lower(*args).compile()
 
 
+@pytest.mark.optimized
 def test_numbers_are_those_of_the_compiled_step():
     found, compiled = inspect.cost(net, W, X), reference(net, W, X)
     memory = compiled.memory_analysis()

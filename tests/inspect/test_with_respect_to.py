@@ -71,6 +71,7 @@ def test_the_backward_pass_ends_in_the_gradients_that_are_asked_for(choice):
     assert sorted(part.split()[0] for part in last.split("d ")[1:]) == sorted(names)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("choice", CHOICES)
 def test_cost_is_that_of_the_gradient_that_is_asked_for(choice):
     options, positions = CHOICES[choice]

@@ -109,6 +109,7 @@ def test_more_memory_never_takes_more_evaluations_and_the_plan_joins_the_plain_s
     assert all(choice.bytes <= size for choice, size in zip(found, sizes, strict=True))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("carries", [6, 8, 15, 40, 120, 199])
 def test_the_compiled_program_stays_within_the_budget(carries: int) -> None:
     size, n = 64, 200

@@ -46,6 +46,7 @@ def forms(n: int) -> list[tuple[int, int]]:
     return list({(min(k, n), min(block, max(n, 1))): (k, block) for k, block in every}.values())
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("n", "is_reversed"), [*[(n, False) for n in LENGTHS], (0, True), (7, True)])
 def test_gradients_are_those_of_the_plain_scan_to_the_last_bit(n: int, is_reversed: bool, data: Any) -> None:
     w, x, xs = data
@@ -136,6 +137,7 @@ def matrix_loop(n: int, size: int, checkpoint: Any) -> Any:
     return jax.jit(jax.grad(loss)).lower(jnp.ones((size, size)))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("k", [0, 5, 20])
 def test_memory_is_that_of_the_stored_carries(k: int) -> None:
     size = 64
@@ -151,6 +153,7 @@ def test_the_program_does_not_grow_with_the_number_of_steps() -> None:
     assert abs(sizes[1] / sizes[0] - 1) < 0.01
 
 
+@pytest.mark.optimized
 def test_stacked_outputs_ride_in_no_stored_carry() -> None:
     def loss(x: Any) -> Any:
         step = lambda x, _: (jnp.sin(x), jnp.cos(x))

@@ -121,6 +121,7 @@ def test_states_keep_their_sharding_with_explicit_axes() -> None:
         assert jax.typeof(found[1][0][0]) == jax.typeof(start)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("unknown", [False, True], ids=["scan", "while_loop"])
 def test_stored_carries_are_divided_among_the_devices(unknown: bool, mesh: jax.sharding.Mesh) -> None:
     size, k = 1 << 16, 6

@@ -220,6 +220,7 @@ def test_the_device_counts_as_the_host() -> None:
         np.testing.assert_array_equal(found, [plan.advances(int(i), c) for i in n])
 
 
+@pytest.mark.optimized
 def test_memory_does_not_grow_with_the_length() -> None:
     size, k = 64, 8
     w = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5

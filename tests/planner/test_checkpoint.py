@@ -17,7 +17,7 @@ from statetransform._planner.measure import Decision, Planner
 
 BUDGET = st.MemoryBudget("20KiB")  # five values of the six that the plain function holds
 # What the compiler makes of the plan has tests of its own below.
-pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+pytestmark = [pytest.mark.optimized, pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")]
 
 
 def weights(n: int = 5) -> list[Any]:
