@@ -51,22 +51,17 @@ def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> Holde
       way: the transform and its options.
       make: makes what is to be kept.
     """
-    return _found(fun, way, make)[0]
-
-
-def _found(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> tuple[Holder[T], Any]:
-    """With the key by which it was found."""
     anchor, wrappers, root = _anchor(fun)
     key = identity(anchor), wrappers, way
     try:
         holder = _holders.get(key)
     except TypeError:  # options that cannot be hashed
-        return Holder(anchor, make()), key
+        return Holder(anchor, make())
     if holder is None:
         holder = _holders.setdefault(key, Holder(anchor, make()))
     if not any(isinstance(part, Unshared) for part in (way if isinstance(way, tuple) else (way,))):
         _tie(holder, key, root)
-    return holder, key
+    return holder
 
 
 def cache_of(fun: Callable[..., Any], where: str) -> TraceCache:
@@ -80,7 +75,9 @@ def recent(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> T:
     Raises:
       TypeError: `way` cannot be hashed.
     """
-    holder, key = _found(fun, way, make)
+    anchor, wrappers, _ = _anchor(fun)
+    key = identity(anchor), wrappers, way
+    holder = _recent.get(key) or kept(fun, way, make)
     _remember(_recent, key, holder, _BOUND)
     return holder.content
 
@@ -99,8 +96,8 @@ def _tie(holder: Holder[Any], key: Any, root: Any) -> None:
 
 
 def _remember(among: OrderedDict[Any, Holder[Any]], key: Any, holder: Holder[Any], bound: int) -> None:
+    among.pop(key, None)  # and not `move_to_end`, which fails where another thread has dropped it
     among[key] = holder
-    among.move_to_end(key)
     while len(among) > bound:
         among.popitem(last=False)
 
