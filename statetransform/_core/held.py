@@ -16,12 +16,13 @@ import jax
 import numpy as np
 
 from .jaxcompat import Tracer, is_jaxpr, opened
+from .plain import identity
 
 _AT_MOST = 10_000  # objects; what is farther away is not looked at
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
            types.BuiltinFunctionType, jax.Array)  # fmt: skip
 
-_NO_CALLABLES = frozenset({str, bytes, int, float, complex, bool, type(None)})
+_no_callables = {str, bytes, int, float, complex, bool, type(None)}  # grows by classes of JAX and NumPy
 
 
 def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
@@ -41,9 +42,9 @@ def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[An
     seen: dict[int, Any] = {}
     while pending and len(seen) < _AT_MOST:
         obj = pending.pop()
-        if id(obj) in seen or isinstance(obj, (*_LEAVES, Tracer)) or is_jaxpr(obj):
+        if identity(obj) in seen or isinstance(obj, (*_LEAVES, Tracer)) or is_jaxpr(obj):
             continue
-        seen[id(obj)] = obj
+        seen[identity(obj)] = obj
         if stops_at(obj):
             yield obj
         else:
@@ -56,18 +57,23 @@ def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, b
         is_rule = "custom" in eqn.primitive.name
         for value in eqn.params.values():
             kind = type(value)
-            if kind in _NO_CALLABLES:
+            if kind in _no_callables:
                 continue
             for item in value if kind is tuple or kind is list else (value,):
-                if type(item) in _NO_CALLABLES:
+                kind = type(item)
+                if kind in _no_callables:
                     continue
-                key = id(item), is_rule  # all of them live as long as the jaxpr
+                if not (is_jaxpr(item) or callable(item) or hasattr(item, "call_wrapped")):
+                    if kind.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+                        _no_callables.add(kind)
+                    continue
+                key = identity(item), is_rule  # all of them live as long as the jaxpr
                 if key in seen:
                     continue
                 seen.add(key)
                 if is_jaxpr(item):
                     yield from _callables(item, seen)
-                elif callable(item) or hasattr(item, "call_wrapped"):
+                else:
                     yield item, is_rule
 
 
