@@ -89,7 +89,8 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
             leaves[i], has_carriers = detached(leaf), True
     leaf = None
     changed, survivors = frame.written(), frame.survivors()
-    if len(survivors) > sum(id(leaf) in {id(state) for state in survivors} for leaf in leaves):
+    places = {id(state) for state in survivors}
+    if len(survivors) > sum(id(leaf) in places for leaf in leaves):
         # What is stored nowhere but in a temporary object that refers to itself is not there any more.
         del survivors
         gc.collect()
