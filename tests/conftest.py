@@ -20,8 +20,8 @@ import jax
 import pytest
 
 from statetransform import transform
-from statetransform._core.frame import _outside as read_in_raw
 from statetransform._core.frame import stack
+from statetransform._core.raw_reads import _outside as read_in_raw
 
 RUNS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
 TRACES = {

@@ -13,13 +13,8 @@ active. Asynchronous tasks cannot meet: nothing awaits between the push and the 
 from __future__ import annotations
 
 import contextlib
-import inspect
-import itertools
-import os.path
 import sys
 import threading
-import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -28,9 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 
 from .activation import activate, pending
-from .errors import StaleReadWarning, StateTraceError
+from .errors import StateTraceError
 from .jaxcompat import (
-    ContextDict,
     has_tracer,
     is_in_callback,
     is_top_level,
@@ -40,6 +34,8 @@ from .jaxcompat import (
     trace_state,
 )
 from .plain import MISSING
+from .raw_reads import ReadInRawTransform, renewed, warn_of_stale
+from .sites import user_site
 
 if TYPE_CHECKING:
     from .state import State
@@ -48,13 +44,6 @@ T = TypeVar("T")
 
 UNSET = object()  # the committed value of a state that was created in a frame which is still open
 _ARRAY_TYPES = (jax.Array, float, int, complex)
-# Lines of these folders are never where the user wrote or created a state.
-_NOT_USERS = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
-    "<frozen",
-)
-
 
 #: Adapters that note something of their framework when a frame is entered.
 on_entering: list[Callable[[Frame], None]] = []
@@ -69,81 +58,11 @@ stack = _Stack()
 active: list[None] = []
 
 
-def user_frame() -> types.FrameType:
-    """The innermost Python frame that belongs neither to this package nor to JAX."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
-        frame = frame.f_back
-    return frame
-
-
-def user_site() -> tuple[str, int]:
-    """File and line of that frame."""
-    frame = user_frame()
-    return frame.f_code.co_filename, frame.f_lineno
-
-
 def own_containers(value: Any) -> Any:
     """`value` with containers of its own, so that changing them in place changes nobody else's."""
     if isinstance(value, _ARRAY_TYPES):
         return value
     return jax.tree.map(lambda leaf: leaf, value)
-
-
-class ReadInRawTransform(BaseException):
-    """Leaves a run in which a raw JAX transform that stages is about to read a state, and to cache what it traces.
-
-    Args:
-      frame: the frame of the run, within which the raw transform stands.
-    """
-
-    def __init__(self, frame: Frame) -> None:
-        super().__init__()
-        self.around: Frame | None = frame.parent
-
-
-#: JAX's caches of traces are keyed by its value.
-_run: Any = jax.make_user_context(None)
-_runs = itertools.count(1)
-_readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
-
-
-#: Has an entry while JAX's caches may hold traces with values that raw transforms read outside of every run.
-_outside = ContextDict()
-
-
-@contextlib.contextmanager
-def as_ever() -> Iterator[None]:
-    """For looking up what belongs to no single run: without the context value of the one that is going on."""
-    with _run(None):
-        yield
-
-
-def fresh(fun: Callable[..., Any], run: Callable[[bool], T]) -> T:
-    """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
-
-    JAX caches the traces of `jax.jit`, `jax.lax.scan` and the like by the identity of their function, with whatever
-    that closes over as it was: the values of states, too. In a run with a context value of its own nothing is found.
-    But then JAX traces and compiles again whatever is jitted, so it is done only for functions in which such a read
-    was seen, and these begin again at the first one.
-
-    Args:
-      fun: the function.
-      run: runs it, and is told whether the caches are fresh.
-    """
-    code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
-    with as_ever():
-        is_known = bool(_outside.current()) or (code is not None and code in _readers)
-    if not is_known:
-        try:
-            return run(False)
-        except ReadInRawTransform as read:
-            if read.around is not innermost():
-                raise  # the raw transform stands around this run
-            if code is not None:
-                _readers.add(code)
-    with _run(next(_runs)):
-        return run(True)
 
 
 class Frame:
@@ -244,7 +163,7 @@ class Frame:
         self.check_write(state)
         if self.is_fresh:  # what was cached until now knows the old value
             self._renewed = self._renewed or contextlib.ExitStack()
-            self._renewed.enter_context(_run(next(_runs)))
+            self._renewed.enter_context(renewed())
         if state in self.born:
             self.born[state] = value
             return
@@ -344,7 +263,7 @@ def read(state: State) -> Any:
 def look_at(state: State) -> Any:
     """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
     if innermost() is None and not is_top_level() and not state._is_foreign and staging_trace() is not None:
-        _warn_of_stale(state)
+        warn_of_stale(state)
     return read(state)
 
 
@@ -352,39 +271,6 @@ def look_at_all(states: Iterable[State]) -> list[Any]:
     """The values of several states, as `look_at` gives them."""
     look = read if innermost() is not None or is_top_level() else look_at
     return [look(state) for state in states]
-
-
-_warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
-
-
-def _is_shown() -> bool:
-    """Whether the user has called `jax.make_jaxpr` around this, which runs nothing."""
-    ours, jaxs, *_ = _NOT_USERS
-    frame: types.FrameType | None = sys._getframe(1)
-    is_in_one = False
-    while frame is not None:
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file.startswith(jaxs):
-            is_in_one = is_in_one or name.startswith("make_jaxpr")
-        elif is_in_one and not file.startswith(ours):
-            return True
-        else:
-            is_in_one = False
-        frame = frame.f_back
-    return False
-
-
-def _warn_of_stale(state: State) -> None:
-    """Once for each state and place; a static value is nobody's to follow, and a program that is shown is not run."""
-    if state._static or _is_shown():
-        return
-    site = user_site()
-    places = _warned.setdefault(state, set())
-    if site not in places:
-        warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
-        places.add(site)
-    with as_ever():
-        _outside.current()["is_read"] = True
 
 
 def peek(state: State) -> Any:
@@ -409,7 +295,7 @@ def read_around(frame: Frame, state: State) -> Any:
             raise ReadInRawTransform(frame.parent)
         return frame.parent.read(state)
     if frame.outer is not None and not state._is_foreign and stages(frame.outer):
-        _warn_of_stale(state)
+        warn_of_stale(state)
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from .frame import UNSET, Frame, innermost, read, stack, user_site
+from .frame import UNSET, Frame, innermost, read, stack
+from .sites import user_site
 from .state import State
 from .values import Token
 

@@ -15,10 +15,11 @@ from typing import Any
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
 from .foreign import attached, detached
-from .frame import Frame, fresh, is_called_in_raw, trace_around
+from .frame import Frame, innermost, is_called_in_raw, trace_around
 from .jaxcompat import trace_state
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
+from .raw_reads import fresh
 from .state import State
 from .traces import TraceCache
 from .values import Values
@@ -57,7 +58,7 @@ class Lift:
                 results, self.outcome = pack(frame, out.pop())
             return results
 
-        return fresh(self._fun, run)
+        return fresh(self._fun, run, innermost())
 
     def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on and returns the output."""

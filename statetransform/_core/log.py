@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .errors import show_site
-from .frame import user_site
+from .sites import user_site
 
 _KEPT = 200  # traces; with more, no list is needed to see that something is wrong
 #: What a trace depends on besides the function, its arguments and the states.

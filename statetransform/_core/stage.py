@@ -24,7 +24,7 @@ from .arguments import reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
 from .foreign import detached, put_together
-from .frame import Frame, fresh, read_outside, trace_around
+from .frame import Frame, innermost, read_outside, trace_around
 from .jaxcompat import (
     bind_in,
     close_over_inputs,
@@ -34,6 +34,7 @@ from .jaxcompat import (
     typeof,
 )
 from .outcome import pack
+from .raw_reads import fresh
 from .record import Record
 from .room import with_room
 from .state import State
@@ -135,7 +136,8 @@ def trace(
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
     """
-    return fresh(fun, lambda is_fresh: _Tracing(fun, objects, around, is_lifted, is_fresh).record(args, kwargs))
+    run = lambda is_fresh: _Tracing(fun, objects, around, is_lifted, is_fresh).record(args, kwargs)
+    return fresh(fun, run, innermost())
 
 
 class _Tracing:

@@ -14,10 +14,11 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from .errors import StateTraceError, describe
-from .frame import UNSET, innermost, look_at, peek, read, user_site
+from .frame import UNSET, innermost, look_at, peek, read
 from .hooks import listening
 from .jaxcompat import Tracer, has_tracer, is_top_level, typeof
 from .not_arrays import NotAnArray
+from .sites import user_site
 from .values import Token
 
 _SCALARS = (bool, int, float, complex)

@@ -14,14 +14,15 @@ from . import keys
 from .arguments import is_reference, named_arguments
 from .edges import brief, said_of
 from .errors import RetraceWarning, StateTraceError
-from .frame import as_ever, user_site
 from .jaxcompat import ContextDict, typeof
 from .leaks import leaked, take_back
 from .log import TraceLog
 from .plain import identity
+from .raw_reads import as_ever
 from .record import Call, Record
 from .recorder import Recorder
 from .settled import Settled
+from .sites import user_site
 from .stage import trace
 from .state import State
 from .structure import Other

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from .._core.frame import user_frame
+from .._core.sites import user_frame
 from .._jaxpr.walk import names_in
 from .policy import Policy, describe, names_of
 

@@ -1,0 +1,101 @@
+"""Reads of states within raw JAX transforms, whose traces JAX keeps by the identity of functions alone."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+
+from .errors import StaleReadWarning
+from .jaxcompat import ContextDict
+from .sites import is_shown, user_site
+
+if TYPE_CHECKING:
+    from .frame import Frame
+    from .state import State
+
+T = TypeVar("T")
+
+
+class ReadInRawTransform(BaseException):
+    """Leaves a run in which a raw JAX transform that stages is about to read a state, and to cache what it traces.
+
+    Args:
+      frame: the frame of the run, within which the raw transform stands.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.around: Frame | None = frame.parent
+
+
+#: JAX's caches of traces are keyed by its value.
+_run: Any = jax.make_user_context(None)
+_runs = itertools.count(1)
+_readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
+
+
+#: Has an entry while JAX's caches may hold traces with values that raw transforms read outside of every run.
+_outside = ContextDict()
+
+
+def renewed() -> Any:
+    """A context in which nothing is found that JAX has cached until now."""
+    return _run(next(_runs))
+
+
+@contextlib.contextmanager
+def as_ever() -> Iterator[None]:
+    """For looking up what belongs to no single run: without the context value of the one that is going on."""
+    with _run(None):
+        yield
+
+
+def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:
+    """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
+
+    JAX caches the traces of `jax.jit`, `jax.lax.scan` and the like by the identity of their function, with whatever
+    that closes over as it was: the values of states, too. In a run with a context value of its own nothing is found.
+    But then JAX traces and compiles again whatever is jitted, so it is done only for functions in which such a read
+    was seen, and these begin again at the first one.
+
+    Args:
+      fun: the function.
+      run: runs it, and is told whether the caches are fresh.
+      around: the frame around it.
+    """
+    code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+    with as_ever():
+        is_known = bool(_outside.current()) or (code is not None and code in _readers)
+    if not is_known:
+        try:
+            return run(False)
+        except ReadInRawTransform as read:
+            if read.around is not around:
+                raise  # the raw transform stands around this run
+            if code is not None:
+                _readers.add(code)
+    with renewed():
+        return run(True)
+
+
+_warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()
+
+
+def warn_of_stale(state: State) -> None:
+    """Once for each state and place; a static value is nobody's to follow, and a program that is shown is not run."""
+    if state._static or is_shown():
+        return
+    site = user_site()
+    places = _warned.setdefault(state, set())
+    if site not in places:
+        warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
+        places.add(site)
+    with as_ever():
+        _outside.current()["is_read"] = True
