@@ -222,3 +222,17 @@ def test_a_lifted_transform_works_as_a_decorator_of_methods() -> None:
 
     a, b = Model(), Model()
     assert [float(a.step(1.0)), float(b.step(5.0)), float(a.step(1.0))] == [1.0, 5.0, 2.0]
+
+
+def test_what_is_read_and_never_used_is_an_input_all_the_same() -> None:
+    both, none, used = State({"a": jnp.ones(2), "b": jnp.zeros(3)}), State(jnp.float32(7)), State(jnp.float32(3))
+
+    def f(x: Any) -> Any:
+        _ = none.value
+        return x * used.value + both.value["a"].sum()
+
+    call = transform.functionalize(f).trace(2.0)
+    assert call.reads == [none, used, both]
+    assert [aval.shape for aval in call.in_avals] == [(), (), (), (2,), (3,)]
+    assert float(call.apply((2.0,), {}, {s: s.value for s in call.reads})[0]) == 8.0
+    assert float(transform.jit(transform.grad(transform.checkpoint(f)))(2.0)) == 3.0
