@@ -42,7 +42,6 @@ myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"
-autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True  # attributes are described once, with the class
 maximum_signature_line_length = 78
@@ -87,8 +86,8 @@ def readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: 
     """A default reads as its user would write it, and a private marker as `...`."""
     if signature is None:
         return None
-    known = signature.replace("=jax_checkify.", "=checkify.").replace("=WIDTH", "=120")
-    return re.sub(r"=_[A-Z_]+\b", "=...", known), *rest
+    known = re.sub(r"=frozenset\(\{<class '[\w.]+\.FailedCheckError'>\}\)", "=checkify.user_checks", signature)
+    return re.sub(r"=<object object[^>]*>", "=...", known), *rest
 
 
 def setup(app: Any) -> None:
