@@ -283,6 +283,16 @@ def name_of(fun: Any) -> str:
     return getattr(fun, "__qualname__", None) or type(fun).__qualname__
 
 
+def named_apart(fun: Callable[..., Any], keywords: Iterable[str]) -> Callable[..., Any]:
+    """A function of ours with names of parameters that no keyword of the user's has: JAX takes the two for one."""
+    taken = {*keywords}
+    parameters = list(inspect.signature(fun).parameters.values())
+    if any(parameter.name in taken for parameter in parameters):
+        renamed = [parameter.replace(name=f"{parameter.name}_{'_'.join(sorted(taken))}") for parameter in parameters]
+        fun.__signature__ = inspect.Signature(renamed)  # type: ignore[attr-defined]
+    return fun
+
+
 def named_arguments(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool] | None = None
 ) -> list[tuple[str, Any]]:

@@ -34,7 +34,7 @@ from .jaxcompat import (
     trace_state,
 )
 from .plain import MISSING
-from .raw_reads import ReadInRawTransform, renewed, warn_of_stale
+from .raw_reads import ReadInRawTransform, is_clean, note_read, renewed, warn_of_stale
 from .sites import user_site
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Frame:
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         """The one rule of writing: into the innermost frame, from the trace in which it runs."""
         self.check_write(state)
-        if self.is_fresh:  # what was cached until now knows the old value
+        if self.is_fresh and not is_clean():  # what was cached until now knows the old value
             self._renewed = self._renewed or contextlib.ExitStack()
             self._renewed.enter_context(renewed())
         if state in self.born:
@@ -197,6 +197,12 @@ class Frame:
         self.values.clear()
         self.born.clear()
         self._containers.clear()
+
+    def abandon(self) -> None:
+        """After an error: what the function has made keeps its value outside of all transforms, as without them."""
+        for state, value in self.born.items() if self.parent is None else ():
+            if state._value is UNSET and not has_tracer(value):
+                state._value = value
 
     def survivors(self) -> dict[State, Any]:
         """The states made here that are still reachable, with their values."""
@@ -251,8 +257,10 @@ def read(state: State) -> Any:
     if frame is not None and (is_here or not is_in_callback(frame.runner)):
         if state._is_foreign:
             return state._cells.give(frame, state)  # type: ignore[attr-defined]
-        if not (is_here or frame.is_fresh) and frame.is_below_raw():
-            raise ReadInRawTransform(frame)
+        if not is_here and frame.is_below_raw():
+            if not frame.is_fresh:
+                raise ReadInRawTransform(frame)
+            note_read()
         return frame.read(state)
     value = state._value
     if value is UNSET:
@@ -291,8 +299,10 @@ def read_outside(frame: Frame, state: State) -> Any:
 def read_around(frame: Frame, state: State) -> Any:
     """The same, where no transform of another framework stands in between."""
     if frame.parent is not None:
-        if frame.is_in_raw and not (frame.parent.is_fresh or state._is_foreign):
-            raise ReadInRawTransform(frame.parent)
+        if frame.is_in_raw and not state._is_foreign:
+            if not frame.parent.is_fresh:
+                raise ReadInRawTransform(frame.parent)
+            note_read()
         return frame.parent.read(state)
     if frame.outer is not None and not state._is_foreign and stages(frame.outer):
         warn_of_stale(state)

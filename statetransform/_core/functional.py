@@ -48,7 +48,7 @@ class Functionalized:
         return args, kwargs, objects
 
     @boundary
-    def trace(self, *args: Any, **kwargs: Any) -> Call:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Call:
         """Traces the function for the types of these arguments; nothing is written."""
         args, kwargs, objects = self._hide(args, kwargs)
         call = self._cache.find(self.__wrapped__, args, kwargs, objects)
@@ -59,13 +59,13 @@ class Functionalized:
         return call
 
     @boundary
-    def values(self, *args: Any, **kwargs: Any) -> Values:
+    def values(self, /, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""
         record = self.trace(*args, **kwargs)
         return Values({state: look_at(state) for state in (*record.reads, *record.written)})
 
     @boundary
-    def apply(self, values: Mapping[State, Any], *args: Any, **kwargs: Any) -> tuple[Any, Values]:
+    def apply(self, values: Mapping[State, Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The pure call: no state is read that `values` holds, and none is written.
 
         Args:

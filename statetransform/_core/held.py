@@ -55,9 +55,9 @@ def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, b
     """The parameters of equations that are functions, and whether these are rules; of equal layers only once."""
     for eqn in opened(jaxpr).eqns:
         is_rule = "custom" in eqn.primitive.name
-        for value in eqn.params.values():
+        for name, value in eqn.params.items():
             kind = type(value)
-            if kind in _no_callables:
+            if kind in _no_callables or name == "policy":  # which is asked what to keep, and equal ones say the same
                 continue
             for item in value if kind is tuple or kind is list else (value,):
                 kind = type(item)

@@ -22,6 +22,7 @@ import jax
 import jax.core
 import jax.extend.core as jex
 import jax.extend.linear_util as lu
+import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
@@ -75,8 +76,8 @@ def is_jit_disabled() -> bool:
 @functools.cache
 def concrete_array() -> type:
     """The type of what compiled functions return outside of any trace. Asking for it starts the devices."""
-    with jax.ensure_compile_time_eval():
-        return type(jax.numpy.zeros(()))
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        return type(jax.device_put(np.zeros(())))  # which compiles nothing
 
 
 # `ref[...]` of a concrete Ref takes 0.3 ms in JAX, most of it for tracing: forty times what a compiled copy takes.
@@ -496,8 +497,9 @@ def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
 
     `eval_jaxpr` asks each primitive anew what comes out, a third of what tracing a large program costs. Here the
     equations are added as they are, as JAX itself does where it inlines a `jit`, but each keeps its source.
-    Equations are bound where they have effects, where a value is of another type than in the jaxpr (sharded in another
-    way, say), in a trace that takes none, and within a name scope.
+    Equations are bound where they have effects or are made of others by binding (`is_high` in newer releases), where a
+    value is of another type than in the jaxpr (sharded in another way, say), in a trace that takes none, and within a
+    name scope.
     """
     with take_current_trace() as trace:
         takes_equations = hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer")
@@ -505,6 +507,7 @@ def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
         takes_equations
         and not str(source_info_util.current_name_stack())
         and not any(eqn.effects for eqn in jaxpr.eqns)
+        and not getattr(jaxpr, "is_high", False)
         and all(typeof(arg) == var.aval for arg, var in zip(args, jaxpr.invars, strict=True))
     )
     return _spliced(trace, jaxpr, consts, args) if as_is else eval_jaxpr(jaxpr, consts, *args)

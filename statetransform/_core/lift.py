@@ -53,7 +53,11 @@ class Lift:
                 for state, value in values.items():
                     frame.seed(state, value)
                 args, kwargs = attached(whole)
-                out = [self._fun(*args, **kwargs)]
+                try:
+                    out = [self._fun(*args, **kwargs)]
+                except BaseException:
+                    frame.abandon()
+                    raise
                 del args, kwargs
                 results, self.outcome = pack(frame, out.pop())
             return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -57,13 +58,33 @@ def as_ever() -> Iterator[None]:
         yield
 
 
+class _Clean(threading.local):
+    """A context value of a thread's own, in which no raw transform has read a state; None once one has."""
+
+    run: int | None = None
+
+
+_clean = _Clean()
+
+
+def note_read() -> None:
+    """A raw transform reads a state: what JAX caches from now on is for the run that is going on."""
+    _clean.run = None
+
+
+def is_clean() -> bool:
+    """Whether nothing that JAX has cached in this run, one with fresh caches, knows the value of a state."""
+    return _clean.run is not None
+
+
 def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:
     """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
 
     JAX caches the traces of `jax.jit`, `jax.lax.scan` and the like by the identity of their function, with whatever
     that closes over as it was: the values of states, too. In a run with a context value of its own nothing is found.
     But then JAX traces and compiles again whatever is jitted, so it is done only for functions in which such a read
-    was seen, and these begin again at the first one.
+    was seen, and these begin again at the first one. Where such a read was seen outside of all runs, any function may
+    find what it has left; those without a read of their own then share a context value, and what JAX caches there.
 
     Args:
       fun: the function.
@@ -71,9 +92,17 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | Non
       around: the frame around it.
     """
     code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+    is_reader = code is not None and code in _readers
     with as_ever():
-        is_known = bool(_outside.current()) or (code is not None and code in _readers)
-    if not is_known:
+        is_suspect = bool(_outside.current())
+    if is_suspect and not is_reader:
+        if around is not None and around.is_fresh and is_clean():
+            return run(True)
+        if around is None:
+            _clean.run = next(_runs) if _clean.run is None else _clean.run
+            with _run(_clean.run):
+                return run(True)
+    if not (is_suspect or is_reader):
         try:
             return run(False)
         except ReadInRawTransform as read:

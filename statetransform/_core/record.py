@@ -20,7 +20,7 @@ from .plain import same_plain
 from .recorder import Recorder
 from .settled import Settled
 from .state import State
-from .structure import Structure
+from .structure import Other, Structure
 
 if TYPE_CHECKING:
     from .stage import StagedFrame
@@ -148,7 +148,9 @@ class Record:
 
         The trace holds these arrays, so it would keep alive what nobody else can reach.
         """
-        if self.structure is None or not (owners := self.structure.owners_of_arrays(roots)):
+        try:
+            owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
+        except Other:  # a callback of the program has changed one of the objects; no later call will have this record
             return
         this = weakref.ref(self)
 

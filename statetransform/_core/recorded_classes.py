@@ -47,6 +47,7 @@ class Classes:
         self._noted: list[tuple[type, str]] = []
         self._takes_values = False
         self._waiting: dict[str, list[type]] = {}  # class attributes, by the name that would look them up
+        self._modules: list[tuple[int, types.ModuleType]] = []  # which the code may reach in any way
 
     def of_instance(self, kind: type, instance: int) -> None:
         """Takes in the class of an object."""
@@ -92,12 +93,19 @@ class Classes:
 
     def add_names(self, names: Iterable[str]) -> None:
         """Names that the code which runs may look up on any class."""
-        for name in names:
-            if name not in self.names:
-                self.names.add(name)
-                for base in self._waiting.pop(name, ()):
-                    if name in vars(base):
-                        self._attribute(base, name, vars(base)[name])
+        new = [name for name in names if name not in self.names]
+        self.names.update(new)
+        for name in new:
+            for base in self._waiting.pop(name, ()):
+                if name in vars(base):
+                    self._attribute(base, name, vars(base)[name])
+        for register, module in list(self._modules if new else ()):
+            self._recorder.looks_into(register, module, new)
+
+    def take_module(self, register: int, module: types.ModuleType) -> None:
+        """Takes in a module that was found in a variable, a container or an attribute."""
+        self._modules.append((register, module))
+        self._recorder.looks_into(register, module, tuple(self.names))
 
     def add_values(self) -> None:
         """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""

@@ -37,7 +37,7 @@ from .lookup import (
 from .plain import MISSING, identity, is_atom, is_plain
 from .recorded_classes import Classes
 from .state import State
-from .visits import Visit, take_imports, visit_cell, visit_of
+from .visits import Visit, take_imports, visit_cell, visit_module, visit_of
 
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
@@ -117,6 +117,10 @@ class Recorder:
         self._takes_all = self._takes_all or bool(self.importers)
         for register in list(self.importers):
             take_imports(self, register, self.objects[register])
+
+    def looks_into(self, register: int, module: types.ModuleType, names: Iterable[str]) -> None:
+        """Adds the edges to attributes of a module that the code which runs has a name for."""
+        visit_module(self, register, module, names)
 
     def reach_own_cells(self, used: Iterable[State]) -> None:
         """Adds the edges to states in use that stand for cells which a framework keeps for itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os.path
 import sys
 import types
@@ -12,6 +13,7 @@ import jax
 _NOT_USERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
+    copy.__file__,
     "<frozen",
 )
 

@@ -181,7 +181,7 @@ class _Tracing:
                 raise self._culprit.unexplained() from None
             raise
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = detached((args, kwargs))
         self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
         frame.is_fresh = self._is_fresh
@@ -194,7 +194,7 @@ class _Tracing:
             leaves, self.tree = jax.tree.flatten(results)
             return leaves
 
-    def _body(self, *args: Any, **kwargs: Any) -> Any:
+    def _body(self, /, *args: Any, **kwargs: Any) -> Any:
         frame = self.frame
         frame.runs_here()
         args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)

@@ -136,6 +136,7 @@ class TraceCache:
             assert structure is not None
             try:
                 structure.registers_at(roots)
+                return None  # it was the type of a state, or a static value
             except Other as other:
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:

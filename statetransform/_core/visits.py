@@ -10,6 +10,7 @@ import array
 import builtins
 import collections
 import contextvars
+import dataclasses
 import functools
 import sys
 import threading
@@ -101,6 +102,7 @@ def _builtin_method(recorder: Recorder, register: int, value: Any) -> tuple[str,
 
 
 def _partial(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    _own_attributes(recorder, register, value)
     return _of_parts(recorder, register, value, "func", "args", "keywords")
 
 
@@ -132,7 +134,8 @@ def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 def _users_module(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if not is_users_module(value):
         return _other(recorder, register, value)
-    _module(recorder, register, value, recorder.classes.names)
+    if value is not sys.modules.get("__main__"):
+        recorder.classes.take_module(register, value)
     return "is", weakref.ref(value)
 
 
@@ -140,6 +143,10 @@ def _other(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     wrapped = None if isinstance(value, (jax.Array, np.ndarray)) else getattr(value, "__wrapped__", None)
     if isinstance(wrapped, types.FunctionType):  # `functools.lru_cache` and the like
         recorder.reach(register, "attr", "__wrapped__", wrapped)
+    if isinstance(value, jax.custom_vjp | jax.custom_jvp):
+        for name in ("fwd", "bwd", "jvp"):
+            if isinstance(getattr(value, name, None), types.FunctionType):
+                recorder.reach(register, "attr", name, getattr(value, name))
     return "is", reference(value)
 
 
@@ -207,6 +214,9 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
+    looked_up, used = names_of(fun.__code__)
+    if is_users_function(fun):  # before what is below, where the names are looked up
+        recorder.classes.add_names(used)
     for i, cell in enumerate(fun.__closure__ or ()):
         try:
             child = cell.cell_contents
@@ -217,9 +227,8 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(fun, name):
             recorder.reach(register, "attr", name, getattr(fun, name), outside=True)
+    _own_attributes(recorder, register, fun)
     if is_users_function(fun):
-        looked_up, used = names_of(fun.__code__)
-        recorder.classes.add_names(used)
         if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
             recorder.classes.add_values()
         if imports_of(fun.__code__):
@@ -233,6 +242,13 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
     return "code", weakref.ref(fun.__code__)
 
 
+def _own_attributes(recorder: Recorder, register: int, value: Any) -> None:
+    """What the user has set on a function."""
+    for name, child in list(value.__dict__.items()):
+        if not (name.startswith("__") and name.endswith("__")):
+            recorder.reach(register, "dict", name, child, outside=True)
+
+
 def take_imports(recorder: Recorder, register: int, fun: types.FunctionType) -> None:
     """The modules that a function imports, as far as these are there."""
     _, used = names_of(fun.__code__)
@@ -243,7 +259,7 @@ def take_imports(recorder: Recorder, register: int, fun: types.FunctionType) -> 
         if known is None:
             known = recorder.add(module, outside=True)
             recorder.edges.append(Edge(register, "reader", Imported(name), "is", weakref.ref(module), known))
-        _module(recorder, known, module, used)
+        visit_module(recorder, known, module, used)
 
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
@@ -254,7 +270,7 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
             if known is None:
                 known = recorder.add(value, outside=True)
                 recorder.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
-            _module(recorder, known, value, used)
+            visit_module(recorder, known, value, used)
         return
     if isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value):
         return
@@ -263,7 +279,7 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
     recorder.reach(register, how, name, value, outside=True)
 
 
-def _module(recorder: Recorder, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
+def visit_module(recorder: Recorder, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
     """The attributes of a module that the code which runs has a name for."""
     for name in [name for name in used if name in vars(module) and recorder.is_new(register, name)]:
         _global(recorder, register, "attr", name, vars(module)[name], tuple(used))
@@ -272,6 +288,8 @@ def _module(recorder: Recorder, register: int, module: types.ModuleType, used: I
 def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     """A function under a transform of this package: its options, and the function."""
     wrapped = getattr(value, "__wrapped__", MISSING)
+    if wrapped is MISSING and dataclasses.is_dataclass(value):  # options
+        return _of_parts(recorder, register, value, *(field.name for field in dataclasses.fields(value)))
     if wrapped is MISSING:
         return "is", reference(value)
     for name in ("_options", "_rules"):  # of a function with a derivative rule

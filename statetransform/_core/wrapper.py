@@ -42,6 +42,9 @@ class Transformed:
         functools.update_wrapper(self, fun, assigned=_PARTS, updated=())
         if getattr(fun, "__isabstractmethod__", False):
             self.__isabstractmethod__ = True
+        if isinstance(fun, types.FunctionType):  # what the user has set on it, as JAX does
+            kept = {name: value for name, value in vars(fun).items() if not hasattr(type(self), name)}
+            self.__dict__.update({name: value for name, value in kept.items() if not name.startswith("_")})
         self.__wrapped__ = fun
         self._is_method = is_method
         self._owners: tuple[weakref.ref[type], ...] = ()
@@ -127,7 +130,7 @@ class Transformed:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         fun = copy.deepcopy(self.__wrapped__, memo)
-        new = type(self)(fun, is_method=self._is_method, **self._options)
+        new = type(self)(fun, is_method=self._is_method, **_copied(self._options, memo))
         new._owners = self._owners
         return new
 
@@ -140,6 +143,17 @@ class Transformed:
             return name  # like a function; one that was made by a call has no name of its own
         owners = [owner for ref in self._owners if (owner := ref()) is not None]
         return _remade, (type(self), self.__wrapped__, self._is_method, self._options, owners)
+
+
+def _copied(options: dict[str, Any], memo: dict[int, Any]) -> dict[str, Any]:
+    """Options for a copied function, about the copied states; those that cannot be copied, such as devices, stay."""
+    copied = {}
+    for name, option in options.items():
+        try:
+            copied[name] = copy.deepcopy(option, memo)
+        except Exception:
+            copied[name] = option
+    return copied
 
 
 def _remade(
@@ -183,7 +197,7 @@ class Bound(functools.partial):  # type: ignore[type-arg]
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.__func__, name)
         if isinstance(attribute, types.MethodType) and hasattr(attribute, "takes_instance"):
-            return functools.partial(attribute, instance=self.__self__)
+            return functools.partial(attribute, _instance=self.__self__)
         return attribute
 
     def __eq__(self, other: object) -> bool:

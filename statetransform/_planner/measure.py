@@ -210,6 +210,8 @@ class Planner:
         if offer is None:
             target = budget
             offer = self.plan(pattern, budget)
+        if offer is None and (least := self.least(pattern))[1].bytes <= budget:
+            offer = least  # of another way to run the loops than those for this budget
         if offer is None:
             return self._by_hand(pattern, plain, budget) or self._shortage(pattern)
         if plain is None and offer[0] is first and offer[1] == first.solver.plain:

@@ -173,5 +173,6 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
             size = temporary_bytes(version.as_outermost(step), version.avals)
         floor = min(least_cost(found.bytes), found.cost)
-        points.append(Point(found.bytes, size, found.cost / graph.cost, floor / graph.cost))
+        over_plain = lambda cost: cost / graph.cost if graph.cost else 1.0
+        points.append(Point(found.bytes, size, over_plain(found.cost), over_plain(floor)))
     return points[::-1]

@@ -46,7 +46,7 @@ class AheadOfTime:
         return new
 
     @boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         rest = iter(args)
         whole = [value for i, value in self._fill(rest, len(args))]
         args, roots, kwargs = self._owner._roots(self._obj, (*whole, *rest), {**kwargs, **self._static_kwargs})

@@ -26,7 +26,7 @@ def with_methods(
         the class leads to the original.
     """
     for name in methods:
-        if not callable(getattr(cls, name, None)):
+        if not callable(getattr(cls, name, None)) or all(name not in vars(base) for base in cls.__mro__):
             raise AttributeError(
                 f"{where}: {cls.__qualname__} has no method {name!r}. "
                 f'Name the methods to transform: `transform.{where}({cls.__name__}, methods=["step"])`.'

@@ -240,19 +240,19 @@ class Jitted(Transformed):
         )
 
     @boundary
-    def trace(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
+    def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces for these arguments and the states' present types; as the method of :func:`jax.jit`."""
-        return self._ahead_of_time("trace", instance, args, kwargs)
+        return self._ahead_of_time("trace", _instance, args, kwargs)
 
     @boundary
-    def lower(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
+    def lower(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
         """Traces and lowers; as the method of :func:`jax.jit`."""
-        return self._ahead_of_time("lower", instance, args, kwargs)
+        return self._ahead_of_time("lower", _instance, args, kwargs)
 
     @boundary
-    def eval_shape(self, *args: Any, instance: Any = NO_SELF, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> Any:
         """Shapes and dtypes of the output; as the method of :func:`jax.jit`."""
-        return self._ahead_of_time("trace", instance, args, kwargs).out_info[0]
+        return self._ahead_of_time("trace", _instance, args, kwargs).out_info[0]
 
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
         if obj is NO_SELF and args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from .._core.arguments import named_apart
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, look_at_all, read, stack
 from .._core.jaxcompat import Tracer, is_jit_disabled, splice
@@ -98,7 +99,8 @@ class Program:
         self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
-        self.jitted: Any = jax.jit(self._pure(getattr(fun, "__name__", type(fun).__name__)), **options)
+        pure = self._pure(getattr(fun, "__name__", type(fun).__name__))
+        self.jitted: Any = jax.jit(named_apart(pure, record.arguments[1]), **options)
 
     def _pure(self, name: str) -> Callable[..., Any]:
         def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import checkify as jax_checkify
 
-from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, reveal
+from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, named_apart, reveal
 from .._core.errors import refuse_asynchronous
 from .._core.frame import Frame, kept_by_nobody, leave, read
 from .._core.jaxcompat import typeof
@@ -227,16 +227,16 @@ def make_jaxpr(
             with kept_by_nobody():
                 found.append(_find("make_jaxpr", fun, args, kwargs, objects))
 
-        jax.make_jaxpr(find, axis_env=axis_env)(*args, **kwargs)
+        jax.make_jaxpr(named_apart(find, kwargs), axis_env=axis_env)(*args, **kwargs)
         call = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
-        def pure(values: Any, *args: Any, **kwargs: Any) -> Any:
+        def pure(values: Any, /, *args: Any, **kwargs: Any) -> Any:
             out, written, _ = call.apply(args, kwargs, values)
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})
-        jaxpr = jax.make_jaxpr(pure, axis_env=axis_env, **options)(values, *args, **kwargs)
+        jaxpr = jax.make_jaxpr(named_apart(pure, kwargs), axis_env=axis_env, **options)(values, *args, **kwargs)
         if not return_shape:
             return jaxpr
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)

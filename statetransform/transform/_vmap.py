@@ -268,11 +268,10 @@ def _as_axis(kind: Any, axis: Any) -> int | None:
 
 def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:
     """The sizes of all axes that are mapped; None where the axes do not fit the arguments."""
-    is_none = lambda axis: axis is None
+    mapped = [(0, leaf) for leaf in jax.tree.leaves(kwargs)]
+    note = lambda axis, part: mapped.extend((axis, leaf) for leaf in jax.tree.leaves(part))
     try:
-        broadcast = jax.tree.broadcast(in_axes, args, is_leaf=is_none)
-        pairs = zip(jax.tree.leaves(broadcast, is_leaf=is_none), jax.tree.leaves(args), strict=True)
-        mapped = [*pairs, *[(0, leaf) for leaf in jax.tree.leaves(kwargs)]]
+        jax.tree.map(note, in_axes, args, is_leaf=lambda axis: axis is None)
         return [np.shape(leaf)[axis] for axis, leaf in mapped if axis is not None]
     except (ValueError, IndexError, TypeError):
         return None
