@@ -192,3 +192,25 @@ def test_errors_about_arguments_are_those_of_python() -> None:
         f(1.0, object(), 3)
     with pytest.raises(TypeError):
         transform.checkpoint(lambda x: x)("text")
+
+
+@pytest.mark.parametrize("name", ["args", "kwargs", "self", "passed", "donated", "instance", "values", "obj"])
+def test_a_keyword_may_have_any_name(name: str) -> None:
+    scale = State(jnp.float32(2.0))
+    namespace: dict[str, Any] = {"scale": scale}
+    exec(f"def f(p, *, {name}=2.0):\n    scale.value = scale.value * 1\n    return p * {name} * scale.value", namespace)
+    f, given = namespace["f"], {name: 3.0}
+    pure = transform.functionalize(f)
+    calls = {
+        "jit": lambda: transform.jit(f)(1.0, **given),
+        "donating": lambda: transform.jit(f, donate_states=True)(1.0, **given),
+        "grad": lambda: transform.grad(f)(1.0, **given),
+        "checkpoint": lambda: transform.checkpoint(f)(1.0, **given),
+        "lift": lambda: transform.lift(jax.jit)(f)(1.0, **given),
+        "functionalize": lambda: pure.apply(pure.values(1.0, **given), 1.0, **given)[0],
+        "eval_shape": lambda: 6.0 * (transform.eval_shape(f, 1.0, **given).shape == ()),
+        "make_jaxpr": lambda: 6.0 * bool(transform.make_jaxpr(f)(1.0, **given).eqns),
+        "lower": lambda: 6.0 * bool(transform.jit(f).lower(1.0, **given).as_text()),
+        "trace": lambda: 6.0 * bool(transform.jit(f).trace(1.0, **given).jaxpr),
+    }
+    assert {way: float(call()) for way, call in calls.items()} == dict.fromkeys(calls, 6.0)

@@ -114,3 +114,27 @@ def test_an_index_written_in_a_callback_is_written_to_the_state() -> None:
     f = transform.grad(functools.partial(lambda host, x: (jax.debug.callback(host, x), x**2)[1], host))
     assert f(jnp.float32(2.0)) == 4.0
     assert log.value.tolist() == [0.0, 2.0, 0.0]
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("donates", [False, True])
+@pytest.mark.parametrize("callback", ["debug.callback", "io_callback"])
+def test_what_a_callback_changes_is_seen_by_the_next_call(callback: str, donates: bool) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u, self.w, self.n = State(jnp.zeros(3)), jnp.ones(3), 0
+
+        def host(self, x: Any) -> None:
+            self.n += 1
+
+        def step(self, x: Any) -> Any:
+            self.u.value = self.u.value + x
+            CALLBACKS[callback](self.host, x)
+            return self.w.sum() * self.n
+
+    model = Model()
+    step = transform.jit(model.step, donate_states=donates)
+    for i in range(3):
+        assert float(step(jnp.float32(1))) == 3.0 * i
+        jax.effects_barrier()
+        assert (model.u.value.tolist(), model.n) == ([i + 1.0] * 3, i + 1)

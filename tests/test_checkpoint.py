@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import types
 from typing import Any
 
 import jax
@@ -338,3 +339,25 @@ def test_a_state_may_grow_in_checkpoint_but_not_in_a_carry() -> None:
     s.value = {"a": jnp.float32(1)}
     with pytest.raises(st.StateStructureError, match="State 's'"):
         transform.scan(lambda c, _: (grow(c), None), 1.0, None, length=2)
+
+
+def test_a_class_that_cannot_be_called_is_refused_by_name() -> None:
+    class Model:
+        pass
+
+    with pytest.raises(AttributeError, match=r"Model has no method '__call__'.*methods="):
+        transform.checkpoint(Model)
+
+
+def test_a_state_that_was_made_before_an_error_keeps_its_value_as_without_a_transform() -> None:
+    for around in (transform.grad, lambda f: transform.vmap(f, in_axes=None, axis_size=2)):
+        model = types.SimpleNamespace()
+
+        def f(x: Any, model: Any = model) -> Any:
+            if not hasattr(model, "made"):
+                model.made = State(1.0)
+            raise KeyError(x)
+
+        with pytest.raises(KeyError):
+            around(f)(1.0)
+        assert model.made.value == 1.0

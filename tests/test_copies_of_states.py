@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, RandomState, State, StateStructureError, transform, update
 
 
 class Tagged(State):
@@ -107,3 +107,30 @@ def test_a_state_copied_inside_a_transform_holds_its_value_afterwards() -> None:
     c = f(3.0)
     assert (s.value, c.value, c.name) == (3.0, 3.0, "u")
     assert c is not s
+
+
+def test_a_copied_transform_is_about_the_copied_states() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u = State(jnp.arange(2.0))
+            self.slope = transform.grad(self.energy, states=self.u)
+            self.lanes = transform.vmap(self.one, state_axes={self.u: 0})
+
+        def energy(self) -> Any:
+            return (self.u.value**2).sum()
+
+        def one(self) -> Any:
+            return self.u.value
+
+    model = Model()
+    clone = copy.deepcopy(model)
+    clone.u.value = jnp.full(2, 3.0)
+    assert clone.slope().tolist() == [6.0, 6.0]
+    assert model.slope().tolist() == [0.0, 2.0]
+    assert clone.lanes().tolist() == [3.0, 3.0]
+
+
+def test_a_copy_was_created_where_the_user_copied() -> None:
+    s = copy.deepcopy(State(jnp.zeros(2), name="s"))
+    with pytest.raises(StateStructureError, match=r"'s' \(created at test_copies_of_states\.py"):
+        update(s, jnp.zeros(3))

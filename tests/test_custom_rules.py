@@ -335,3 +335,16 @@ def test_a_named_call_makes_states_and_takes_what_has_no_name() -> None:
     made = transform.named_call(functools.partial(lambda a, x: {"s": State(a * x)}, 2.0))(X)["s"]
     assert made.value == 4.0
     assert np.asarray(transform.named_call(lambda s: s.value)(made)) == 4.0
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_a_rule_is_a_decorator_with_arguments_too(kind: str) -> None:
+    @getattr(transform, kind)(nondiff_argnums=(1,))
+    def f(x: Any, n: int) -> Any:
+        return x**n
+
+    if kind == "custom_vjp":
+        f.defvjp(lambda x, n: (x**n, x), lambda n, x, ct: (10.0 * n * ct,))
+    else:
+        f.defjvp(lambda n, primals, tangents: (primals[0] ** n, 10.0 * n * tangents[0]))
+    assert float(transform.grad(f)(2.0, 3)) == 30.0

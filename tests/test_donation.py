@@ -166,3 +166,15 @@ def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:
     fails[0], u.value = False, jnp.zeros(4)
     step()
     np.testing.assert_array_equal(u.value, np.ones(4))
+
+
+def test_a_guard_against_transfers_does_not_meet_what_we_do(u: State) -> None:
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> None:
+        u.value = u.value * x
+
+    x, expected = jnp.full(u.value.shape, 2.0), np.array(u.value) * 2.0**4
+    with jax.transfer_guard("disallow"):
+        for _ in range(4):
+            step(x)
+    np.testing.assert_allclose(u.value, expected)

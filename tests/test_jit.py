@@ -105,3 +105,23 @@ def test_many_states_are_read_and_written() -> None:
     states["s0"].value = jnp.float32(1000)
     assert f(1.0) == total + 1000 + 448
     assert st.values(states["s1"]) == 1.0
+
+
+def test_functions_that_jax_makes_of_others_by_binding_compile() -> None:
+    def root(x: Any) -> Any:
+        return jax.lax.custom_root(lambda v: v - x**2, 1.0, lambda f, v: v - f(v), lambda g, y: y / g(1.0))
+
+    s = State(jnp.float32(2.0))
+    assert float(transform.jit(lambda x: root(x) * s.value)(3.0)) == 18.0
+    assert float(transform.jit(transform.grad(root))(3.0)) == 6.0
+    assert float(transform.cond(jnp.bool_(True), root, lambda x: x, 3.0)) == 9.0
+
+
+def test_what_is_set_on_a_function_is_there_on_the_compiled_one() -> None:
+    def f(x: Any) -> Any:
+        return x
+
+    f.unit, f.trace = "mV", "not ours to hide"  # type: ignore[attr-defined]
+    for transformed in (transform.jit(f), transform.checkpoint(f), transform.grad(f)):
+        assert transformed.unit == "mV"
+    assert callable(transform.jit(f).trace)

@@ -14,6 +14,8 @@ import pytest
 
 from statetransform import Param, StaleReadWarning, State, transform
 
+from .core.compiling import compilations
+
 
 @pytest.fixture(autouse=True)
 def other_tests_do_not_pay() -> Iterator[None]:
@@ -190,3 +192,38 @@ def test_a_checkpoint_under_raw_jax_alone_warns_as_a_derivative_does() -> None:
     w = State(jnp.float32(2.0), name="w")
     with pytest.warns(StaleReadWarning, match="w"):
         jax.jit(transform.checkpoint(lambda x: w.value * x))(1.0)
+
+
+def test_after_a_read_under_raw_jax_alone_other_functions_compile_once() -> None:
+    v, other = State(jnp.ones(3)), State(jnp.ones(3))
+
+    def writes(x: Any) -> Any:
+        v.value = v.value * 1.0
+        return (v.value * jnp.sin(x)).sum()
+
+    raw = jax.jit(lambda x: x * other.value.sum())
+    with pytest.warns(StaleReadWarning):
+        raw(1.0)
+    ways = [transform.grad(writes), transform.hessian(writes), transform.grad(transform.checkpoint(writes))]
+    for run in (*ways, transform.vmap(transform.grad(writes), in_axes=None, axis_size=2)):
+        run(1.0)
+        with compilations() as made:
+            run(2.0)
+        assert made == []
+    for factor in (1.0, 5.0):  # and what reads under raw JAX sees the present value
+        other.value = jnp.full(3, factor)
+        assert float(transform.grad(lambda x: raw(x))(1.0)) == 3 * factor
+
+
+def test_a_write_between_two_raw_calls_is_seen_after_a_read_under_raw_jax_alone() -> None:
+    v, other = State(jnp.float32(1)), State(jnp.float32(1))
+    raw = jax.jit(lambda x: x * other.value)
+    with pytest.warns(StaleReadWarning):
+        raw(1.0)
+
+    def f(x: Any) -> Any:
+        before = raw(x) + transform.grad(lambda y: y * v.value)(x)
+        other.value = other.value * 2
+        return before + raw(x)
+
+    assert [float(transform.grad(f)(1.0)) for _ in range(2)] == [1 + 2, 2 + 4]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import State, transform
+from statetransform import State, inspect, policies, transform
 
 
 def test_a_signature_that_uses_more_states_than_the_first_one() -> None:
@@ -112,3 +115,50 @@ def test_an_attribute_called_vars_makes_no_class_attribute_count() -> None:
     for _ in range(4):
         assert f(Counted(), 2.0) == 2.0
     assert runs == [1]
+
+
+def test_a_type_or_static_value_that_is_new_blames_no_older_change() -> None:
+    mode = State("a", static=True, name="mode")
+
+    class Model:
+        k = 2
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            return x * self.k if mode.value != "z" else x
+
+    model = Model()
+    model.step(1.0)
+    model.k = 3
+    model.step(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in "bc":
+            mode.value = value
+            model.step(1.0)
+    assert str(inspect.explain_retrace(Model.step)).count("self.k") == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f: transform.checkpoint(f),
+        lambda f: transform.checkpoint(f, policy=policies.save_only_these_names("a")),
+        lambda f: transform.lift(jax.jit)(f),
+        lambda f: transform.jit(f),
+    ],
+    ids=["checkpoint", "policy", "lift", "jit"],
+)
+def test_wrappers_made_in_init_share_a_trace(make: Any) -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.w = State(jnp.ones(3))
+            self.f = make(self.call)
+
+        def call(self, x: Any) -> Any:
+            return checkpoint_name(x * self.w.value, "a")
+
+    use = transform.jit(lambda layer, x: layer.f(x))
+    for _ in range(4):
+        use(Layer(), 1.0)
+    assert len(inspect.explain_retrace(use)) == 1

@@ -159,3 +159,18 @@ def test_values_is_a_mapping_and_a_pytree() -> None:
     assert jax.jit(lambda v: v[a] + v[b])(values) == 30.0
     with pytest.raises(KeyError):
         values[State(0.0)]
+
+
+def test_values_and_update_take_a_whole_model() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.layers = [State(jnp.ones(2)), State(jnp.zeros(3))]
+
+    model = Model()
+    start = st.values(model)
+    assert {path: value.shape for path, value in start.items()} == {"layers.0": (2,), "layers.1": (3,)}
+    model.layers[0].value = jnp.full(2, 7.0)
+    st.update(model, start)
+    assert model.layers[0].value.tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match=r"st\.states\(model\)"):
+        st.values(object())

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 
 from .errors import StateStructureError
+from .find import states as find_states
 from .foreign import Gathered, attached, to_state
 from .frame import look_at, read
 from .jaxcompat import typeof
+from .library import is_open_class
 from .state import State, show_types
 
 
@@ -17,17 +19,17 @@ def values(states: Any) -> Any:
     """The values of a pytree of states, in the same structure.
 
     Args:
-      states: a `State` or a pytree of them, as `states` returns.
+      states: a `State` or a pytree of them, as `states` returns; or an object that holds states.
 
     Returns:
-      The pytree with each state replaced by its value.
+      The pytree with each state replaced by its value; of an object, a dict by the paths of its states.
 
     Example:
       >>> import statetransform as st
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    gathered = Gathered(states)
+    gathered = Gathered(_all_of(states))
     return attached(gathered.values(look_at(_state(state)) for state in gathered.states))
 
 
@@ -37,7 +39,7 @@ def update(states: Any, values: Any) -> None:
     Every structure, shape and dtype is checked first; nothing is written when one is wrong.
 
     Args:
-      states: a `State` or a pytree of them.
+      states: a `State` or a pytree of them; or an object that holds states.
       values: a pytree in the same structure with a value in the place of each state.
 
     Raises:
@@ -50,7 +52,7 @@ def update(states: Any, values: Any) -> None:
       >>> a.value
       5.0
     """
-    gathered = Gathered(states)
+    gathered = Gathered(_all_of(states))
     try:
         new = gathered.split(values)
     except ValueError as error:
@@ -67,6 +69,14 @@ def update(states: Any, values: Any) -> None:
         state._check(value)
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
+
+
+def _all_of(states: Any) -> Any:
+    """All states of an object that is no pytree, by their paths; anything else as it is."""
+    is_object = is_open_class(type(states)) and not isinstance(states, State) and to_state(states) is states
+    if is_object and jax.tree.leaves(states) == [states]:
+        return find_states(states) or states
+    return states
 
 
 def _state(leaf: Any) -> State:

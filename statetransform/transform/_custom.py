@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -169,13 +169,19 @@ def _total(zero: Any, *tangents: Any) -> Any:
     return zero if zero.dtype == jax.dtypes.float0 else sum(tangents, zero)
 
 
-def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp:
+@overload
+def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp: ...
+@overload
+def custom_vjp(
+    fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+) -> Callable[[Callable[..., Any]], CustomVjp]: ...
+def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Gives a function over states a reverse-mode rule: :class:`jax.custom_vjp`.
 
     Gradients flow through the arguments only.
 
     Args:
-      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_vjp`.
+      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_vjp`; without `fun`, a decorator.
 
     Returns:
       The function, with `defvjp`. The forward rule runs in place of the function and has to write the same states.
@@ -196,16 +202,23 @@ def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argna
       >>> float(transform.grad(f)(2.0))
       100.0
     """
-    return CustomVjp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)
+    options = {"nondiff_argnums": nondiff_argnums, "nondiff_argnames": nondiff_argnames}
+    return functools.partial(CustomVjp, **options) if fun is None else CustomVjp(fun, **options)
 
 
-def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomJvp:
+@overload
+def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomJvp: ...
+@overload
+def custom_jvp(
+    fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+) -> Callable[[Callable[..., Any]], CustomJvp]: ...
+def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Gives a function over states a forward-mode rule: :class:`jax.custom_jvp`.
 
     Tangents flow through the arguments only.
 
     Args:
-      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_jvp`.
+      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_jvp`; without `fun`, a decorator.
 
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and has to write the same
@@ -229,4 +242,5 @@ def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argna
       >>> float(transform.grad(f)(2.0))
       7.0
     """
-    return CustomJvp(fun, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames)
+    options = {"nondiff_argnums": nondiff_argnums, "nondiff_argnames": nondiff_argnames}
+    return functools.partial(CustomJvp, **options) if fun is None else CustomJvp(fun, **options)

@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
@@ -115,6 +117,90 @@ def a_module_as_an_attribute() -> Scene:
     return make, lambda m: m.u.value * m.module.k, [lambda m: setattr(module, "k", 8)]
 
 
+def of_modules(hold: Callable[[types.ModuleType], Callable[[], Any]]) -> Scene:
+    """A module that a function comes by in some way, and what is changed in it."""
+    module = types.ModuleType("another_module_of_the_user")
+
+    def times(x: Any) -> Any:
+        return x * module.k
+
+    def make() -> Any:
+        module.k, module.table, module.times = 3, {"a": 3}, times  # type: ignore[attr-defined]
+        return Base()
+
+    get = hold(module)
+    read = lambda m: get().times(m.u.value) * get().table["a"] * get().k
+    changes = [put_in(module, "k", 8), lambda m: module.table.update(a=5)]  # type: ignore[attr-defined]
+    return make, read, [*changes, put_in(module, "times", lambda x: x)]
+
+
+def put_in(obj: Any, name: str, value: Any) -> Callable[[Any], None]:
+    """Sets an attribute of something that is not the model."""
+    return lambda m: setattr(obj, name, value)
+
+
+@SCENES.scene
+def a_module_in_a_closure() -> Scene:
+    return of_modules(lambda module: lambda: module)
+
+
+@SCENES.scene
+def a_module_in_a_list() -> Scene:
+    def hold(module: Any) -> Any:
+        held = [module]
+        return lambda: held[0]
+
+    return of_modules(hold)
+
+
+@SCENES.scene
+def a_module_as_a_default() -> Scene:
+    def hold(module: Any) -> Any:
+        def get(module: Any = module) -> Any:
+            return module
+
+        return get
+
+    return of_modules(hold)
+
+
+@SCENES.scene
+def a_module_that_is_passed_on() -> Scene:
+    return of_modules(lambda module: lambda: (lambda given: given)(module))
+
+
+@SCENES.scene
+def an_attribute_of_a_function() -> Scene:
+    def read(model: Any) -> Any:
+        return model.u.value * read.scale  # type: ignore[attr-defined]
+
+    def make() -> Any:
+        read.scale = 3  # type: ignore[attr-defined]
+        return Base()
+
+    return make, read, [put_in(read, "scale", 9)]
+
+
+@SCENES.scene
+def an_attribute_of_a_partial() -> Scene:
+    held = functools.partial(lambda model: model.u.value * held.scale)
+
+    def make() -> Any:
+        held.scale = 3  # type: ignore[attr-defined]
+        return Base()
+
+    return make, held, [put_in(held, "scale", 9)]
+
+
+@SCENES.scene
+def a_derivative_rule_of_raw_jax() -> Scene:
+    held = types.SimpleNamespace(scale=3)
+    rule = jax.custom_vjp(lambda x: x)
+    rule.defvjp(lambda x: (x, None), lambda residuals, ct: (ct * held.scale,))
+    read = lambda m: transform.grad(lambda x: rule(x) * m.u.value)(1.0)
+    return lambda: (setattr(held, "scale", 3), Base())[1], read, [put_in(held, "scale", 9)]
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SCENES)
@@ -136,3 +222,17 @@ def test_what_the_function_counts_in_a_closure_makes_no_new_trace() -> None:
     for _ in range(3):
         jitted(model, Base())
     assert runs == [1]
+
+
+def test_functions_that_differ_in_an_attribute_have_a_trace_each() -> None:
+    def made(scale: float) -> Any:
+        def f(x: Any) -> Any:
+            return x
+
+        f.scale = scale  # type: ignore[attr-defined]
+        return f
+
+    passed = transform.jit(lambda x, f: f(x) * f.scale)
+    assert [float(passed(1.0, made(scale))) for scale in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
+    looped = lambda f: transform.map(lambda x: f(x) * f.scale, jnp.ones(1))
+    assert [float(looped(made(scale))[0]) for scale in (1.0, 2.0)] == [1.0, 2.0]

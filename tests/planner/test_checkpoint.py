@@ -356,3 +356,34 @@ def test_fit_is_a_memory_budget() -> None:
     assert policies.fit("2 MiB") == st.MemoryBudget("2 MiB")
     with pytest.raises(ValueError, match="is not a size"):
         policies.fit("a lot")
+
+
+def test_the_least_that_an_error_names_is_met() -> None:
+    s, x = State(jnp.linspace(0.1, 1, 64)), jnp.linspace(0.1, 1, 64)
+
+    def body(x: Any) -> Any:
+        s.value = jnp.sin(s.value) * x
+        return s.value.sum()
+
+    step = lambda size: transform.jit(
+        transform.grad(
+            transform.checkpoint(
+                lambda x: transform.for_loop(lambda _: body(x), jnp.arange(15.0)).sum(), policy=policies.fit(size)
+            )
+        )
+    )
+    with pytest.raises(st.BudgetError) as said:
+        step(2000)(x)
+    assert said.value.least is not None
+    step(said.value.least)(x)
+
+
+def test_a_function_that_computes_nothing_has_a_curve() -> None:
+    (point,) = policies.plan(lambda x: x, jnp.ones(3))
+    assert point.flops_over_plain == point.bound_over_plain == 1.0
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan")])
+def test_a_budget_is_finite(size: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        policies.fit(size)
