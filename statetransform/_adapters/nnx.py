@@ -18,6 +18,7 @@ What is private of flax here, and why:
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -84,9 +85,10 @@ class Variables(Cells):
     def __set__(self, cell: Any, value: Any) -> None:
         frame = innermost()
         if frame is not None and variablelib.is_array_ref(value) and frame.is_here():
+            ref = _option("ref", "has_ref")
             raise StateTraceError(
-                f"{type(cell).__name__}(ref=True) is made within a transform, where JAX's Refs cannot outlive the "
-                "trace. Nothing was changed.\nMake it before the call, or with `ref=False`."
+                f"{type(cell).__name__}({ref}=True) is made within a transform, where JAX's Refs cannot outlive the "
+                f"trace. Nothing was changed.\nMake it before the call, or with `{ref}=False`."
             )
         super().__set__(cell, value)
 
@@ -171,6 +173,11 @@ def install() -> None:
     register(home, cells, is_node=True)
 
 
+def _option(name: str, older: str) -> str:
+    """What this flax calls an option of variables."""
+    return name if name in inspect.signature(nnx.Variable.__init__).parameters else older
+
+
 class Refused(Cells):
     """In the place of a variable that cannot be lifted."""
 
@@ -180,9 +187,10 @@ class Refused(Cells):
 
 def _no_hijax(variable: Any) -> StateTraceError:
     kind = getattr(variable, "var_type", type(variable)).__name__
+    hijax = _option("hijax", "is_hijax")
     return StateTraceError(
-        f"{kind}(hijax=True) cannot be carried by a transform of statetransform. Nothing was changed.\n"
-        "Create the variable with `hijax=False`."
+        f"{kind}({hijax}=True) cannot be carried by a transform of statetransform. Nothing was changed.\n"
+        f"Create the variable with `{hijax}=False`."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -10,6 +11,11 @@ import numpy as np
 import pytest
 
 nnx = pytest.importorskip("flax.nnx")
+
+_OPTIONS = inspect.signature(nnx.Variable.__init__).parameters
+#: What makes a variable of JAX's high types, and one that is a Ref.
+HIJAX = {"hijax" if "hijax" in _OPTIONS else "is_hijax": True}
+REF = {"ref" if "ref" in _OPTIONS else "has_ref": True}
 
 X = jnp.linspace(-1, 1, 12).reshape(4, 3)
 

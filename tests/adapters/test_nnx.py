@@ -14,7 +14,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .modules import Net, X, nnx, same
+from .modules import HIJAX, Net, X, nnx, same
 
 
 @pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
@@ -196,7 +196,7 @@ def test_loops_of_ours_over_a_module() -> None:
 
 
 def test_a_variable_of_jax_high_types_is_refused_by_name() -> None:
-    variable = nnx.Variable(jnp.zeros(3), hijax=True)
+    variable = nnx.Variable(jnp.zeros(3), **HIJAX)
     with pytest.raises(st.StateTraceError, match="hijax=False"):
         transform.jit(lambda: variable[...] + 1)()
 

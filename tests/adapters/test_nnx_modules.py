@@ -12,7 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .modules import nnx, same
+from .modules import HIJAX, REF, nnx, same
 
 XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
 
@@ -162,7 +162,7 @@ def test_a_variable_that_is_made_anew_comes_out() -> None:
 
 class ByRef(nnx.Module):
     def __init__(self) -> None:
-        self.w, self.n = nnx.Param(jnp.ones(3), ref=True), nnx.Variable(jnp.zeros(()), ref=True)
+        self.w, self.n = nnx.Param(jnp.ones(3), **REF), nnx.Variable(jnp.zeros(()), **REF)
 
     def __call__(self, x: Any) -> Any:
         self.n[...] = self.n[...] + 1
@@ -198,7 +198,7 @@ def test_a_variable_that_is_a_ref_made_within_is_refused_by_name() -> None:
 
 @pytest.mark.skipif(not hasattr(nnx.variablelib, "HijaxVariable"), reason="this flax has no hijax variables")
 def test_a_variable_of_jax_high_types_is_refused_by_name_wherever_it_comes() -> None:
-    variable, x = nnx.Variable(jnp.zeros(3), hijax=True), jnp.ones(3)
+    variable, x = nnx.Variable(jnp.zeros(3), **HIJAX), jnp.ones(3)
     uses = [lambda x: jnp.sum(variable[...] + x), lambda x: variable.set_value(x)]
     calls = [lambda f=f, w=w: w(f)(x) for f in uses for w in (transform.jit, transform.checkpoint, transform.vmap)]
     calls += [
