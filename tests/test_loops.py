@@ -324,3 +324,9 @@ def test_a_while_loop_whose_condition_is_false_at_once_and_frozen_lanes() -> Non
     assert n.value == 7
     lanes = transform.vmap(lambda stop: transform.while_loop(lambda c: c < stop, lambda c: c + 1, 0))
     assert lanes(jnp.arange(4)).tolist() == [0, 1, 2, 3]
+
+
+def test_what_map_says_is_about_map() -> None:
+    s = State(jnp.zeros(3), name="s")
+    with pytest.raises(st.StateStructureError, match=r"^map: .*'s'"):
+        transform.map(lambda x: setattr(s, "value", jnp.zeros(2)), jnp.arange(2.0))

@@ -140,20 +140,24 @@ def for_loop(
       >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
       ([0, 2, 4], 3)
     """
-    _, ys = _scan(
-        "for_loop",
-        f,
-        None,
-        xs,
-        checkpoint,
-        progress,
-        make_args=lambda carry, x: x,
-        split=lambda out: (None, out),
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-    )
-    return ys
+    return _along("for_loop", f, xs, checkpoint, progress, length=length, reverse=reverse, unroll=unroll)
+
+
+def _along(
+    where: str,
+    f: Callable[..., Any],
+    xs: Any,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+    *,
+    length: Any = None,
+    reverse: Any = False,
+    unroll: Any = 1,
+) -> Any:
+    """A loop without a carry of the user's."""
+    args_of, split = (lambda carry, x: x), (lambda out: (None, out))
+    options = {"length": length, "reverse": reverse, "unroll": unroll}
+    return _scan(where, f, None, xs, checkpoint, progress, make_args=args_of, split=split, **options)[1]
 
 
 def _scan(
@@ -256,14 +260,14 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     """
     leaves = jax.tree.leaves(xs)
     if batch_size is None or not leaves:
-        return for_loop(f if batch_size is None else vmap(f), xs)
+        return _along("map", f if batch_size is None else vmap(f), (xs,))
     n = jax.numpy.shape(leaves[0])[0]
     n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
     tail = jax.tree.map(lambda x: x[n - rest :], xs)
     if n_batches == 0:
         return vmap(f)(tail)
     head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
-    ys = for_loop(vmap(f), head)
+    ys = _along("map", vmap(f), (head,))
     ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
     if not rest:
         return ys
