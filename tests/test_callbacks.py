@@ -138,3 +138,25 @@ def test_what_a_callback_changes_is_seen_by_the_next_call(callback: str, donates
         assert float(step(jnp.float32(1))) == 3.0 * i
         jax.effects_barrier()
         assert (model.u.value.tolist(), model.n) == ([i + 1.0] * 3, i + 1)
+
+
+def test_a_late_change_by_a_callback_loses_nothing_of_a_call_that_makes_states() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u, self.is_late, self.calls = State(jnp.zeros(2)), False, 0
+
+        def host(self, x: Any) -> None:
+            self.calls += 1
+            self.is_late = self.calls == 30  # by then the way in is written down
+
+        def step(self, x: Any) -> Any:
+            self.u.value = self.u.value + x
+            jax.debug.callback(self.host, x)
+            return State(self.u.value.sum() * (0.0 if self.is_late else 1.0))
+
+    model = Model()
+    step = transform.jit(model.step)
+    for i in range(1, 40):
+        made = step(1.0)
+        jax.effects_barrier()
+        assert (float(made.value), model.u.value.tolist()) == (0.0 if i == 31 else 2.0 * i, [i] * 2)

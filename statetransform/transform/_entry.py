@@ -23,7 +23,7 @@ For one state, one array and a closure it reads::
             out, new = run(passed, a0)
         except Exception as error:
             return jitted._failed(program, error, obj, args, kwargs)
-        if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new))
+        if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new), [r1])
         n0, = new
         if (type(n0) is not Array) and not is_top_level(): refuse_tracers(((r1, n0), ))
         r1._value = n0
@@ -93,16 +93,17 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
     targets = [(handle[i], value_of[i]) for i in program.targets or ()]
-    store = _stores_in_turn(targets) if structure.may_refuse() else _stores(targets)
+    states = ", ".join(map(writer.handle, structure.states))
+    other = f"return jitted._finish(program, obj, args, kwargs, (out, new), [{states}])"
+    store = _stores_in_turn(targets, other) if structure.may_refuse() else _stores(targets, other)
     store += writer.marks([structure.states[i] for i in program.targets or ()])
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
     # Whatever fails on the way, in the user's code too, says that the structure is another.
     return writer.compile("jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
 
 
-def _stores(targets: list[tuple[str, str]]) -> list[str]:
+def _stores(targets: list[tuple[str, str]], other: str) -> list[str]:
     """The lines that store the new values, which nothing can interrupt; of each state itself, and its value."""
-    other = "return jitted._finish(program, obj, args, kwargs, (out, new))"
     lines = [f"if type(new) is not list or len(new) != {len(targets)}: {other}"]
     if not targets:
         # What comes out may belong to a raw transform around, where the states that were read are constants.
@@ -120,9 +121,9 @@ def _stores(targets: list[tuple[str, str]]) -> list[str]:
     return lines + [f"{place} = {value}" for (_, place), value in zip(targets, values, strict=True)]
 
 
-def _stores_in_turn(targets: list[tuple[str, str]]) -> list[str]:
+def _stores_in_turn(targets: list[tuple[str, str]], other: str) -> list[str]:
     """The same where a cell of another framework may refuse its value."""
-    lines = _stores(targets)[:1]
+    lines = _stores(targets, other)[:1]
     pairs = f"[*zip([{', '.join(handle for handle, _ in targets)}], new)]"
     lines += [f"pairs = {pairs}", "if not is_top_level(): refuse_tracers(pairs)", "commit(pairs)"]
     return lines if targets else lines[:1]

@@ -173,11 +173,9 @@ class Jitted(Transformed):
         args, kwargs, objects = self.hidden(obj, args, kwargs)
         return args, (self._fun, *objects), kwargs
 
-    def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any, states: list[State]) -> Any:
         """After a program gave more than ordinary values of written states."""
         _, roots, _ = self._roots(obj, args, kwargs)
-        states = program.match(roots)
-        assert states is not None
         return program.finish(states, results, lambda record: record.objects_at(roots))
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
