@@ -194,6 +194,10 @@ def test_errors_about_arguments_are_those_of_python() -> None:
         transform.checkpoint(lambda x: x)("text")
 
 
+def test_keywords_need_not_be_identifiers() -> None:
+    assert float(transform.jit(lambda **given: given["args"] + given["a-b"])(**{"args": 1.0, "a-b": 2.0})) == 3.0
+
+
 @pytest.mark.parametrize("name", ["args", "kwargs", "self", "passed", "donated", "instance", "values", "obj"])
 def test_a_keyword_may_have_any_name(name: str) -> None:
     scale = State(jnp.float32(2.0))

@@ -134,3 +134,9 @@ def test_a_copy_was_created_where_the_user_copied() -> None:
     s = copy.deepcopy(State(jnp.zeros(2), name="s"))
     with pytest.raises(StateStructureError, match=r"'s' \(created at test_copies_of_states\.py"):
         update(s, jnp.zeros(3))
+
+
+def test_a_copied_transform_of_a_plain_function_is_about_the_same_states() -> None:
+    w = State(3.0)
+    holder = {"w": w, "slope": transform.grad(lambda: w.value**2, states=w)}
+    assert holder["slope"]() == copy.deepcopy(holder)["slope"]() == 6.0

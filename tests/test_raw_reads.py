@@ -227,3 +227,33 @@ def test_a_write_between_two_raw_calls_is_seen_after_a_read_under_raw_jax_alone(
         return before + raw(x)
 
     assert [float(transform.grad(f)(1.0)) for _ in range(2)] == [1 + 2, 2 + 4]
+
+
+def test_a_program_that_is_shown_after_a_read_under_raw_jax_alone_has_the_state_as_input() -> None:
+    s, o = State(1.0), State(1.0)
+    raw = jax.jit(lambda x: x * s.value)
+    with pytest.warns(StaleReadWarning):
+        raw(1.0)
+    transform.grad(lambda x: x * o.value)(1.0)
+    s.value = 5.0
+    assert len(transform.make_jaxpr(lambda x: raw(x))(1.0).jaxpr.invars) == 2
+
+
+def test_a_callback_that_traces_leaves_the_run_around_it_as_it_was() -> None:
+    s, o, other = State(1.0), State(2.0), State(0.0)
+    raw, inner = jax.jit(lambda x: x * s.value), transform.jit(lambda: o.value * 2)
+    with pytest.warns(StaleReadWarning):
+        jax.jit(lambda x: x * other.value)(1.0)
+
+    def host() -> None:
+        inner.clear_cache()
+        inner()
+
+    def f(x: Any) -> Any:
+        before = raw(2.0)
+        jax.debug.callback(host)
+        s.value = 10.0
+        return x * (before + raw(2.0))
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert float(transform.grad(f)(1.0)) == 22.0

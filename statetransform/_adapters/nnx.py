@@ -3,6 +3,7 @@
 What is private of flax here, and why:
 
 * `Variable._raw_value`: where the value is; a property stands on the class under that name, and the slot under another.
+* `Variable.__getattr__` asks the value for what the variable lacks, and must not where that is the slot.
 * `TraceState.__init__` and `is_valid`: nnx lets a variable or a module be used only in the JAX trace that made it. The
   function under a transform of ours is as good as the place of the call: what is valid there is valid in the frame's
   own trace, and what is made in that trace is valid at the place of the call.
@@ -161,6 +162,7 @@ def install() -> None:
     kept.__init__, kept.is_valid = __init__, valid
     cells = Variables("_raw_value", vars(home)["_raw_value"])
     type.__setattr__(home, _SLOT, vars(home)["_raw_value"])
+    home.__getattr__ = _without_slot(home.__getattr__)
     type.__setattr__(home, "_raw_value", cells.as_property())
     for name in ("_get_hijax_state", "_set_hijax_state"):
         if hasattr(variablelib, name):
@@ -171,6 +173,18 @@ def install() -> None:
     holds(nnx.Pytree, unseen=["_pytree__state"])
     carries(nnx.State)
     register(home, cells, is_node=True)
+
+
+def _without_slot(getattr_: Any) -> Any:
+    """What a variable does for an attribute that it lacks: it asks its value, so not for the value itself."""
+
+    @functools.wraps(getattr_)
+    def __getattr__(self: Any, name: str) -> Any:
+        if name == _SLOT:
+            raise AttributeError("_raw_value")
+        return getattr_(self, name)
+
+    return __getattr__
 
 
 def _option(name: str, older: str) -> str:

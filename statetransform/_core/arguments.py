@@ -286,9 +286,10 @@ def name_of(fun: Any) -> str:
 def named_apart(fun: Callable[..., Any], keywords: Iterable[str]) -> Callable[..., Any]:
     """A function of ours with names of parameters that no keyword of the user's has: JAX takes the two for one."""
     taken = {*keywords}
-    parameters = list(inspect.signature(fun).parameters.values())
+    parameters = list(inspect.signature(fun, follow_wrapped=False).parameters.values())
     if any(parameter.name in taken for parameter in parameters):
-        renamed = [parameter.replace(name=f"{parameter.name}_{'_'.join(sorted(taken))}") for parameter in parameters]
+        longer = "_" * (1 + max(map(len, taken)))
+        renamed = [parameter.replace(name=f"{parameter.name}{longer}") for parameter in parameters]
         fun.__signature__ = inspect.Signature(renamed)  # type: ignore[attr-defined]
     return fun
 

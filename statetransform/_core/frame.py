@@ -201,7 +201,7 @@ class Frame:
     def abandon(self) -> None:
         """After an error: what the function has made keeps its value outside of all transforms, as without them."""
         for state, value in self.born.items() if self.parent is None else ():
-            if state._value is UNSET and not has_tracer(value):
+            if not state._is_foreign and state._value is UNSET and not has_tracer(value):
                 state._value = value
 
     def survivors(self) -> dict[State, Any]:

@@ -75,9 +75,13 @@ def recent(fun: Callable[..., Any], way: Hashable, make: Callable[[], T]) -> T:
     Raises:
       TypeError: `way` cannot be hashed.
     """
-    anchor, wrappers, _ = _anchor(fun)
+    anchor, wrappers, root = _anchor(fun)
     key = identity(anchor), wrappers, way
-    holder = _recent.get(key) or kept(fun, way, make)
+    holder = _recent.get(key)
+    if holder is None:
+        holder = kept(fun, way, make)
+    elif (entry := _of_functions.get(identity(root))) is None or key not in entry[1]:
+        _tie(holder, key, root)
     _remember(_recent, key, holder, _BOUND)
     return holder.content
 

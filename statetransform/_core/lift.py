@@ -55,7 +55,7 @@ class Lift:
                 args, kwargs = attached(whole)
                 try:
                     out = [self._fun(*args, **kwargs)]
-                except BaseException:
+                except Exception:  # not what makes it begin again
                     frame.abandon()
                     raise
                 del args, kwargs

@@ -74,7 +74,7 @@ def note_read() -> None:
 
 def is_clean() -> bool:
     """Whether nothing that JAX has cached in this run, one with fresh caches, knows the value of a state."""
-    return _clean.run is not None
+    return _clean.run is not None and _run.value == _clean.run
 
 
 def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:

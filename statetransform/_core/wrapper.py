@@ -130,7 +130,9 @@ class Transformed:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         fun = copy.deepcopy(self.__wrapped__, memo)
-        new = type(self)(fun, is_method=self._is_method, **_copied(self._options, memo))
+        # Where the function is the same, so are the states that it reads.
+        options = self._options if fun is self.__wrapped__ else _copied(self._options, memo)
+        new = type(self)(fun, is_method=self._is_method, **options)
         new._owners = self._owners
         return new
 

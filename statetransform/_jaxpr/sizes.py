@@ -96,6 +96,6 @@ def parse_bytes(amount: int | float | str) -> int:
         )
     if amount < 0:
         raise ValueError(f"a number of bytes is not negative, but {amount} is")
-    if not math.isfinite(amount):
+    if isinstance(amount, float | np.floating) and not math.isfinite(amount):
         raise ValueError(f"a number of bytes is finite, but {amount} is not; leave the budget out for no limit")
     return int(amount)

@@ -215,3 +215,12 @@ def test_a_training_step_by_nnx_within_ours_is_not_traced_again_and_again() -> N
     values = [float(step(model, jnp.ones((3, 2)))) for _ in range(4)]
     assert len(runs) <= 2  # nnx brings the attributes of a module into another order, once
     assert sorted(values, reverse=True) == values
+
+
+def test_a_variable_that_is_made_halfway_has_no_value() -> None:
+    transform.jit(lambda: nnx.Variable(jnp.zeros(2))[...])()
+    half = object.__new__(nnx.Variable)
+    object.__setattr__(half, "_var_metadata", {})
+    for name in ("_raw_value", "shape"):
+        with pytest.raises(AttributeError):
+            getattr(half, name)

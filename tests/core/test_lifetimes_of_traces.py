@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
+from statetransform._core import kept
 
 N = 40
 X = jnp.float32(1)
@@ -249,3 +250,25 @@ def test_no_leak_is_found_by_jax() -> None:
             transform.cond(True, model.step, lambda x: x, X)
             transform.while_loop(lambda c: c < 3, lambda c: c + 1, X)
             transform.vmap(lambda x: x * model.u.value)(jnp.arange(3.0))
+
+
+def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
+    runs: list[int] = []
+
+    def make() -> Any:
+        def body(carry: Any, x: Any) -> Any:
+            runs.append(1)
+            return carry + x, None
+
+        return body
+
+    first, second, xs = make(), make(), jnp.arange(3.0)
+    transform.scan(first, 0.0, xs)
+    transform.scan(second, 0.0, xs)
+    del first
+    gc.collect()
+    kept._recent.clear()  # as after hundreds of other loops
+    gc.collect()
+    n = len(runs)
+    transform.scan(second, 0.0, xs)
+    assert len(runs) == n
