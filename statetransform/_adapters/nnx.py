@@ -71,10 +71,10 @@ class Variables(Cells):
         """The descriptor as a property: all of nnx goes through here, and Python calls a property's function faster."""
 
         def get(cell: Any) -> Any:
-            held = cell._statetransform_slot
-            kind = type(held)
-            if active:
+            if active:  # first, since a trace notes what is looked up on a cell
                 return self.__get__(cell)
+            held = cell._statetransform_slot  # `_SLOT`, as Python looks it up fastest
+            kind = type(held)
             if kind is not Adopted:
                 return held if kind is not Native else self.plain(cell)
             value = held._value
@@ -176,7 +176,7 @@ def install() -> None:
 
 
 def _without_slot(getattr_: Any) -> Any:
-    """What a variable does for an attribute that it lacks: it asks its value, so not for the value itself."""
+    """`__getattr__` that does not ask the value of a variable for the slot in which the value is missing."""
 
     @functools.wraps(getattr_)
     def __getattr__(self: Any, name: str) -> Any:

@@ -47,7 +47,7 @@ class Classes:
         self._noted: list[tuple[type, str]] = []
         self._takes_values = False
         self._waiting: dict[str, list[type]] = {}  # class attributes, by the name that would look them up
-        self._modules: list[tuple[int, types.ModuleType]] = []  # which the code may reach in any way
+        self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
 
     def of_instance(self, kind: type, instance: int) -> None:
         """Takes in the class of an object."""
@@ -99,13 +99,13 @@ class Classes:
             for base in self._waiting.pop(name, ()):
                 if name in vars(base):
                     self._attribute(base, name, vars(base)[name])
-        for register, module in list(self._modules if new else ()):
-            self._recorder.looks_into(register, module, new)
+        for register, value in list(self._named if new else ()):
+            self._recorder.looks_into(register, value, new)
 
-    def take_module(self, register: int, module: types.ModuleType) -> None:
-        """Takes in a module that was found in a variable, a container or an attribute."""
-        self._modules.append((register, module))
-        self._recorder.looks_into(register, module, tuple(self.names))
+    def take_named(self, register: int, value: Any) -> None:
+        """Takes in a module that was found in a variable or a container, or a function with attributes."""
+        self._named.append((register, value))
+        self._recorder.looks_into(register, value, tuple(self.names))
 
     def add_values(self) -> None:
         """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""

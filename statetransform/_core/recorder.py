@@ -118,9 +118,13 @@ class Recorder:
         for register in list(self.importers):
             take_imports(self, register, self.objects[register])
 
-    def looks_into(self, register: int, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Adds the edges to attributes of a module that the code which runs has a name for."""
-        visit_module(self, register, module, names)
+    def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
+        """Adds the edges to attributes of a module or function that the code which runs has a name for."""
+        if isinstance(value, types.ModuleType):
+            visit_module(self, register, value, names)
+            return
+        for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
+            self.reach(register, "dict", name, value.__dict__[name], outside=True)
 
     def reach_own_cells(self, used: Iterable[State]) -> None:
         """Adds the edges to states in use that stand for cells which a framework keeps for itself."""

@@ -102,7 +102,8 @@ def _builtin_method(recorder: Recorder, register: int, value: Any) -> tuple[str,
 
 
 def _partial(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    _own_attributes(recorder, register, value)
+    if value.__dict__:
+        recorder.classes.take_named(register, value)
     return _of_parts(recorder, register, value, "func", "args", "keywords")
 
 
@@ -135,7 +136,7 @@ def _users_module(recorder: Recorder, register: int, value: Any) -> tuple[str, A
     if not is_users_module(value):
         return _other(recorder, register, value)
     if value is not sys.modules.get("__main__"):
-        recorder.classes.take_module(register, value)
+        recorder.classes.take_named(register, value)
     return "is", weakref.ref(value)
 
 
@@ -214,9 +215,9 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
-    looked_up, used = names_of(fun.__code__)
-    if is_users_function(fun):  # before what is below, where the names are looked up
-        recorder.classes.add_names(used)
+    is_users = is_users_function(fun)
+    looked_up, used = names_of(fun.__code__) if is_users else ((), ())
+    recorder.classes.add_names(used)  # before what is below, where they are looked up
     for i, cell in enumerate(fun.__closure__ or ()):
         try:
             child = cell.cell_contents
@@ -227,8 +228,9 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(fun, name):
             recorder.reach(register, "attr", name, getattr(fun, name), outside=True)
-    _own_attributes(recorder, register, fun)
-    if is_users_function(fun):
+    if fun.__dict__:
+        recorder.classes.take_named(register, fun)
+    if is_users:
         if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
             recorder.classes.add_values()
         if imports_of(fun.__code__):
@@ -240,13 +242,6 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
             elif not hasattr(builtins, name):
                 recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
     return "code", weakref.ref(fun.__code__)
-
-
-def _own_attributes(recorder: Recorder, register: int, value: Any) -> None:
-    """What the user has set on a function."""
-    for name, child in list(value.__dict__.items()):
-        if not (name.startswith("__") and name.endswith("__")):
-            recorder.reach(register, "dict", name, child, outside=True)
 
 
 def take_imports(recorder: Recorder, register: int, fun: types.FunctionType) -> None:

@@ -43,8 +43,8 @@ class Transformed:
         if getattr(fun, "__isabstractmethod__", False):
             self.__isabstractmethod__ = True
         if isinstance(fun, types.FunctionType):  # what the user has set on it, as JAX does
-            kept = {name: value for name, value in vars(fun).items() if not hasattr(type(self), name)}
-            self.__dict__.update({name: value for name, value in kept.items() if not name.startswith("_")})
+            is_free = lambda name: not (name.startswith("_") or hasattr(type(self), name))
+            self.__dict__.update({name: value for name, value in vars(fun).items() if is_free(name)})
         self.__wrapped__ = fun
         self._is_method = is_method
         self._owners: tuple[weakref.ref[type], ...] = ()

@@ -267,3 +267,30 @@ def test_options_that_are_equal_and_not_the_same_have_programs_of_their_own() ->
     with compilations() as compiled:
         transform.scan(body, ONE, jnp.arange(3.0), unroll=True)
     assert compiled
+
+
+def test_attributes_of_functions_that_nobody_looks_at_split_no_trace() -> None:
+    runs: list[int] = []
+
+    class Layer:
+        def __init__(self, i: int) -> None:
+            def act(x: Any) -> Any:
+                return jnp.tanh(x)
+
+            act.tag = i  # type: ignore[attr-defined]
+            self.w, self.act = State(jnp.ones(2)), act
+
+        @transform.checkpoint
+        def __call__(self, x: Any) -> Any:
+            runs.append(1)
+            return self.act(x * self.w.value)
+
+    layers = [Layer(i) for i in range(4)]
+
+    def loss(x: Any) -> Any:
+        for layer in layers:
+            x = layer(x)
+        return x.sum()
+
+    transform.jit(transform.grad(loss))(jnp.ones(2))
+    assert len(runs) == 1
