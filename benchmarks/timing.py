@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -26,10 +27,10 @@ def ratios(runs: dict[str, Run], floor: str, *, seconds: float = 0.0004, rounds:
     times = {name: seconds_of(run, 3) for name, run in runs.items()}
     calls = max(1, round(seconds / times[floor]))
     found: dict[str, list[float]] = {name: [] for name in runs}
-    order = list(runs)
+    order, shuffle = list(runs), random.Random(0).shuffle
     for _ in range(rounds):
         taken = {name: seconds_of(runs[name], calls) for name in order}
-        order.reverse()  # who comes second finds other caches
+        shuffle(order)  # whose turn comes after that of a slow program finds the caches of the processor empty
         for name, time_taken in taken.items():
             found[name].append(time_taken / taken[floor])
     return {name: statistics.median(each) for name, each in found.items()}
