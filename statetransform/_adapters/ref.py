@@ -25,7 +25,7 @@ from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import register
 from .._core.frame import innermost, peek, stack
 from .._core.handles import Foreign, InPlace, Proxy
-from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, typeof
+from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, type_text, typeof
 
 _copy = jax.jit(jnp.copy)
 _METHODS = ("__getitem__", "__setitem__", "addupdate", "at")
@@ -91,7 +91,7 @@ class Refs(Cells):
         if np.shape(value) != held.shape or _cast(value, held.dtype) is None:
             raise ValueError(
                 f"a Ref of type {held.dtype}{list(held.shape)} is given a value of type "
-                f"{typeof(value).str_short()}, and a Ref keeps its type"
+                f"{type_text(typeof(value))}, and a Ref keeps its type"
             )
 
 
@@ -217,7 +217,7 @@ class _Inside:
         expected = held.shape if _is_all(idx) else jax.eval_shape(lambda held: held[idx], held).shape
         if cast is None or np.shape(x) != expected:
             raise ValueError(
-                f"a part of a Ref, {ref.dtype}{list(expected)}, is given a value of type {typeof(x).str_short()}: "
+                f"a part of a Ref, {ref.dtype}{list(expected)}, is given a value of type {type_text(typeof(x))}: "
                 "as in JAX, nothing is converted or broadcast"
             )
         if _is_all(idx):

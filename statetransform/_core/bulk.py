@@ -12,7 +12,8 @@ from .foreign import Gathered, attached, to_state
 from .frame import look_at, read
 from .jaxcompat import typeof
 from .library import is_open_class
-from .state import State, show_types
+from .shown import show_types
+from .state import State
 
 
 def values(states: Any) -> Any:

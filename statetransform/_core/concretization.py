@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .jaxcompat import Tracer, is_tracer_of
+from .jaxcompat import Tracer, argument_names, is_tracer_of
 
 CONCRETIZATION_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -40,7 +40,7 @@ class Culprit:
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
-        names = jaxpr.debug_info.arg_names or ()
+        names = argument_names(jaxpr)
         n_args = len(jaxpr.invars) - len(state_names)
         arguments = [f"the argument `{name}`" if name else "an argument" for name in names[:n_args]]
         labels = [*arguments, *state_names]

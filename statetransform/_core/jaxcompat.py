@@ -326,6 +326,11 @@ def is_zero(value: Any) -> bool:
     return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
 
 
+def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Gives a primitive its batching rule, the table of which is in `jax.interpreters`."""
+    batching.primitive_batchers[primitive] = rule
+
+
 def define(
     primitive: Any,
     *,
@@ -608,6 +613,16 @@ def function_of(jaxpr: Any) -> tuple[str | None, str]:
     info = getattr(opened(jaxpr), "debug_info", None)
     where = str(getattr(info, "func_src_info", None) or "")
     return getattr(info, "func_name", None), where.partition(" at ")[2].rpartition(":")[0]
+
+
+def argument_names(jaxpr: Any) -> Sequence[str | None]:
+    """What the function that a jaxpr was traced from calls its arguments, leaf by leaf: `x`, `tree['a']`."""
+    return jaxpr.debug_info.arg_names or ()
+
+
+def plain_type(aval: Any) -> Any:
+    """The abstract value of an array of the same shape and dtype, on whatever device."""
+    return jax.core.ShapedArray(aval.shape, aval.dtype)
 
 
 def type_text(aval: Any, short: bool = False) -> str:

@@ -16,14 +16,13 @@ from typing_extensions import TypeVar
 from .errors import StateTraceError, describe
 from .frame import UNSET, innermost, look_at, peek, read
 from .hooks import listening
-from .jaxcompat import Tracer, has_tracer, is_top_level, typeof
+from .jaxcompat import Tracer, has_tracer, is_top_level
 from .not_arrays import NotAnArray
+from .shown import show, show_item
 from .sites import user_site
 from .values import Token
 
-_SCALARS = (bool, int, float, complex)
-_LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
-_CHECKED = (jax.Array, *_SCALARS)  # of these every value is one that JAX can hold
+_CHECKED = (jax.Array, bool, int, float, complex)  # of these every value is one that JAX can hold
 _OWN_SLOTS = ("_name", "_static", "_metadata", "_created")
 
 T = TypeVar("T", default=Any)
@@ -186,12 +185,12 @@ class State(NotAnArray, Generic[T]):
 
     def __repr__(self) -> str:
         value = peek(self)
-        parts = [repr(value) if self._static else _show(value)]
+        parts = [repr(value) if self._static else show(value)]
         if self._name is not None:
             parts.append(f"name={self._name!r}")
         if self._static:
             parts.append("static=True")
-        parts += [f"{key}={_brief(item)}" for key, item in self._metadata.items()]
+        parts += [f"{key}={show_item(item)}" for key, item in self._metadata.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __copy__(self) -> State:
@@ -361,37 +360,6 @@ def _warn_of_slip(key: str) -> None:
 
 def _is_typed_key(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def _show(value: Any) -> str:
-    """Shapes and dtypes in the structure of the value; never the numbers of an array."""
-    if value is UNSET:
-        return "<no value>"
-    if isinstance(value, _SCALARS):
-        return repr(value)
-    if isinstance(value, _LEAVES):
-        return str(typeof(value).str_short())
-    shown = jax.tree.map(lambda leaf: _Verbatim(_show(leaf) if isinstance(leaf, _LEAVES) else repr(leaf)), value)
-    return repr(shown)
-
-
-def show_types(value: Any) -> str:
-    """Types in the structure of a value or of abstract values: `{'a': float32[3]}`."""
-    return repr(jax.tree.map(lambda leaf: _Verbatim(typeof(leaf).str_short()), value))
-
-
-def _brief(item: Any) -> str:
-    return _show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)
-
-
-class _Verbatim:
-    """Prints as the given text inside the `repr` of a container."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def _rebuild(kind: type[State], parts: dict[str, Any]) -> State:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -80,9 +79,7 @@ def without_budgets(closed: Any) -> Any:
 
 
 def _is_budgeted(eqn: Any) -> bool:
-    inner = eqn.params.get("call_jaxpr")
-    info = getattr(jaxcompat.opened(inner), "debug_info", None) if inner is not None else None
-    return eqn.primitive.name == "custom_jvp_call" and MARK in str(getattr(info, "func_src_info", ""))
+    return eqn.primitive.name == "custom_jvp_call" and jaxcompat.function_of(eqn.params["call_jaxpr"])[0] == MARK
 
 
 def _struct(aval: Any) -> Any:
@@ -210,7 +207,7 @@ class Budgeted:
         def transpose(residuals: Leaves, cts: Leaves) -> list[Any]:
             return self._backward(moves)(list(residuals[:n]), list(residuals[n:]), list(cts))
 
-        avals = tuple(jax.core.ShapedArray(y.shape, y.dtype) for y in (self._body.outvars[i].aval for i in moving_out))
+        avals = tuple(jaxcompat.plain_type(self._body.outvars[i].aval) for i in moving_out)
         linear = Linear(forward_mode, transpose, avals, n + len(kept))
         moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
         return [next(moved) if can else _zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
@@ -273,10 +270,7 @@ def _closed(body: Any) -> Any:
 
 def _moving(tangents: Leaves) -> tuple[bool, ...]:
     """Which of the inputs have a tangent that is not zero for certain."""
-    is_zero = lambda dot: (
-        type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
-    )
-    return tuple(not is_zero(dot) for dot in tangents)
+    return tuple(not jaxcompat.is_zero_tangent(dot) for dot in tangents)
 
 
 def _zero_tangent(x: Any) -> Any:

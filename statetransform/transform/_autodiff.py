@@ -18,7 +18,7 @@ from .._core.foreign import to_states
 from .._core.frame import read
 from .._core.jaxcompat import typeof
 from .._core.lift import Direct, Lift
-from .._core.state import show_types
+from .._core.shown import show_types
 from .._core.wrapper import decorate
 from ._differentiated import Differentiated, explained, with_aux
 from ._signatures import bound_as_in

@@ -17,10 +17,11 @@ from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, show_site
 from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
-from .._core.jaxcompat import runs_directly, typeof
+from .._core.jaxcompat import runs_directly, type_text, typeof
 from .._core.kept import cache_of
 from .._core.record import Call, Record
-from .._core.state import State, show_types
+from .._core.shown import show_types
+from .._core.state import State
 from .._core.wrapper import unbound
 
 _BOUND = 64  # compiled functions kept with a record
@@ -272,11 +273,11 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
             f"{where}: the body changes the structure of the carry.\n  on entry : {treedef}\n"
             f"  after    : {treedef_after}\nReturn a carry of the structure that the body was given."
         )
-    rows, show = [], lambda aval: aval.str_short(short_dtypes=False)
+    rows: list[str] = []
     for (path, leaf), later in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         now = typeof(leaf)
         if (now.shape, now.dtype) != (later.shape, later.dtype):
-            rows.append(f"  carry{jax.tree_util.keystr(path)}: {show(now)} on entry, {show(later)} after")
+            rows.append(f"  carry{jax.tree_util.keystr(path)}: {type_text(now)} on entry, {type_text(later)} after")
     if rows:
         raise TypeError(
             f"{where}: the body changes the type of the carry.\n" + "\n".join(rows) + "\nA loop's carry keeps its "

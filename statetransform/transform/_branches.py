@@ -14,7 +14,8 @@ from .._core.errors import StateStructureError, show_site
 from .._core.frame import leave, look_at_all
 from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._core.lift import at_once
-from .._core.state import State, show_types
+from .._core.shown import show_types
+from .._core.state import State
 from .._core.tracebacks import boundary
 from ._bodies import Staged, bind, run
 from ._eager import in_eager_mode

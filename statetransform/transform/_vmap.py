@@ -16,15 +16,15 @@ from typing import Any, ParamSpec, Protocol, overload
 import jax
 import jax.extend.core as jex
 import numpy as np
-from jax.interpreters import batching
 
 from .._core.errors import StateAxisError, refuse_asynchronous, show_site
 from .._core.find import walk
 from .._core.foreign import to_state
 from .._core.frame import UNSET, Frame, look_at_all, peek
-from .._core.jaxcompat import is_batched, set_current_trace, take_current_trace
+from .._core.jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
-from .._core.state import RandomState, State, show_types
+from .._core.shown import show_types
+from .._core.state import RandomState, State
 from .._core.wrapper import decorate
 from . import _by_state
 from ._signatures import bound_as_in
@@ -36,10 +36,7 @@ P = ParamSpec("P")
 lane_p = jex.Primitive("lane")
 
 
-@functools.partial(batching.primitive_batchers.__setitem__, lane_p)
-def _lane_batched(args: Any, dims: Any, *, axis: int) -> tuple[Any, int]:
-    del dims
-    return args[1], axis
+define_batching(lane_p, lambda args, dims, *, axis: (args[1], axis))
 
 
 @dataclasses.dataclass

@@ -328,18 +328,8 @@ ATTRIBUTES = {
 }  # fmt: skip
 #: Primitives that are bound by hand.
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
-#: What is left to move, by folder or file. Take an entry away with its last use; add none.
-ALLOWED = {
-    # An adapter says for which release of its framework it was written.
-    "_adapters/brainstate.py": {"__version__"},
-    "_adapters/nnx.py": {"__version__"},
-    "_adapters/ref.py": {"__version__", "str_short"},
-    "_planner/differentiate.py": {"jax.core", "debug_info", "func_src_info", "SymbolicZero"},
-    "_core/concretization.py": {"debug_info"},
-    "_core/state.py": {"str_short"},
-    "transform/_bodies.py": {"str_short"},
-    "transform/_vmap.py": {"jax.interpreters"},
-}
+#: An adapter says for which release of its framework it was written.
+ALLOWED = {"_adapters": {"__version__"}}
 
 
 def private_names(path: pathlib.Path) -> set[str]:
