@@ -1,0 +1,112 @@
+"""Arrays and their types: on meshes, in references, without tangents."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jax.extend.core import primitives
+from jax.interpreters import ad
+
+
+@functools.cache
+def concrete_array() -> type:
+    """The type of what compiled functions return outside of any trace. Asking for it starts the devices."""
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        return type(jax.device_put(np.zeros(())))  # which compiles nothing
+
+
+# `ref[...]` of a concrete Ref takes 0.3 ms in JAX, most of it for tracing: forty times what a compiled copy takes.
+
+
+def buffer_of(ref: Any) -> Any:
+    """The array that a concrete `jax.Ref` holds; None where JAX keeps it elsewhere. A later write may delete it."""
+    return getattr(getattr(ref, "_refs", None), "_buf", None)
+
+
+def set_buffer(ref: Any, value: Any) -> None:
+    """Gives a concrete `jax.Ref` another array, as JAX does after a compiled function that wrote it.
+
+    A Ref whose array is committed to its device, as those of newer JAX are, must not get one that is not.
+    """
+    before = buffer_of(ref)
+    ref._refs._buf = jax.device_put(value, before.sharding) if before.committed and not value.committed else value
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value inside `shard_map` differs; none where that is not followed."""
+    aval = typeof(value)  # JAX has moved this once
+    return getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", frozenset())
+
+
+def on_devices(aval: Any) -> Any:
+    """The type that a value has within `shard_map` if all devices see it whole."""
+    return aval.update(sharding=jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), aval.sharding.spec))
+
+
+def typeof(value: Any) -> Any:
+    """The abstract value of an array, scalar or tracer; an abstract value is its own."""
+    if isinstance(value, jax.Array):
+        return value.aval  # a tenth of the time that `jax.typeof` takes
+    return value if isinstance(value, jax.core.AbstractValue) else jax.typeof(value)
+
+
+def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
+    """Zeros of an abstract value's type, with more axes in front.
+
+    On a mesh with explicit axes the type has a sharding, and under `shard_map` it says over which axes the values vary.
+    `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
+    """
+    scalar, shape, spec = jax.lax.full((), 0, aval.dtype), (*leading, *aval.shape), aval.sharding.spec
+    if any(name is not None for name in spec):
+        mesh = aval.sharding.mesh
+        with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone
+            sharding = jax.sharding.NamedSharding(mesh, jax.P(*[None] * len(leading), *spec))
+            full = jax.lax.broadcast(scalar, shape, out_sharding=sharding)
+    else:
+        full = jax.lax.broadcast(scalar, shape)
+    varying = tuple(sorted(aval.mat.varying - typeof(full).mat.varying))
+    return jax.lax.pcast(full, varying, to="varying") if varying else full
+
+
+def type_of_carry(value: Any) -> tuple[Any, ...]:
+    """What a loop's carry has to keep: shape and dtype, and what `zeros` says of meshes; not the weak type."""
+    aval = typeof(value)
+    if not isinstance(aval, jax.core.ShapedArray):
+        return (aval,)
+    return aval.shape, aval.dtype, aval.sharding.spec, aval.mat.varying
+
+
+def weak(x: Any) -> Any:
+    """With a weak type, which no public function gives."""
+    return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
+
+
+def is_zero_tangent(dot: Any) -> bool:
+    """Whether a tangent is zero for certain, in a rule of `jax.custom_jvp` with `symbolic_zeros`.
+
+    JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
+    """
+    return type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a tangent or cotangent in the rules of a primitive is zero for certain."""
+    return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
+
+
+def plain_type(aval: Any) -> Any:
+    """The abstract value of an array of the same shape and dtype, on whatever device."""
+    return jax.core.ShapedArray(aval.shape, aval.dtype)
+
+
+def type_text(aval: Any, short: bool = False) -> str:
+    """A type as printed jaxprs have it: ``f32[3]`` if it is to be short, else ``float32[3]``.
+
+    Shardings and memory spaces are in it where they are not the default, so no text that is made from shape and dtype
+    alone will do.
+    """
+    return aval.str_short(short_dtypes=short) if hasattr(aval, "str_short") else str(aval)

@@ -1,0 +1,161 @@
+"""Equations that are bound by hand, and primitives with rules of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.extend.core as jex
+from jax.extend import source_info_util
+from jax.extend.core import primitives
+from jax.interpreters import ad, batching, mlir
+
+from .arrays import is_zero, typeof
+from .contexts import set_current_trace, take_current_trace
+from .jaxprs import consts_of, eval_jaxpr, opened
+
+
+def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Gives a primitive its batching rule, the table of which is in `jax.interpreters`."""
+    batching.primitive_batchers[primitive] = rule
+
+
+def define(
+    primitive: Any,
+    *,
+    run: Callable[..., Any],
+    types: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> None:
+    """Gives a primitive with several outputs its rules, whose tables are in `jax.interpreters`.
+
+    Args:
+      primitive: the primitive.
+      run: evaluates it.
+      types: its abstract outputs.
+      jvp: its outputs and their tangents; None where JAX has a symbolic zero, in and out.
+      transpose: the cotangents of its operands; None for zero, in and out.
+      batch: `batch(lanes, typed, operands, axes, **params)`, where `lanes` are keyword arguments of :func:`jax.vmap`,
+        and `typed` gives the abstract value of all lanes together, along a leading axis, out of that of one.
+    """
+
+    def jvp_rule(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
+        out, moved = jvp(primals, [None if is_zero(dot) else dot for dot in dots], **params)
+        return out, [
+            ad.Zero(typeof(y).to_tangent_aval()) if dot is None else dot for y, dot in zip(out, moved, strict=True)
+        ]
+
+    def transpose_rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> Any:
+        return transpose([None if is_zero(ct) else ct for ct in cotangents], *operands, **params)
+
+    def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if all(operand_axis is None for operand_axis in axes):
+            out = primitive.bind(*operands, **params)
+            return out, [None] * len(out)
+        lanes = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+        typed = lambda aval: jex.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+        return batch(lanes, typed, operands, axes, **params)
+
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = jvp_rule
+    ad.primitive_transposes[primitive] = transpose_rule
+    batching.fancy_primitive_batchers[primitive] = batch_rule
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+
+
+def run(jaxpr: Any, *args: Any) -> list[Any]:
+    """The outputs of a jaxpr, closed or open and without constants. Each equation keeps its source."""
+    return eval_jaxpr(opened(jaxpr), consts_of(jaxpr), *args)
+
+
+def bind_in(trace: Any, primitive: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+    """An equation without operands in a trace, whose outputs have these types.
+
+    `bind` asks the primitive what comes out, which takes three times as long.
+    """
+    if hasattr(trace, "emit_eqn"):
+        source = source_info_util.current()
+        return list(trace.emit_eqn([], list(avals), primitive, {**params, "avals": avals}, frozenset(), source))
+    with set_current_trace(trace):
+        return list(primitive.bind(avals=avals, **params))
+
+
+def splice(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """Like `eval_jaxpr`, where a trace that stages takes in a jaxpr that another one has made.
+
+    `eval_jaxpr` asks each primitive anew what comes out, a third of what tracing a large program costs. Here the
+    equations are added as they are, as JAX itself does where it inlines a `jit`, but each keeps its source.
+    Equations are bound where they have effects or are made of others by binding (`is_high` in newer releases), where a
+    value is of another type than in the jaxpr (sharded in another way, say), in a trace that takes none, and within a
+    name scope.
+    """
+    with take_current_trace() as trace:
+        takes_equations = hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer")
+    as_is = (
+        takes_equations
+        and not str(source_info_util.current_name_stack())
+        and not any(eqn.effects for eqn in jaxpr.eqns)
+        and not getattr(jaxpr, "is_high", False)
+        and all(typeof(arg) == var.aval for arg, var in zip(args, jaxpr.invars, strict=True))
+    )
+    return _spliced(trace, jaxpr, consts, args) if as_is else eval_jaxpr(jaxpr, consts, *args)
+
+
+def _spliced(trace: Any, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    known: dict[Any, Any] = {}
+    source = source_info_util.current()
+    given = lambda value: trace.to_jaxpr_tracer(value, source)
+    tracer = lambda atom: given(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+    known.update(zip((*jaxpr.constvars, *jaxpr.invars), map(given, (*consts, *args)), strict=True))
+    for eqn in jaxpr.eqns:
+        avals = [var.aval for var in eqn.outvars]
+        inputs = list(map(tracer, eqn.invars))
+        out = trace.emit_eqn(inputs, avals, eqn.primitive, eqn.params, eqn.effects, eqn.source_info, eqn.ctx)
+        known.update(zip(eqn.outvars, out, strict=True))
+    return list(map(tracer, jaxpr.outvars))
+
+
+def bind(primitive: Any, args: Sequence[Any], params: Any) -> list[Any]:
+    """Applies a primitive with the parameters that its equations have.
+
+    The parameters in an equation are not those of `bind` for functions with rules of their own, whose jaxprs have to
+    become callables again; only the primitive knows how, and JAX's interpreters ask it by this method.
+    """
+    out = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]
+
+
+def bind_name(value: Any, name: str) -> Any:
+    """A name for one array, in the encoding that does not depend on `jax_remat3`, as `checkpoint_name` does."""
+    return primitives.name_p.bind(value, name=name)
+
+
+def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, ...], policy: Any) -> list[Any]:
+    """The checkpoint of an open jaxpr without constants, in the encoding that does not depend on `jax_remat3`.
+
+    `jax.checkpoint` asks a policy about other primitives when the flag is set, and honours fewer policies.
+    """
+    params = {"jaxpr": jaxpr, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
+    return list(primitives.remat_p.bind(*args, **params))
+
+
+@contextlib.contextmanager
+def in_place_of(eqn: Any, caller: Any = None) -> Iterator[None]:
+    """What is bound in this context has the source, the name scopes and the configuration of an equation.
+
+    Args:
+      eqn: the equation.
+      caller: another equation, whose source to give instead. JAX traces its own functions once, so that the equations
+        in them have the stack of the first call.
+
+    The interpreters that JAX exports take over the source, but cannot be told what to do with an equation.
+    """
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    traceback = (eqn if caller is None else caller).source_info.traceback
+    with source_info_util.user_context(traceback, name_stack=stack), eqn.ctx.manager:
+        yield
