@@ -1,10 +1,17 @@
-"""Doctests of pages and docstrings read the same on every Python."""
+"""Programs are compiled once for all tests and processes; doctests read the same on every Python."""
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Iterator
 
 import pytest
+
+# The next run finds them, too; `pytest --cache-clear` removes them. Processes that a test starts inherit this.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".pytest_cache" / "d" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 @pytest.fixture(autouse=True)
