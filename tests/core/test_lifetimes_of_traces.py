@@ -272,3 +272,29 @@ def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
     n = len(runs)
     transform.scan(second, 0.0, xs)
     assert len(runs) == n
+
+
+def test_an_object_of_a_callback_lives_with_its_program_until_that_is_dropped() -> None:
+    """The compiled program calls back into the object itself. Raw JAX keeps it, too, with no bound as low as this."""
+
+    class Logged(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log: list[Any] = []
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            jax.debug.callback(lambda u: self.log.append(u), self.u.value)
+            return super().step(x)
+
+    refs = []
+    for _ in range(80):
+        model = Logged()
+        model.step(X)
+        refs.append(weakref.ref(model))
+    del model
+    gc.collect()
+    assert sum(ref() is not None for ref in refs) <= 64
+    Logged.step.clear_cache()
+    gc.collect()
+    assert [ref for ref in refs if ref() is not None] == []
