@@ -188,7 +188,7 @@ class StaticArguments:
         self._argnums = integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
-        self._parameters = positional_parameters(fun)
+        self._parameters = positional_parameters(fun) if self else None
 
     def __bool__(self) -> bool:
         return bool(self._argnums or self._argnames)

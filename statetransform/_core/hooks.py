@@ -9,9 +9,10 @@ left alone: then all attributes of its instances count.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 _CYCLES = 100
@@ -36,6 +37,17 @@ listening = _Listening()
 _lock = threading.Lock()
 _users: dict[type, int] = {}  # hooked classes, with the number of traces that need it
 _cycles: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """For what this package itself looks up on an object of the user's, on which no trace depends."""
+    before = listening.listeners
+    listening.listeners = ()
+    try:
+        yield
+    finally:
+        listening.listeners = before
 
 
 def hook(cls: type) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from .arguments import NO_SELF, hide, hide_self
+from .hooks import unheard
 from .tracebacks import hide_frames
 
 _PARTS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
@@ -218,6 +219,7 @@ class Bound(functools.partial):  # type: ignore[type-arg]
         return Bound(self.func, copy.deepcopy(self.__self__, memo))
 
 
+@unheard()
 def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
     """The three spellings of a decorator, on plain, static and class methods.
 

@@ -12,6 +12,7 @@ import jax
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._core.errors import refuse_asynchronous
+from .._core.hooks import unheard
 from .._core.lift import Staged
 from .._core.wrapper import decorate
 from .._planner.differentiate import planned
@@ -119,6 +120,7 @@ def checkpoint(
 remat = checkpoint
 
 
+@unheard()
 def _refuse(fun: Any, static_argnames: Any) -> None:
     """Refuses, when decorating, what cannot work when called."""
     fun = getattr(fun, "__func__", fun)
@@ -130,11 +132,13 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
     if not callable(fun):
         return
     refuse_asynchronous("checkpoint", fun)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
+    if not names:
+        return
     try:
         parameters = inspect.signature(fun).parameters
     except (TypeError, ValueError):
         return
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     unknown = [name for name in names if name not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise ValueError(

@@ -294,3 +294,25 @@ def test_attributes_of_functions_that_nobody_looks_at_split_no_trace() -> None:
 
     transform.jit(transform.grad(loss))(jnp.ones(2))
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit, transform.grad, transform.vmap])
+def test_a_wrapper_made_within_a_trace_asks_nothing_of_the_object_that_it_is_for(wrap: Any) -> None:
+    """What it takes over, such as a name and a signature, is for messages and for whoever asks."""
+    runs = []
+
+    class Scale:
+        def __init__(self) -> None:
+            self.u = State(jnp.float32(2))
+
+        def __call__(self, x: Any) -> Any:
+            runs.append(1)
+            return (self.u.value * x).sum()
+
+    layer: Any = Scale()
+    jitted = transform.jit(lambda x: wrap(layer)(x))
+    jitted(X[0])
+    before = len(runs)
+    layer.__name__, layer.__doc__, layer.__qualname__ = "renamed", "Explained.", "Renamed"
+    jitted(X[0])
+    assert len(runs) == before
