@@ -74,7 +74,7 @@ def carries(cls: type) -> None:
 
 def is_carrier(obj: Any) -> bool:
     """Whether an object is a pytree of cells that goes by value."""
-    return isinstance(obj, tuple(_carriers))
+    return issubclass(type(obj), tuple(_carriers))
 
 
 def detached(tree: Any) -> Any:
@@ -167,7 +167,7 @@ def is_cell_class(cls: Any) -> bool:
 
 def is_node(obj: Any) -> bool:
     """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
-    return isinstance(obj, tuple(_holders)) or cells_of(obj) is not None
+    return issubclass(type(obj), tuple(_holders)) or cells_of(obj) is not None
 
 
 def leaf_test() -> Callable[[Any], bool] | None:
@@ -188,11 +188,12 @@ def argument_test() -> Callable[[Any], bool] | None:
 
 def to_state(obj: Any) -> Any:
     """The handle of a cell; anything else as it is."""
-    if isinstance(obj, State):
+    kind = type(obj)  # not what the object calls its class: `isinstance` would look that up, and a trace note it
+    if issubclass(kind, State):
         return obj
     if pending:
         activate()
-    if active.has_cells and not isinstance(obj, type):
+    if active.has_cells and not issubclass(kind, type):
         cells = cells_of(obj)
         if cells is not None:
             state = cells.state_of(obj)
