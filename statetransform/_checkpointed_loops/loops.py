@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
+from .._jaxpr.references import made_in, refuse_references
 from . import plan, sweep, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
@@ -74,6 +75,7 @@ def scan(
         k, block = choice.carries, choice.block
         if choice.is_plain and watch is None:
             return whole()
+    flat.refuse_references(where)
     step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n)
     if watch is None:
         body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
@@ -122,6 +124,7 @@ def while_loop(
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
+    flat.refuse_references(where)
     n_consts, call = len(flat.consts), flat.call
     goes, test_consts = flat.test(test)
     step = Step(lambda consts, carry, x: call(consts[:n_consts], carry, x), (), False, k, watch)
@@ -212,6 +215,7 @@ class Flat:
         self._typed_init = init
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
+        self._reference = made_in(closed)
         self.call, self.consts = as_function(closed, jax.tree.structure(carry_type).num_leaves)
         self._y_tree = jax.tree.structure(y_type)
         before = [type_of_carry(leaf) for leaf in self.init]
@@ -219,6 +223,10 @@ class Flat:
         self.y_avals = tuple(closed.out_avals[len(after) :])
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
         self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
+
+    def refuse_references(self, where: str) -> None:
+        """Refuses a step that makes a `jax.Ref`."""
+        refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""

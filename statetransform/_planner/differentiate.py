@@ -19,6 +19,7 @@ import numpy as np
 from .._checkpointed_loops.linear import Linear
 from .._core import jaxcompat
 from .._core.errors import BudgetError
+from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.rewrite import evaluate
 from .._jaxpr.sizes import format_bytes
 from .._policies.refuse import warn
@@ -110,6 +111,7 @@ class Budgeted:
     def __init__(self, body: Any, budget: int, guess: tuple[bool, ...]) -> None:
         self._body, self._budget, self._guess = body, budget, guess
         self._planner = Planner(_closed(body))
+        self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
@@ -120,6 +122,8 @@ class Budgeted:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Runs the function, differentiably."""
+        if self._reference is not None:
+            return self._with_references(inputs)
         plain = lambda *xs: self.plain(*xs)
         plain.__name__ = plain.__qualname__ = MARK
         run = jax.custom_jvp(plain)
@@ -136,6 +140,16 @@ class Budgeted:
 
         run.defjvp(rule, symbolic_zeros=True)
         return list(run(*inputs))
+
+    def _with_references(self, inputs: Leaves) -> list[Any]:
+        """The plain function, if it meets the budget when all that can be is differentiated."""
+        moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
+        plain = self._planner.plain_bytes(Pattern(moves, self._guess))
+        if plain is None or plain > self._budget:
+            needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(self._budget)})"
+            reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"
+            refuse_references("checkpoint", self._reference, reason)
+        return self.plain(*inputs)
 
     def decision(self, pattern: Pattern) -> Decision | Shortage:
         """What the budget leads to, found once for each pattern."""

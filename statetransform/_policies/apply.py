@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
@@ -97,6 +98,8 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
         # What is inside a call is asked about one by one; a custom rule is one value, since its inside is not used.
         if is_remat(eqn) or (inner_jaxprs(eqn) and not eqn.primitive.name.startswith("custom_")):
             return None
+        if not all(isinstance(var.aval, jax.core.ShapedArray) for var in eqn.outvars):
+            return None  # a reference is no value that can be kept
         verdict = ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, source)
         if not is_kept(verdict):
             return None

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._core.tracebacks import boundary
+from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
 from .._planner import bound
 from .._planner.emit import Emitted, whole
@@ -126,7 +127,7 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
       The points, the plain program first; prints as a table, and draws itself with `plot()`.
 
     Raises:
-      TypeError: `f` is not callable, or has nothing to differentiate.
+      TypeError: `f` is not callable, has nothing to differentiate, or makes a `jax.Ref`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -146,6 +147,7 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
     outputs = tuple(i < n_outputs and is_moving(aval) for i, aval in enumerate(closed.out_avals))
     if not any(moves) or not any(outputs):
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
+    refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
     planner, pattern = Planner(closed), Pattern(moves, outputs)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
