@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, transform
@@ -19,6 +21,92 @@ def test_what_has_a_shape_and_a_dtype_stands_for_an_array() -> None:
     assert transform.eval_shape(lambda x: w.value * x, Like()).shape == (3,)
     jaxpr, shape = transform.make_jaxpr(lambda x: w.value * x, return_shape=True)(Like())
     assert shape.shape == (3,) and len(jaxpr.jaxpr.invars) == 2
+
+
+class WithMore(Like):
+    shape, weak_type, sharding = (), True, None
+
+
+@pytest.mark.parametrize("method", ["trace", "lower", "eval_shape"])
+def test_so_it_does_for_a_compiled_function(method: str) -> None:
+    w = State(jnp.float32(2))
+    f = lambda x, n, y: {"x": x["a"] * n + y}
+    ours = transform.jit(lambda x, n, y: {"x": f(x, n, y)["x"] * w.value}, static_argnums=1)
+    shapes = [getattr(j, method)({"a": Like()}, 2, WithMore()) for j in (ours, jax.jit(f, static_argnums=1))]
+    leaves = [jax.tree.leaves(shape if method == "eval_shape" else shape.out_info) for shape in shapes]
+    assert [(x.shape, x.dtype) for x in leaves[0]] == [(x.shape, x.dtype) for x in leaves[1]]
+
+    class Model:
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            w.value = w.value + 1
+            return x * w.value
+
+    assert Model().step.eval_shape(Like()).shape == Model.step.eval_shape(Model(), Like()).shape == (3,)
+    with pytest.raises(TypeError):  # but there is nothing to compute with
+        ours({"a": Like()}, 2, WithMore())
+    assert w.value == 2
+
+
+def twin(x: Any, n: int, pair: Any = None, *, k: Any = 2.0) -> Any:
+    return {"y": x * n + k, "sums": (x.sum(), pair)}
+
+
+SHOWN = {
+    "in_avals": str, "in_tree": lambda x: x, "args_info": str, "out_tree": lambda x: x, "donate_argnums": lambda x: x,
+    "out_info": lambda info: jax.tree.map(lambda x: (x.shape, x.dtype), info),
+    "input_shardings": lambda x: x, "output_shardings": lambda x: x, "input_formats": str, "output_formats": str,
+    "out_avals": str,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"donate_argnums": 0}, {"donate_argnames": "k"}, {"keep_unused": True}, {"donate_states": True}],
+    ids=["", "donate_argnums", "donate_argnames", "keep_unused", "donate_states"],
+)
+@pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_stages_show_the_users_function_as_those_of_jax_do(options: dict[str, Any], written: bool) -> None:
+    w, u = State(jnp.float32(2)), State(jnp.ones(3))
+
+    def f(x: Any, n: int, pair: Any = None, *, k: Any = 2.0) -> Any:
+        if written:
+            u.value = u.value * w.value
+        return twin(x * w.value, n, pair, k=k)
+
+    given = {name: value for name, value in options.items() if name != "donate_states"}
+    args, kwargs = (np.ones(3, np.float32), 3, (1, None)), {"k": np.float32(1)}
+    ours = transform.jit(f, static_argnums=1, **options).trace(*args, **kwargs)
+    theirs = jax.jit(twin, static_argnums=1, **given).trace(*args, **kwargs)
+    for following in ("lower", "compile", None):
+        for name, seen in SHOWN.items():
+            assert hasattr(ours, name) == hasattr(theirs, name), name
+            if hasattr(theirs, name):
+                assert seen(getattr(ours, name)) == seen(getattr(theirs, name)), (name, following)
+        assert {*dir(theirs)} <= {*dir(ours)}
+        if following:
+            ours, theirs = getattr(ours, following)(), getattr(theirs, following)()
+
+
+def test_objects_are_not_among_the_arguments_that_stages_show() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = State(jnp.float32(2))
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            self.w.value = self.w.value * 2
+            return x
+
+    model = Model()
+    for lowered in (
+        model.step.lower(1.0),
+        Model.step.lower(model, 1.0),
+        transform.jit(lambda m, x: x).lower(model, 1.0),
+    ):
+        assert lowered.in_tree == jax.jit(lambda x: x).lower(1.0).in_tree
+        assert lowered.out_info.shape == ()
 
 
 @pytest.mark.parametrize("name", ["eval_shape", "make_jaxpr", "lower", "trace"])

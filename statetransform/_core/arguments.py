@@ -25,6 +25,7 @@ from .state import State
 
 NO_SELF: Any = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_TYPED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 #: Classes of the standard library whose instances hold what the user put there.
 _HOLDERS = (
     functools.partial, types.MethodType, types.SimpleNamespace, types.MappingProxyType, set, frozenset,
@@ -168,6 +169,13 @@ def is_by_reference(leaf: Any) -> bool:
     if is_ours(kind):
         return hasattr(leaf, "__wrapped__")
     return is_users_class(kind) and not hasattr(kind, "__jax_array__")
+
+
+def abstract(arguments: Any) -> Any:
+    """The arguments of a trace that is only looked at: as in JAX, what has a shape and a dtype stands for an array."""
+    is_like = lambda leaf: hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, _TYPED)
+    make = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+    return jax.tree.map(lambda leaf: make(leaf) if is_like(leaf) else leaf, arguments)
 
 
 class StaticArguments:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from .._core.arguments import NO_SELF
 from .._core.tracebacks import boundary
+from ._entry import is_dropped
 from ._programs import Program
+
+#: What JAX's objects say as `(args, kwargs)`, and of the output; ours have the states besides.
+_OF_ARGUMENTS = frozenset({"in_avals", "args_info", "input_shardings", "input_formats", "input_layouts"})
+_OF_OUTPUT = frozenset({"out_info", "out_avals", "output_shardings", "output_formats", "output_layouts"})
 
 
 class AheadOfTime:
@@ -23,11 +30,38 @@ class AheadOfTime:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
         has_self = obj is not NO_SELF or owner._instance is not NO_SELF
         self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
+        self._leading = 1 + program.donates  # the values of states
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._stage, name)
+        value = getattr(self._stage, name)
+        if name in _OF_ARGUMENTS:
+            return self._own(*value)
+        return value[0] if name in _OF_OUTPUT else value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._stage)})
+
+    def _own(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What JAX says of arguments, without the values of states, what is static, and objects."""
+        kept = {name: arg for name, arg in kwargs.items() if not is_dropped(arg)}
+        return tuple(arg for arg in args[self._leading :] if not is_dropped(arg)), kept
+
+    @property
+    def in_tree(self) -> Any:
+        """As in :mod:`jax.stages`, of the user's function."""
+        return jax.tree.structure(self.in_avals)
+
+    @property
+    def out_tree(self) -> Any:
+        """As in :mod:`jax.stages`, of the user's function."""
+        return self._stage.out_tree.children()[0]
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """As in :mod:`jax.stages`, of the user's function: positions among the leaves of the arguments."""
+        return tuple(i for i, info in enumerate(jax.tree.leaves(self.args_info)) if info.donated)
 
     def __repr__(self) -> str:
         return f"<{type(self._stage).__name__} over {len(self._states)} states>"

@@ -15,7 +15,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._core.arguments import NO_SELF, Static, StaticArguments, hide, integers, is_reference, positional_parameters
+from .._core.arguments import (
+    NO_SELF,
+    Static,
+    StaticArguments,
+    abstract,
+    hide,
+    integers,
+    is_reference,
+    positional_parameters,
+)
 from .._core.errors import refuse_asynchronous
 from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
@@ -250,11 +259,13 @@ class Jitted(Transformed):
     @boundary
     def eval_shape(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> Any:
         """Shapes and dtypes of the output; as the method of :func:`jax.jit`."""
-        return self._ahead_of_time("trace", _instance, args, kwargs).out_info[0]
+        return self._ahead_of_time("trace", _instance, args, kwargs).out_info
 
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
         if obj is NO_SELF and args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
             obj, args = args[0], args[1:]
+        has_self = obj is not NO_SELF or self._instance is not NO_SELF
+        args, kwargs = abstract(self._static.hide(args, kwargs, has_self))
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-import numpy as np
 from jax.experimental import checkify as jax_checkify
 
-from .._core.arguments import NO_SELF, StaticArguments, hide, hide_self, name_of, named_apart, reveal
+from .._core.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, name_of, named_apart, reveal
 from .._core.errors import refuse_asynchronous
 from .._core.frame import Frame, kept_by_nobody, leave, read
 from .._core.jaxcompat import typeof
@@ -22,8 +21,6 @@ from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked
 from ._signatures import as_in, bound_as_in
-
-_KNOWN = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,7 +173,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> transform.eval_shape(lambda x: u.value * x, 2.0)
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
-    record = _trace("eval_shape", fun, *_abstract((args, kwargs)))
+    record = _trace("eval_shape", fun, *abstract((args, kwargs)))
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = record.finish(*jax.tree.map(_shape, record.out_avals))
         born = frame.survivors()
@@ -220,7 +217,7 @@ def make_jaxpr(
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)
         (args, kwargs), objects = hide((args, kwargs))
-        args, kwargs = jax.tree.map(typeof, _abstract((args, kwargs)))
+        args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))
         found: list[Call] = []
 
         def find(*args: Any, **kwargs: Any) -> None:
@@ -258,10 +255,3 @@ def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-
-def _abstract(arguments: Any) -> Any:
-    """As in JAX, whatever has a shape and a dtype stands for an array."""
-    is_like = lambda leaf: hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, _KNOWN)
-    make = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
-    return jax.tree.map(lambda leaf: make(leaf) if is_like(leaf) else leaf, arguments)

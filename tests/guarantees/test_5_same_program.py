@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -60,8 +61,11 @@ def test_a_read_only_state_is_not_among_the_outputs() -> None:
     case = CASES["accumulate"]
     states = case.states()
     f = transform.jit(case.make(states))
-    out_avals = jax.tree.leaves(f.lower(X).compile().out_info)
-    assert len(out_avals) == 2  # the result and `u`, but not `w`
+    traced = f.trace(X)
+    compiled = re.search(r"ENTRY .*-> \((.*)\) \{", traced.lower().compile().as_text())
+    assert compiled is not None
+    assert len(traced.jaxpr.out_avals) == 2
+    assert compiled[1].count("f32[") == 2  # the result and `u`, but not `w`
 
 
 def test_the_equation_count_is_that_of_the_twin() -> None:
