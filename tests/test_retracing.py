@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import types
 import warnings
 from typing import Any
 
@@ -162,3 +164,43 @@ def test_wrappers_made_in_init_share_a_trace(make: Any) -> None:
     for _ in range(4):
         use(Layer(), 1.0)
     assert len(inspect.explain_retrace(use)) == 1
+
+
+MAPPINGS = {
+    "dict": dict, "OrderedDict": collections.OrderedDict, "defaultdict": lambda d: collections.defaultdict(float, d),
+    "Counter": collections.Counter, "mappingproxy": types.MappingProxyType, "UserDict": collections.UserDict,
+    "ChainMap": collections.ChainMap,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("held", ["numbers", "states"])
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_view_of_a_dict_counts_by_content_as_the_dict_does(mapping: str, held: str) -> None:
+    w, contents = State(jnp.float32(1)), {"a": 2.0, "b": 3.0}
+    if held == "states":
+        contents = {name: State(jnp.float32(value)) for name, value in contents.items()}
+    whole = MAPPINGS[mapping](contents)
+    number = lambda value: value.value if isinstance(value, State) else value
+    model = types.SimpleNamespace(keys=whole.keys(), values=whole.values(), items=whole.items())
+    runs: list[int] = []
+
+    @transform.jit
+    def f(model: Any, x: Any) -> Any:
+        runs.append(1)
+        w.value = w.value + 1
+        total = sum(number(v) for v in model.values) + sum(len(k) * number(v) for k, v in model.items)
+        return x * total + len(model.keys)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(6):
+            assert f(model, 1.0) == 12.0
+    assert len(runs) == 1
+    if held == "states":
+        contents["a"].value = jnp.float32(4)
+        assert f(model, 1.0) == 16.0
+        assert len(runs) == 1
+    (contents if mapping == "mappingproxy" else whole)["cc"] = contents["a"]
+    expected = sum(map(number, model.values)) + sum(len(k) * number(v) for k, v in model.items) + 3
+    assert f(model, 1.0) == f(model, 1.0) == expected
+    assert len(runs) == 2

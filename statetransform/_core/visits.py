@@ -40,7 +40,11 @@ _SETS = (set, frozenset)
 _HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
 #: Modules of the standard library all of whose classes do.
 _HOLDING = frozenset({"argparse", "configparser", "optparse", "queue"})
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS = tuple(
+    type(view)
+    for mapping in ({}, collections.OrderedDict[Any, Any](), collections.UserDict[Any, Any]())
+    for view in (mapping.keys(), mapping.values(), mapping.items())
+)
 _BUFFERS = (bytearray, memoryview, array.array)
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _SMALL = 4096  # bytes: NumPy arrays up to this size are compared by content
@@ -81,10 +85,6 @@ def _form(buffer: Any) -> tuple[Any, ...]:
     """How the bytes of a buffer are read."""
     view = memoryview(buffer)
     return view.format, view.shape, view.strides
-
-
-def _view(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _of_parts(recorder, register, value, "mapping")
 
 
 def _of_parts(recorder: Recorder, register: int, value: Any, *names: str) -> tuple[str, Any]:
@@ -207,6 +207,7 @@ def _mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    """A set, or a view of a dict: what it yields counts, in this order."""
     if all(map(is_plain, value)):
         return "plains", (type(value), tuple(value))
     for i, child in enumerate(value):
@@ -330,9 +331,8 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     ((np.ndarray,), _array),
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
-    (_SETS, _set),
+    ((*_SETS, *_VIEWS), _set),
     (_BUFFERS, _buffer),
-    (_VIEWS, _view),
     ((types.MethodType,), _bound_method),
     ((contextvars.ContextVar,), _context_variable),
     (_WEAK, _weak_container),

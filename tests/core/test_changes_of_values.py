@@ -137,12 +137,19 @@ def buffers() -> Scene:
 def views_of_dicts() -> Scene:
     def make() -> Any:
         held, ordered = {"a": 1}, collections.OrderedDict(b=2)
-        return Base(held=held, ordered=ordered, keys=held.keys(), values=held.values(), items=ordered.items())
+        views = {"keys": held.keys(), "values": held.values(), "items": ordered.items(), "names": ordered.keys()}
+        return Base(held=held, ordered=ordered, **views)
 
     def read(m: Any) -> Any:
-        return m.u.value * (sum(m.values) + 100 * len(m.keys) + 1000 * sum(v for _, v in m.items))
+        return m.u.value * (sum(m.values) + 100 * len(m.keys) + 1000 * sum(v for _, v in m.items) + len([*m.names]) * 7)
 
-    return make, read, [lambda m: m.held.update(a=3), lambda m: m.held.update(b=4), lambda m: m.ordered.update(b=5)]
+    changes = [
+        lambda m: m.held.update(a=3),
+        lambda m: m.held.update(b=4),
+        lambda m: m.ordered.update(b=5),
+        lambda m: m.ordered.update(c=5),
+    ]
+    return make, read, changes
 
 
 @SCENES.scene
