@@ -236,3 +236,31 @@ def test_what_is_read_and_never_used_is_an_input_all_the_same() -> None:
     assert [aval.shape for aval in call.in_avals] == [(), (), (), (2,), (3,)]
     assert float(call.apply((2.0,), {}, {s: s.value for s in call.reads})[0]) == 8.0
     assert float(transform.jit(transform.grad(transform.checkpoint(f)))(2.0)) == 3.0
+
+
+def test_functionalize_and_make_jaxpr_are_decorators_with_options() -> None:
+    n = State(jnp.float32(1), name="n")
+
+    @transform.functionalize(static_argnums=1)
+    def power(x: Any, k: int) -> Any:
+        n.value = n.value + 1
+        return x**k if k > 1 else x
+
+    @transform.functionalize()
+    def same(x: Any, /, *, k: int = 3) -> Any:
+        return x * n.value + k
+
+    out, new = power.apply(power.values(3.0, 2), 3.0, 2)
+    assert (out, new[n], n.value) == (9.0, 2.0, 1.0)
+    assert same.apply(same.values(1.0), 1.0)[0] == 4.0
+    assert power.__name__ == "power"
+
+    @transform.make_jaxpr(static_argnums=1, return_shape=True)
+    def shown(x: Any, k: int) -> Any:
+        return x**k * n.value
+
+    jaxpr, shape = shown(jnp.ones(3), 2)
+    assert shape.shape == (3,)
+    assert len(jaxpr.jaxpr.invars) == 2
+    assert shown.__name__ == "shown"
+    assert len(transform.make_jaxpr()(lambda x: x)(1.0).jaxpr.invars) == 1

@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -26,21 +27,83 @@ async def stream(x: Any) -> AsyncIterator[Any]:
     yield x
 
 
+class Generator:
+    def __call__(self, x: Any) -> Iterator[Any]:
+        yield x
+
+    async def step(self, x: Any) -> Any:
+        return x
+
+
+class Coroutine:
+    async def __call__(self, x: Any) -> Any:
+        return x
+
+
+class Stream(Generator):
+    @staticmethod
+    async def __call__(x: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        yield x
+
+
 DECORATORS = (
-    *("checkpoint", "vmap", "named_call", "checkify", "custom_vjp", "custom_jvp"),
-    *("grad", "value_and_grad", "jacfwd", "jacrev", "hessian"),
+    *("jit", "checkpoint", "vmap", "named_call", "checkify", "custom_vjp", "custom_jvp"),
+    *("grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "functionalize", "make_jaxpr"),
 )
+LAZY = {
+    "generator": generator, "coroutine": coroutine, "stream": stream, "partial": functools.partial(generator, 1),
+    "static method": staticmethod(coroutine), "method": Generator().step, "cached": functools.lru_cache(coroutine),
+    "callable generator": Generator(), "callable coroutine": Coroutine(), "callable stream": Stream(),
+    "partial of a callable": functools.partial(functools.partial(Coroutine()), 1),
+    "call": Coroutine().__call__,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DECORATORS)
-@pytest.mark.parametrize(
-    "fun",
-    [generator, coroutine, stream, functools.partial(generator, 1)],
-    ids=["generator", "coroutine", "stream", "partial"],
-)
+@pytest.mark.parametrize("fun", LAZY.values(), ids=LAZY)
 def test_functions_that_do_not_run_when_called_are_refused(name: str, fun: Any) -> None:
     with pytest.raises(TypeError, match=rf"{name}: .* gives an? (asynchronous )?(generator|coroutine)"):
         getattr(transform, name)(fun)
+
+
+@pytest.mark.parametrize("name", DECORATORS)
+@pytest.mark.parametrize("fun", [3, "f", X, [abs]], ids=["number", "text", "array", "list"])
+def test_what_cannot_be_called_is_refused_at_once(name: str, fun: Any) -> None:
+    for call in (lambda: getattr(transform, name)(fun), lambda: getattr(transform, name)()(fun)):
+        with pytest.raises(TypeError, match=rf"{name}: expected a function, got .* of type {type(fun).__name__}"):
+            call()
+
+
+def test_lift_names_the_transform_that_it_lifts() -> None:
+    with pytest.raises(TypeError, match="named_call: expected a function"):
+        transform.lift(jax.named_call)(3)
+    with pytest.raises(TypeError, match=r"named_call: Coroutine\.__call__ gives a coroutine"):
+        transform.lift(jax.named_call)(Coroutine())
+
+
+def test_a_wrapper_that_runs_one_to_its_end_is_taken() -> None:
+    @functools.wraps(generator)
+    def first(x: Any) -> Any:
+        return next(generator(2 * x))
+
+    for name in ("jit", "checkpoint", "vmap"):
+        x = X[None] if name == "vmap" else X
+        assert getattr(transform, name)(first)(x) == getattr(jax, name)(first)(x) == 4.0
+
+
+def test_objects_whose_call_runs_are_taken() -> None:
+    class Doubles:
+        def __call__(self, x: Any) -> Any:
+            return 2 * x
+
+        async def other(self) -> None: ...
+
+    class Below:
+        __call__ = transform.jit(lambda self, x: 2 * x)
+
+    for name in ("jit", "checkpoint", "grad"):
+        for fun in (Doubles(), functools.partial(Doubles()), Below(), Doubles().__call__):
+            assert getattr(transform, name)(fun)(X) == (2.0 if name == "grad" else 4.0)
 
 
 def test_a_property_under_checkpoint_is_refused() -> None:

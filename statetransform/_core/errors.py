@@ -6,7 +6,10 @@ import functools
 import inspect
 import os.path
 import sys
+import types
 from typing import Any
+
+_LAYERS = 100  # of wrappers around a function, at most
 
 
 def cell_of(file: str) -> str | None:
@@ -33,12 +36,18 @@ def lost_in_donation(states: list[Any]) -> str:
     )
 
 
-def refuse_asynchronous(where: str, fun: Any) -> None:
-    """Refuses functions that give a generator or a coroutine instead of running."""
-    plain = inspect.unwrap(fun)
-    plain = getattr(plain, "__func__", plain)
-    while isinstance(plain, functools.partial):
-        plain = plain.func
+def check_function(where: str, fun: Any) -> None:
+    """Refuses what is no function, and functions that give a generator or a coroutine instead of running."""
+    if isinstance(fun, property):
+        raise TypeError(
+            f"{where}: a property is not a function. Put the transform below: `@property` above `@transform.{where}`."
+        )
+    if not callable(fun):
+        raise TypeError(
+            f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}. "
+            f"Options are given by keyword, as in `@transform.{where}(...)`."
+        )
+    plain = _runs(fun)
     for kind, is_kind in (
         ("a generator", inspect.isgeneratorfunction),
         ("a coroutine", inspect.iscoroutinefunction),
@@ -49,6 +58,26 @@ def refuse_asynchronous(where: str, fun: Any) -> None:
                 f"{where}: {getattr(plain, '__qualname__', plain)} gives {kind}, whose body does not run when it is "
                 "called. Transform a function that returns arrays, and call that from here."
             )
+
+
+def _runs(fun: Any) -> Any:
+    """The function that runs when something is called: behind partial objects, methods, caches and `__call__`.
+
+    Not behind a wrapper in Python, which may well run a generator or a coroutine to its end.
+    """
+    for _ in range(_LAYERS):
+        if isinstance(fun, types.FunctionType | type):
+            break
+        if isinstance(fun, functools.partial):
+            fun = fun.func
+            continue
+        call = inspect.getattr_static(type(fun), "__call__", None)
+        is_native = isinstance(call, types.WrapperDescriptorType) or call is None
+        inner = next((getattr(fun, name) for name in ("__func__", "__wrapped__") if hasattr(fun, name)), None)
+        if is_native and inner is None:
+            break
+        fun = inner if is_native else call
+    return fun
 
 
 def describe(state: Any) -> str:

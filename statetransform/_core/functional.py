@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from .arguments import StaticArguments, hide, reveal
+from .errors import check_function
 from .frame import look_at
 from .lift import Lift, Staged
 from .record import Call
@@ -82,12 +83,18 @@ class Functionalized:
         return lift.reveal(values, out, written, born)
 
 
-def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> Functionalized:
+@overload
+def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> Functionalized: ...
+@overload
+def functionalize(
+    fun: None = None, static_argnums: Any = (), static_argnames: Any = ()
+) -> Callable[[Callable[..., Any]], Functionalized]: ...
+def functionalize(fun: Any = None, static_argnums: Any = (), static_argnames: Any = ()) -> Any:
     """The pure function behind a function over states, for raw JAX transforms (:func:`jax.jit`, ...) and other
     libraries.
 
     Args:
-      fun: the function.
+      fun: the function; None for the form with arguments.
       static_argnums, static_argnames: as in :func:`jax.jit`.
 
     Returns:
@@ -110,6 +117,9 @@ def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argn
       >>> float(out), int(new[n]), n.value
       (2.0, 1, 0)
     """
+    if fun is None:
+        return functools.partial(functionalize, static_argnums=static_argnums, static_argnames=static_argnames)
+    check_function("functionalize", fun)
     return Functionalized(fun, static_argnums, static_argnames)
 
 
@@ -140,7 +150,8 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(jax_transform, updated=())
     def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        return decorate(Staged, fun, around=_Applied(jax_transform, args, tuple(sorted(kwargs.items()))))
+        around = _Applied(jax_transform, args, tuple(sorted(kwargs.items())))
+        return decorate(Staged, fun, where=getattr(jax_transform, "__name__", "lift"), around=around)
 
     return transform
 

@@ -110,6 +110,7 @@ class Staged(Transformed):
 
     Args:
       around: the JAX transform, applied within the one trace.
+      where: its name, for messages.
       static_argnums, static_argnames: as in :func:`jax.jit`.
       states: which states are lifted; None for all.
     """
@@ -119,13 +120,14 @@ class Staged(Transformed):
         fun: Callable[..., Any],
         *,
         around: Callable[[Callable[..., Any]], Callable[..., Any]],
+        where: str = "checkpoint",
         is_method: bool = False,
         static_argnums: Any = (),
         static_argnames: Any = (),
         states: Any = None,
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        self._around = around
+        self._around, self.where = around, where
         self._static = StaticArguments(fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.

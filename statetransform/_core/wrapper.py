@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from .arguments import NO_SELF, hide, hide_self
+from .errors import check_function
 from .hooks import unheard
 from .tracebacks import hide_frames
 
@@ -230,20 +231,12 @@ def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(decorate, kind, **options)
+    is_inside = isinstance(fun, staticmethod | classmethod)
+    check_function(options.get("where") or kind.where, fun.__func__ if is_inside else fun)
     if isinstance(fun, staticmethod):
         return staticmethod(kind(fun.__func__, is_method=False, **options))
     if isinstance(fun, classmethod):
         return classmethod(kind(fun.__func__, is_method=True, **options))
-    where = options.get("where") or kind.where
-    if isinstance(fun, property):
-        raise TypeError(
-            f"{where}: a property is not a function. Put the transform below: `@property` above `@transform.{where}`."
-        )
-    if not callable(fun):
-        raise TypeError(
-            f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}. "
-            f"Options are given by keyword, as in `@transform.{where}(...)`."
-        )
     return kind(fun, is_method=False, **options)
 
 

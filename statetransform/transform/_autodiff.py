@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Protocol, overload
 
 import jax
 
-from .._core.errors import describe, refuse_asynchronous
+from .._core.errors import describe
 from .._core.foreign import to_states
 from .._core.frame import read
 from .._core.jaxcompat import typeof
@@ -47,7 +47,6 @@ class Derivative(Direct):
         **options: Any,
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        refuse_asynchronous(where, fun)
         self._where, self._derive = where, derive
         self._argnums = None if argnums is None else _indices(argnums)
         self._states, self._has_aux, self._jax_options = states, has_aux, options

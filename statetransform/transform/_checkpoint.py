@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .._checkpointed_loops.budget import MemoryBudget
-from .._core.errors import refuse_asynchronous
 from .._core.hooks import unheard
 from .._core.lift import Staged
 from .._core.wrapper import decorate
@@ -131,7 +130,6 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
         )
     if not callable(fun):
         return
-    refuse_asynchronous("checkpoint", fun)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     if not names:
         return

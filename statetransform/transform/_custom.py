@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .._core.arguments import integers
-from .._core.errors import refuse_asynchronous
+from .._core.errors import check_function
 from .._core.jaxcompat import has_tracer, runs_directly
 from .._core.lift import bind
 from .._core.wrapper import Transformed
@@ -34,8 +34,8 @@ class CustomRule(Transformed):
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
     ) -> None:
+        check_function(self._kind.__name__, fun)
         super().__init__(fun, is_method=is_method)
-        refuse_asynchronous(self._kind.__name__, fun)
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
         self._kind(fun, **self._nondiff)  # JAX says what is wrong

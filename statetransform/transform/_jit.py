@@ -25,7 +25,6 @@ from .._core.arguments import (
     is_reference,
     positional_parameters,
 )
-from .._core.errors import refuse_asynchronous
 from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
 from .._core.kept import Holder, Unshared, kept
@@ -71,7 +70,6 @@ class Jitted(Transformed):
             state_shardings=state_shardings,
             **options,
         )
-        refuse_asynchronous("jit", fun)
         _check_options(fun, static_argnums, static_argnames, options)
         self.donates = donate_states
         self._jax_options = options

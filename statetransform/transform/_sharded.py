@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide, revealing
-from .._core.errors import StateAxisError, describe, refuse_asynchronous, show_site
+from .._core.errors import StateAxisError, describe, show_site
 from .._core.find import global_objects, walk
 from .._core.frame import look_at_all
 from .._core.jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
@@ -29,7 +29,6 @@ class Sharded(Staged):
     where = "shard_map"
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
-        refuse_asynchronous("shard_map", fun)
         # Staged, so that what the function closes over are inputs of one jaxpr, whatever transforms are around.
         super().__init__(_OnShards(fun, **options), is_method=is_method, around=_unchanged)  # type: ignore[arg-type]
         self.__wrapped__ = fun

@@ -10,7 +10,7 @@ import jax
 from jax.experimental import checkify as jax_checkify
 
 from .._core.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, name_of, named_apart, reveal
-from .._core.errors import refuse_asynchronous
+from .._core.errors import check_function
 from .._core.frame import Frame, kept_by_nobody, leave, read
 from .._core.jaxcompat import typeof
 from .._core.kept import cache_of
@@ -63,7 +63,6 @@ class NamedCall(Transformed):
         self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None, **options: Any
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        refuse_asynchronous("named_call", fun)
         self._jax_options = {"name": name_of(fun) if name is None else name, **options}
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,7 +143,6 @@ class Checked(Direct):
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         super().__init__(fun, is_method=is_method)
-        refuse_asynchronous("checkify", fun)
         self._jax_options = options
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,7 +181,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @as_in(jax.make_jaxpr)
 def make_jaxpr(
-    fun: Callable[..., Any],
+    fun: Any = None,
     static_argnums: Any = (),
     axis_env: Any = None,
     return_shape: bool = False,
@@ -192,7 +190,7 @@ def make_jaxpr(
     """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
 
     Args:
-      fun, static_argnums, axis_env, return_shape: as in :func:`jax.make_jaxpr`.
+      fun, static_argnums, axis_env, return_shape: as in :func:`jax.make_jaxpr`; without `fun`, a decorator.
 
     Returns:
       A function that gives the jaxpr, with the values of the states read as the first inputs and those written as the
@@ -210,6 +208,10 @@ def make_jaxpr(
       >>> len(transform.make_jaxpr(f)(2.0).jaxpr.outvars), n.value
       (2, 0)
     """
+    if fun is None:
+        given = {"static_argnums": static_argnums, "axis_env": axis_env, "return_shape": return_shape, **options}
+        return functools.partial(make_jaxpr, **given)
+    check_function("make_jaxpr", fun)
     static = StaticArguments(fun, static_argnums, ())
 
     @boundary

@@ -17,7 +17,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from .._core.errors import StateAxisError, refuse_asynchronous, show_site
+from .._core.errors import StateAxisError, show_site
 from .._core.find import walk
 from .._core.foreign import to_state
 from .._core.frame import UNSET, Frame, look_at_all, peek
@@ -133,7 +133,6 @@ class Vectorized(Direct):
         **options: Any,
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        refuse_asynchronous("vmap", fun)
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
