@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import types
 from typing import Any
@@ -253,6 +254,26 @@ def test_prevent_cse_is_passed_on() -> None:
         f = transform.checkpoint(lambda x: jnp.sin(s.value * x), prevent_cse=value)
         (eqn,) = [e for e in jax.make_jaxpr(f)(1.0).jaxpr.eqns if "prevent_cse" in e.params]
         assert eqn.params["prevent_cse"] in (value, (value,) * len(eqn.invars))
+
+
+def test_flags_for_each_argument_count_neither_the_instance_nor_static_arguments() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = State(jnp.float32(2))
+
+        @transform.checkpoint(prevent_cse=(False, True), static_argnums=1)
+        def step(self, x: Any, n: int, y: Any) -> Any:
+            return jnp.sin(self.w.value * x * y) ** n
+
+    model = Model()
+    for step in (model.step, functools.partial(Model.step, model)):
+        eqns = jax.make_jaxpr(step, static_argnums=1)(1.0, 2, 1.0).jaxpr.eqns
+        (eqn,) = [eqn for eqn in eqns if "prevent_cse" in eqn.params]
+        assert sorted(eqn.params["prevent_cse"]) in ([False, False, True], [False, True, True])
+        with pytest.raises(ValueError, match="`prevent_cse` has 2 entries, but the call has 1 arguments by position"):
+            step(1.0, n=2, y=1.0)
+    with pytest.raises(ValueError, match="`prevent_cse` has 1 entries"):
+        transform.checkpoint(lambda x, y: x, prevent_cse=(True,))(1.0, 2.0)
 
 
 def test_the_structure_of_a_state_may_change_within_the_body() -> None:

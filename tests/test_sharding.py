@@ -86,6 +86,27 @@ def test_shardings_of_arguments_and_output_do_not_count_the_states(u: State, spl
     np.testing.assert_array_equal(u.value, 2 * np.arange(16.0))
 
 
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: transform.jit(f)], ids=["outermost", "in jit"])
+def test_shardings_for_other_arguments_than_those_given_are_refused(u: State, split: Any, around: Any) -> None:
+    x, f, g = jnp.arange(16.0), lambda a, b=1.0: a * b, lambda a, n, b: a * n + b
+    for fun, args, options in (
+        *[(f, (x, x), {"in_shardings": given}) for given in ((split,), (split,) * 3, [split], (), (None,) * 3)],
+        (f, (x,), {"in_shardings": (split, split)}),
+        (f, (x, x), {"in_shardings": {"a": split}}),
+        (lambda *several: several[0], (x, x), {"in_shardings": (split,)}),
+        *[(g, (x, 2, x), {"in_shardings": (split,) * n, **static})
+          for n in (1, 3) for static in ({"static_argnums": 1}, {"static_argnames": "n"})],
+    ):  # fmt: skip
+        with pytest.raises((ValueError, AssertionError)):
+            jax.jit(fun, **options)(*args)
+        with pytest.raises(ValueError, match=r"jit: `in_shardings` (has|must be)"):
+            around(lambda x, fun=fun, args=args, options=options: transform.jit(fun, **options)(*args))(x)
+    for given in (split, [split, split], (split, None), (None, split)):
+        np.testing.assert_array_equal(transform.jit(f, in_shardings=given)(x, x), x * x)
+    two = transform.jit(g, in_shardings=(split, split), static_argnums=1)
+    np.testing.assert_array_equal(two(x, 2, x), 3 * x)
+
+
 def test_shard_map_reads_and_writes(u: State, mesh: Any, split: Any) -> None:
     scale, total = State(2.0, name="scale"), State(jnp.float32(0), name="total")
 

@@ -229,6 +229,11 @@ class StaticArguments:
         static = {i: args[i] for i, arg in enumerate(hidden) if isinstance(arg, Static | ByReference)}
         return static, {k: kwargs[k] for k, arg in hidden_kwargs.items() if isinstance(arg, Static | ByReference)}
 
+    def positions(self, n_args: int, has_self: bool) -> set[int]:
+        """The positions of the static ones among so many arguments, which do not count `self`."""
+        parameters = self._parameters[has_self:] if self._parameters is not None else None
+        return self._resolve(parameters, n_args)[0]
+
     def _resolve(self, parameters: tuple[str, ...] | None, n_args: int) -> tuple[set[int], set[str]]:
         total = n_args if parameters is None else len(parameters)
         positions, names = set(), set(self._argnames)

@@ -142,7 +142,13 @@ class Staged(Transformed):
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, objects = self.hidden(obj, args, kwargs)
-        return self._cache.find(self._fun, args, kwargs, objects, self._around, self._is_lifted).run()
+        around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
+        return self._cache.find(self._fun, args, kwargs, objects, around, self._is_lifted).run()
+
+    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Callable[..., Any]:
+        """The JAX transform for a call with these arguments, the instance in front; they are hidden."""
+        del args, has_self
+        return self._around
 
 
 def _key_of(states: Any) -> Any:

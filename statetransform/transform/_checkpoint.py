@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -19,6 +19,7 @@ from .._policies.apply import checkpointed
 from .._policies.policy import Policy, names_of
 from .._policies.refuse import check_policy
 from ._classes import with_methods
+from ._options import entries
 from ._signatures import as_in
 
 P = ParamSpec("P")
@@ -97,6 +98,9 @@ def checkpoint(
         )
     if not isinstance(policy, MemoryBudget):
         check_policy(policy)
+    prevent_cse = tuple(prevent_cse) if isinstance(prevent_cse, Sequence) else prevent_cse
+    if not isinstance(prevent_cse, bool | tuple):
+        raise TypeError(f"checkpoint: `prevent_cse` must be a bool, or one for each argument, not {prevent_cse!r}")
     if others:
         jax.checkpoint(_refuse, **others)  # says what is wrong
     common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}
@@ -112,8 +116,7 @@ def checkpoint(
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     if fun is not None:
         _refuse(fun, static_argnames)
-    prevent_cse = tuple(prevent_cse) if isinstance(prevent_cse, list) else prevent_cse
-    return decorate(Staged, fun, around=_Around(policy, prevent_cse, tuple(others.items())), **common)
+    return decorate(Checkpointed, fun, around=_Around(policy, prevent_cse, tuple(others.items())), **common)
 
 
 remat = checkpoint
@@ -145,19 +148,30 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
         )
 
 
+class Checkpointed(Staged):
+    """A function under `checkpoint`."""
+
+    _around: _Around
+
+    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
+        if isinstance(self._around.prevent_cse, bool):
+            return self._around
+        n_args = len(args) - has_self
+        flags = entries("checkpoint", "prevent_cse", self._around.prevent_cse, self._static, n_args, has_self)
+        whole = (*(True,) * has_self, *[flag is None or flag for flag in flags])
+        return dataclasses.replace(self._around, prevent_cse=whole)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Around:
     """:func:`jax.checkpoint` around the body of the one trace."""
 
     _policy: Callable[..., Any] | MemoryBudget | None
-    _prevent_cse: Any
+    prevent_cse: Any
     _others: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            prevent_cse = self._prevent_cse
-            if not isinstance(prevent_cse, bool) and len(prevent_cse) == len(args) - 1:
-                prevent_cse = (True, *prevent_cse)  # a method's instance comes first
             _refuse_references((args, kwargs))
             if isinstance(self._policy, MemoryBudget):
                 # Of the results, what is written to states rarely has a cotangent.
@@ -167,7 +181,7 @@ class _Around:
             is_checked = isinstance(self._policy, Policy) or names_of(self._policy)
             is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
             transform = jax.checkpoint if is_plain else checkpointed
-            options = dict(self._others, policy=self._policy, prevent_cse=prevent_cse)
+            options = dict(self._others, policy=self._policy, prevent_cse=self.prevent_cse)
             return transform(body, **options)(*args, **kwargs)
 
         return call

@@ -17,7 +17,6 @@ import jax
 
 from .._core.arguments import (
     NO_SELF,
-    Static,
     StaticArguments,
     abstract,
     hide,
@@ -37,6 +36,7 @@ from .._core.wrapper import Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._by_state import ByState, checked
 from ._entry import OTHER
+from ._options import check_arguments, entries
 from ._programs import Disabled, Program, Store, Untraced
 from ._signatures import bound_as_in
 
@@ -70,7 +70,7 @@ class Jitted(Transformed):
             state_shardings=state_shardings,
             **options,
         )
-        _check_options(fun, static_argnums, static_argnames, options)
+        check_arguments(fun, static_argnums, static_argnames, options)
         self.donates = donate_states
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
@@ -92,7 +92,7 @@ class Jitted(Transformed):
         """Forgets every trace and compiled program."""
         self._store.clear()
 
-    def jax_options(self, args: tuple[Any, ...]) -> dict[str, Any]:
+    def jax_options(self, args: tuple[Any, ...], has_self: bool) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output."""
         options = dict(self._jax_options)
         leading = 2 if self.donates else 1
@@ -107,13 +107,8 @@ class Jitted(Transformed):
             *[i + leading if i >= 0 else i for i in donated],
         )
         if "in_shardings" in options:
-            given = options["in_shardings"]
-            if isinstance(given, tuple | list):  # does not count static arguments
-                rest = iter(given)
-                given = [None if isinstance(arg, Static) else next(rest, None) for arg in args]
-            else:
-                given = [given] * len(args)
             # None: the states keep the shardings that they have.
+            given = entries("jit", "in_shardings", options["in_shardings"], self._static, len(args), has_self)
             options["in_shardings"] = (*(None,) * leading, *given)
         if "out_shardings" in options:
             options["out_shardings"] = (options["out_shardings"], None)
@@ -240,7 +235,7 @@ class Jitted(Transformed):
             has_instance=has_self and not is_reference(args[0]),
             donates=self.donates,
             keeps_places=bool(self._jax_options),
-            options=self.jax_options(positional),
+            options=self.jax_options(positional, has_self),
             sharding_of=self._sharding_of,
         )
 
@@ -285,18 +280,6 @@ def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:
 
     says = "which sharding its value has"
     return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check)).of
-
-
-def _check_options(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:
-    """Lets JAX say what is wrong with names and numbers of arguments; numbers of a method do not count `self`."""
-    named = {"static_argnames": static_argnames, "donate_argnames": options.get("donate_argnames")}
-    numbered = {"static_argnums": static_argnums, "donate_argnums": options.get("donate_argnums")}
-    parameters = positional_parameters(fun)
-    if parameters is None or parameters[:1] not in (("self",), ("cls",)):
-        named |= numbered
-    given = {name: value for name, value in named.items() if value is not None}
-    if given and not isinstance(fun, functools.partial):
-        jax.jit(fun, **given)
 
 
 Jitted.trace.takes_instance = Jitted.lower.takes_instance = Jitted.eval_shape.takes_instance = True  # type: ignore[attr-defined]
