@@ -30,12 +30,31 @@ def by_io(host: Callable[..., Any], x: Any) -> Any:
 
 
 CALLBACKS = {"debug.callback": by_debug, "pure_callback": by_pure, "io_callback": by_io}
+
+
+def with_rule(f: Callable[..., Any]) -> Callable[..., Any]:
+    g = transform.custom_vjp(f)
+    g.defvjp(lambda x: (f(x), x), lambda x, ct: (ct,))
+    return g
+
+
+def without_compiling(f: Callable[..., Any], x: Any) -> Any:
+    with jax.disable_jit():
+        return f(x)
+
+
 AROUND: dict[str, Callable[..., Any]] = {
     "grad": transform.grad,
     "jit grad": lambda f: transform.jit(transform.grad(f)),
     "grad jit": lambda f: transform.grad(lambda x: transform.jit(f)(x)),
     "vjp": lambda f: lambda x: transform.vjp(f, x)[1](1.0)[0],
     "jvp": lambda f: lambda x: transform.jvp(f, (x,), (1.0,))[1],
+    "checkpoint": transform.checkpoint,
+    "named_call": transform.named_call,
+    "named_call named_call": lambda f: transform.named_call(transform.named_call(f)),
+    "custom_vjp": with_rule,
+    "grad custom_vjp": lambda f: transform.grad(with_rule(f)),
+    "disable_jit": lambda f: functools.partial(without_compiling, transform.jit(f)),
     "vmap": lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=1, axis_name="lane")(x)[0],
 }
 

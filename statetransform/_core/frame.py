@@ -25,6 +25,7 @@ import jax
 from .activation import activate, pending
 from .errors import StateTraceError
 from .jaxcompat import (
+    TOP_LEVEL,
     has_tracer,
     is_in_callback,
     is_top_level,
@@ -82,6 +83,7 @@ class Frame:
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}
         self._here: Any = None
+        self.is_eager = False  # whether the function runs outside of all traces, as a host callback in it does
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None
         self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
@@ -113,6 +115,7 @@ class Frame:
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
         self._here, self._stage = trace_state(), staging_trace()
+        self.is_eager = self._here == TOP_LEVEL
 
     @property
     def here(self) -> Any:
@@ -223,7 +226,8 @@ def innermost() -> Frame | None:
     JAX calls callbacks in this very thread where nothing is compiled, and sometimes where it is.
     """
     frame = stack.frame
-    return frame if frame is None or frame.is_here() or not is_in_callback(frame.runner) else None
+    is_ours = frame is None or (frame.is_here() and not frame.is_eager) or not is_in_callback(frame.runner)
+    return frame if is_ours else None
 
 
 def is_called_in_raw() -> bool:
@@ -254,7 +258,7 @@ def read(state: State) -> Any:
     """A state's value as the running function sees it."""
     frame = stack.frame
     is_here = frame is None or frame.is_here()  # `innermost`, asking JAX once
-    if frame is not None and (is_here or not is_in_callback(frame.runner)):
+    if frame is not None and ((is_here and not frame.is_eager) or not is_in_callback(frame.runner)):
         if state._is_foreign:
             return state._cells.give(frame, state)  # type: ignore[attr-defined]
         if not is_here and frame.is_below_raw():
