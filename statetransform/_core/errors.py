@@ -179,8 +179,11 @@ class StateTraceError(StateTransformError, RuntimeError):
     @classmethod
     def kept_tracer(cls, owner: Any, name: str, was_state: bool) -> StateTraceError:
         """A plain attribute was given a traced value."""
-        where = f"`{name}`" if owner is None else f"attribute {name!r} of a {type(owner).__name__}"
-        path = name if owner is None else f"self.{name}"
+        is_named = isinstance(owner, type | types.FunctionType)
+        what = f"the class {owner.__name__}" if isinstance(owner, type) else f"a {type(owner).__name__}"
+        what = f"the function {owner.__qualname__}" if isinstance(owner, types.FunctionType) else what
+        where = f"`{name}`" if owner is None else f"attribute {name!r} of {what}"
+        path = name if owner is None else f"{owner.__name__ if is_named else 'self'}.{name}"
         if was_state:
             return cls(
                 f"{where} was a State and was given a traced value in its place. It is the state again.\n"

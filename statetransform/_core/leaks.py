@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +20,13 @@ from .state import State
 def leaked(recorder: Recorder) -> tuple[Any, str, bool] | None:
     """An attribute that the trace set and that now holds a tracer, and whether it held a state before.
 
-    All such attributes get their earlier values again, and containers of the arguments their earlier contents.
+    All such attributes get their earlier values again, and containers their earlier contents.
     """
+    found = [_leaked_onto_object(recorder), _leaked_onto_class(recorder), _leaked_into_container(recorder)]
+    return next(filter(None, found), None)
+
+
+def _leaked_onto_object(recorder: Recorder) -> tuple[Any, str, bool] | None:
     before: dict[tuple[int, str], Any] = {}
     for register, name, value in recorder.changes:
         before.setdefault((register, name), value)
@@ -37,7 +43,22 @@ def leaked(recorder: Recorder) -> tuple[Any, str, bool] | None:
             object.__delattr__(obj, name)
         else:
             object.__setattr__(obj, name, value)
-    return found or _leaked_into_container(recorder)
+    return found
+
+
+def _leaked_onto_class(recorder: Recorder) -> tuple[Any, str, bool] | None:
+    """Attributes of classes and functions, of which no hook tells when they are set."""
+    found, classes = None, recorder.classes
+    functions = [obj for obj in recorder.objects if isinstance(obj, types.FunctionType) and obj.__dict__]
+    for owner in (*classes.registers, *functions):
+        before = classes.before.get(owner, {})
+        for name, now in list(vars(owner).items()):
+            value = before.get(name, MISSING)
+            if now is value or isinstance(now, State) or not _leaks(now):
+                continue
+            found = found or (owner, name, isinstance(value, State))
+            delattr(owner, name) if value is MISSING else setattr(owner, name, value)
+    return found
 
 
 def take_back(recorder: Recorder) -> None:
@@ -63,7 +84,7 @@ def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
             continue
         lost = _lost_state(recorder, states.get(edge.register, ()), container)
         # Outside of the arguments a list may well collect what was traced, for a test or a printout.
-        is_outside = edge.register in recorder.outside
+        is_outside = edge.register in recorder.outside and not isinstance(container, dict)
         if lost is None and (is_outside or not any(_is_new(recorder, value) for value in _values(container))):
             continue
         owner = recorder.objects[edge.parent] if edge.parent >= 0 else container

@@ -37,11 +37,13 @@ class Classes:
     Attributes:
       registers: of each class.
       names: those that the code which runs may look up on any class.
+      before: what classes, and functions with attributes, had when they were reached.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.registers: dict[type, int] = {}
         self.names: set[str] = set()
+        self.before: dict[Any, dict[str, Any]] = {}
         self._recorder: Recorder = weakref.proxy(recorder)  # which holds this, and the user's objects
         self._orders: list[tuple[type, ...]] = []  # in which attributes of a class are looked up
         self._noted: list[tuple[type, str]] = []
@@ -73,6 +75,7 @@ class Classes:
                 continue
             if base not in self.registers:
                 self.registers[base] = register if base is kind else self._base(register, i, base)
+                self.before[base] = dict(vars(base))
                 for name, child in list(vars(base).items()):
                     if name.startswith("__") and name.endswith("__"):
                         if name not in _SILENT and (makes or name not in _MAKING):
@@ -105,6 +108,8 @@ class Classes:
     def take_named(self, register: int, value: Any) -> None:
         """Takes in a module that was found in a variable or a container, or a function with attributes."""
         self._named.append((register, value))
+        if isinstance(value, types.FunctionType):
+            self.before[value] = dict(value.__dict__)
         self._recorder.looks_into(register, value, tuple(self.names))
 
     def add_values(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import pytest
@@ -68,3 +68,104 @@ def test_a_traced_value_that_was_there_before_is_none() -> None:
             model.items = []
 
     assert float(transform.grad(outer)(3.0)) == 2
+
+
+class Shared:
+    """What all instances share."""
+
+    last: Any = None
+    table: ClassVar[dict[str, Any]] = {"a": 1}
+
+    def on_the_class(self, x: Any) -> None:
+        Shared.last = x
+
+    def on_its_type(self, x: Any) -> None:
+        type(self).last = x
+
+    @classmethod
+    def as_class_method(cls, x: Any) -> None:
+        cls.last = {"x": [x]}
+
+    def into_its_dict(self, x: Any) -> None:
+        self.table["b"] = x
+
+    def anew(self, x: Any) -> None:
+        setattr(Shared, "other", x)  # noqa: B010
+
+
+TABLE: dict[str, Any] = {"a": 1, "inner": {"b": 2}}
+
+
+def into_a_global(x: Any) -> None:
+    TABLE["x"] = x
+
+
+def into_one_below(x: Any) -> None:
+    TABLE["inner"].update(b=x)
+
+
+def on_itself(x: Any) -> None:
+    on_itself.last = x  # type: ignore[attr-defined]
+
+
+def into_a_default(x: Any, memory: dict[str, Any] = {}) -> None:  # noqa: B006
+    memory["x"] = x
+
+
+def of_a_closure() -> Callable[[Any], None]:
+    memory: dict[str, Any] = collections.OrderedDict(a=1)
+    return lambda x: memory.setdefault("x", []).append(x)
+
+
+OUTSIDE: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "class": ("attribute 'last' of the class Shared", Shared().on_the_class),
+    "type": ("attribute 'last' of the class Shared", Shared().on_its_type),
+    "class method": ("attribute 'last' of the class Shared", Shared.as_class_method),
+    "dict of a class": ("attribute 'table' of", Shared().into_its_dict),
+    "new": ("attribute 'other' of the class Shared", Shared().anew),
+    "global": ("`TABLE`", into_a_global),
+    "global below": (r"\['inner'\]", into_one_below),
+    "function": ("attribute 'last' of the function on_itself", on_itself),
+    "default": ("dict|tuple", into_a_default),
+    "closure": ("`memory`", of_a_closure()),
+}
+
+
+@pytest.mark.parametrize("way", ["jit", "checkpoint", "loop"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_it(name: str, way: str) -> None:
+    place, leak = OUTSIDE[name]
+    x, u = jnp.float32(3), State(jnp.float32(2))
+
+    def body(x: Any) -> Any:
+        leak(u.value * x)
+        return x
+
+    ways: dict[str, Callable[[], Any]] = {
+        "jit": lambda: transform.jit(body)(x),
+        "checkpoint": lambda: transform.checkpoint(body)(x),
+        "loop": lambda: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: body(c), x))(x),
+    }
+    for _ in range(2):
+        with pytest.raises(StateTraceError, match=place):
+            ways[way]()
+    assert (Shared.last, Shared.table, hasattr(Shared, "other")) == (None, {"a": 1}, False)
+    assert TABLE == {"a": 1, "inner": {"b": 2}}
+    assert not vars(on_itself)
+
+
+def test_a_list_outside_may_collect_what_was_traced_and_a_dict_what_was_not() -> None:
+    seen: list[Any] = []
+    known: dict[str, Any] = {}
+    Shared.last = jnp.float32(1)
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        seen.append(x)
+        known["shape"] = x.shape
+        known["array"] = Shared.last
+        Shared.last = None
+        return x
+
+    f(jnp.ones(3))
+    assert len(seen) == 1 and known["shape"] == (3,) and known["array"] == 1.0 and Shared.last is None
