@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import pickle
+import sys
 import types
 from typing import Any
 
@@ -382,3 +384,11 @@ def test_a_state_that_was_made_before_an_error_keeps_its_value_as_without_a_tran
         with pytest.raises(KeyError):
             around(f)(1.0)
         assert model.made.value == 1.0
+
+
+def test_three_dozen_checkpoints_nest() -> None:
+    s, f = State(jnp.float32(1)), lambda x: x * s.value
+    for _ in range(36 if sys.version_info >= (3, 12) else 30):  # before, calls through C count as well
+        f = (lambda inner: transform.checkpoint(lambda x: inner(x) + 1.0))(f)
+    with concurrent.futures.ThreadPoolExecutor() as fresh_stack:
+        assert fresh_stack.submit(transform.grad(f), jnp.float32(2)).result() == 1.0

@@ -27,6 +27,11 @@ class _Room(threading.local):
 _room = _Room()
 
 
+def has_room() -> bool:
+    """Whether there is room on the stack already."""
+    return _room.is_made
+
+
 def with_room(fun: Callable[..., T], *args: Any) -> T:
     """Calls a function that traces, with room on the stack; at once where there is some already."""
     if _room.is_made:

@@ -24,7 +24,7 @@ from .arguments import reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
 from .foreign import detached, put_together
-from .frame import Frame, innermost, read_outside, trace_around
+from .frame import Frame, innermost, read_around, read_outside, trace_around
 from .jaxcompat import (
     bind_in,
     close_over_inputs,
@@ -36,7 +36,7 @@ from .jaxcompat import (
 from .outcome import pack
 from .raw_reads import fresh
 from .record import Record
-from .room import with_room
+from .room import has_room, with_room
 from .state import State
 
 read_p = jex.Primitive("read_state")
@@ -69,7 +69,8 @@ class StagedFrame(Frame):
         self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
-        value = read_outside(self, state)
+        # One frame of Python's stack less for each transform that the read has to go through.
+        value = read_outside(self, state) if state._is_foreign else read_around(self, state)
         if state._static:
             self.statics[state] = value
             return value
@@ -119,15 +120,20 @@ def signature_of(arguments: Any) -> Any:
     return treedef, tuple([typeof(leaf) for leaf in leaves])
 
 
-def trace(
+def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Record:
+    """Traces a function once, lifting the states that it uses; the arguments are those of `tracing`."""
+    return fresh(fun, tracing(fun, *args, **options), innermost())
+
+
+def tracing(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     objects: Sequence[Any] = (),
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
-) -> Record:
-    """Traces a function once, lifting the states that it uses.
+) -> Callable[[bool], Record]:
+    """What traces a function, told whether JAX's caches are fresh, see `fresh`.
 
     Args:
       fun: the function.
@@ -136,8 +142,7 @@ def trace(
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
     """
-    run = lambda is_fresh: _Tracing(fun, objects, around, is_lifted, is_fresh).record(args, kwargs)
-    return fresh(fun, run, innermost())
+    return functools.partial(_Tracing.record, fun, args, kwargs, objects, around, is_lifted)
 
 
 class _Tracing:
@@ -155,10 +160,26 @@ class _Tracing:
         self._rewrap: Callable[[Any], Any] = lambda tree: tree
         self._culprit: Culprit | None = None
 
-    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
-        """The record for these arguments."""
+    @classmethod
+    def record(
+        cls, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool
+    ) -> Record:
+        """The record for these arguments.
+
+        Nested transforms come through here once for each, so that it takes few frames of Python's stack.
+        """
+        self = cls(fun, objects, around, is_lifted, is_fresh)
         try:
-            closed = self._traced(args, kwargs)
+            make = jax.make_jaxpr(self._runner())
+            try:
+                with keys.check_later():
+                    # `with_room` is itself a frame or two.
+                    closed = make(*args, **kwargs) if has_room() else with_room(lambda: make(*args, **kwargs))
+            except Exception as error:
+                # The transform around the body met what the body gave it in place of a result.
+                if self._culprit is not None and error is not self._culprit.error:
+                    raise self._culprit.unexplained() from None
+                raise
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
@@ -170,50 +191,46 @@ class _Tracing:
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = _named_like(self._fun, self._run)
-        try:
-            with keys.check_later():
-                return with_room(lambda: jax.make_jaxpr(run)(*args, **kwargs))
-        except Exception as error:
-            # The transform around the body met what the body gave it in place of a result.
-            if self._culprit is not None and error is not self._culprit.error:
-                raise self._culprit.unexplained() from None
-            raise
+    def _runner(self) -> Callable[..., Any]:
+        """What JAX traces: the transform around the body, in the frame."""
 
-    def _run(self, /, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = detached((args, kwargs))
-        self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
-        frame.is_fresh = self._is_fresh
-        with frame:
-            frame.outer, frame.place = self._outer, self._place
-            if self._unwraps_keys:
-                (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
-            body = _named_like(self._fun, self._body)
-            results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
-            leaves, self.tree = jax.tree.flatten(results)
-            return leaves
+        @_named_like(self._fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = detached((args, kwargs))
+            self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
+            frame.is_fresh = self._is_fresh
+            with frame:
+                frame.outer, frame.place = self._outer, self._place
+                if self._unwraps_keys:
+                    (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
+                body = self._body()
+                results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
+                leaves, self.tree = jax.tree.flatten(results)
+                return leaves
 
-    def _body(self, /, *args: Any, **kwargs: Any) -> Any:
-        frame = self.frame
-        frame.runs_here()
-        args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)
-        try:
-            out = [self._fun(*args, **kwargs)]
-        except CONCRETIZATION_ERRORS as error:
-            self._culprit = Culprit(error, frame.traces)
-            return self._culprit.tracers
-        del args, kwargs
-        results, self.outcome = pack(frame, out.pop())
-        frame.forget()  # the transform around the body ends before the frame does
-        return results
+        return run
+
+    def _body(self) -> Callable[..., Any]:
+        """The user's function, with what it writes as further results."""
+
+        @_named_like(self._fun)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            frame = self.frame
+            frame.runs_here()
+            args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)
+            try:
+                out = [self._fun(*args, **kwargs)]
+            except CONCRETIZATION_ERRORS as error:
+                self._culprit = Culprit(error, frame.traces)
+                return self._culprit.tracers
+            del args, kwargs
+            results, self.outcome = pack(frame, out.pop())
+            frame.forget()  # the transform around the body ends before the frame does
+            return results
+
+        return body
 
 
-def _named_like(fun: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
+def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """JAX's messages and profiles name the user's function and its arguments, not ours."""
-
-    @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
-    def named(*args: Any, **kwargs: Any) -> Any:
-        return step(*args, **kwargs)
-
-    return named
+    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

@@ -14,16 +14,17 @@ from . import keys
 from .arguments import is_reference, named_arguments
 from .edges import brief, said_of
 from .errors import RetraceWarning, StateTraceError
+from .frame import innermost
 from .jaxcompat import ContextDict, typeof
 from .leaks import leaked, take_back
 from .log import TraceLog
 from .plain import identity
-from .raw_reads import as_ever
+from .raw_reads import as_ever, fresh
 from .record import Call, Record
 from .recorder import Recorder
 from .settled import Settled
 from .sites import user_site
-from .stage import trace
+from .stage import tracing
 from .state import State
 from .structure import Other
 
@@ -114,7 +115,7 @@ class TraceCache:
         recorder = Recorder(roots)
         try:
             with recorder:
-                record = trace(fun, args, kwargs, objects, around, is_lifted)
+                record = fresh(fun, tracing(fun, args, kwargs, objects, around, is_lifted), innermost())
             if (leak := leaked(recorder)) is not None:
                 raise StateTraceError.kept_tracer(*leak)
             if birthless and record.has_births:
