@@ -146,10 +146,8 @@ def while_loop(
         return carry, xs, saved
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
-        run = lambda consts, carry, x: (
-            lax.cond(x[0] < saved.n, lambda carry: step.fun(consts, carry, xs)[0], lambda carry: carry, carry),
-            [],
-        )
+        go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
+        run = lambda consts, carry, x: (lax.cond(x[0] < saved.n, go(consts), lambda carry: carry, carry), [])
         bounded = dataclasses.replace(step, fun=run)
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 

@@ -1,6 +1,0 @@
-class C:
-    pass
-
-
-cfg = C()
-cfg.scale = 2.0
