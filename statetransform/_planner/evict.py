@@ -6,14 +6,14 @@ bytes above the budget, summed over the steps at which it would not be there.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .graph import Graph
-from .simulate import closure, lifetimes, profile
+from .lives import Lives
+from .simulate import bytes_alive
 
 _TRIES = 3  # drops that are tried before giving up
 _NEAR = 24  # drops that are looked at closely
@@ -31,21 +31,23 @@ class _Drop:
 def lowered(graph: Graph, sequence: Sequence[int], budget: int, moves: int = 60) -> list[int] | None:
     """A plan within a budget made of one that is not; None if none is found with so many moves."""
     now = list(sequence)
-    live = profile(graph, now)
+    lives = Lives(graph, now)
+    live = bytes_alive(lives)
     above = _above(live, budget)
     for _ in range(moves):
         if above == 0:
             return now
         found = None
-        for drop in sorted(_drops(graph, now, live, budget), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
+        for drop in sorted(_drops(lives, live, budget), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
             after = [*now[: drop.at], *drop.nodes, *now[drop.at :]]
-            other = profile(graph, after)
+            others = Lives(graph, after)
+            other = bytes_alive(others)
             if _above(other, budget) < above:
-                found = after, other
+                found = after, others, other
                 break
         if found is None:
             return None
-        now, live = found
+        now, lives, live = found
         above = _above(live, budget)
     return now if above == 0 else None
 
@@ -54,70 +56,61 @@ def _above(live: np.ndarray, budget: int) -> int:
     return int(np.maximum(live - budget, 0).sum())
 
 
-def _drops(graph: Graph, sequence: list[int], live: np.ndarray, budget: int) -> Iterator[_Drop]:
+def _drops(lives: Lives, live: np.ndarray, budget: int) -> Iterator[_Drop]:
     """The values that are alive and not used at the step with the most bytes, each with the ways to have it again."""
-    t = int(live.argmax())
-    uses: dict[int, list[int]] = {}
-    for s, i in enumerate(sequence):
-        for v in graph.nodes[i].inputs:
-            uses.setdefault(v, []).append(s)
-    lives = lifetimes(graph, sequence)
-    here = {*graph.nodes[sequence[t]].inputs, *graph.nodes[sequence[t]].outputs}
-    spanning = [
-        (v, first)
-        for v, first, last in lives
-        if first < t < last and v not in here and graph.sizes[v] and graph.producer[v] not in graph.pinned
-    ]
+    graph, t = lives.graph, int(live.argmax())
+    node = graph.nodes[int(lives.steps[t])]
+    here = {*node.inputs, *node.outputs}
+    alive = np.flatnonzero((lives.firsts < t) & (t < lives.lasts) & (graph.bytes[lives.values] > 0))
+    rows = zip(lives.values[alive].tolist(), lives.firsts[alive].tolist(), strict=True)
+    spanning = [(v, first) for v, first in rows if v not in here and graph.producer[v] not in graph.pinned]
     high = np.maximum(live - budget, 0)
     spanning.sort(key=lambda some: (graph.nodes[graph.producer[some[0]]].cost / graph.sizes[some[0]], some))
-    ends = _ends(lives)
     for v, first in spanning[:_NEAR]:
-        before, at = first, len(sequence)
-        k = bisect.bisect_right(uses[v], t)
-        at = uses[v][k]
-        if k and uses[v][k - 1] > first:
-            before = uses[v][k - 1]
-        seen: set[tuple[int, ...]] = set()
-        for nodes in _ways(graph, lives, v, at):
-            if nodes in seen or not nodes:
-                continue
-            seen.add(nodes)
-            relief = _relief(graph, high, nodes, v, before, at, ends)
+        before, at = lives.uses_around(v, t)
+        if at is None:
+            continue
+        before = first if before is None else max(before, first)
+        simple = (graph.producer[v],)
+        seen = [simple] if (whole := _again(lives, v, at)) == simple else [simple, whole]
+        for nodes in seen:
+            relief = _relief(lives, high, nodes, v, before, at)
             if relief > 0:
                 yield _Drop(at, nodes, (graph.cost_of(nodes) + 1e-3) / relief)
 
 
-def _ways(graph: Graph, lives: list[tuple[int, int, int]], v: int, at: int) -> Iterator[tuple[int, ...]]:
-    """Nodes that compute a value before a step: of what is held for longer, or of what is alive there."""
-    yield (graph.producer[v],)
-    alive = {u for u, first, last in lives if first < at <= last and u != v}
-    alive |= {u for u, first, _ in lives if first < at and u in graph.free}
-    yield tuple(closure(graph, [v], alive))
+def _again(lives: Lives, v: int, at: int) -> tuple[int, ...]:
+    """The nodes that compute a value before a step, of what is alive there."""
+    graph, found, seen, stack = lives.graph, set(), {v}, [v]
+    while stack:
+        i = graph.producer[stack.pop()]
+        found.add(i)
+        for u in graph.inputs.lists[i]:
+            if u in seen:
+                continue
+            seen.add(u)
+            last = lives.last_before(u, at)
+            if last is None or not (last >= at or u in graph.free):
+                stack.append(u)
+    return tuple(sorted(found))
 
 
-def _ends(lives: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = {}
-    for v, first, last in lives:
-        found.setdefault(v, []).append((first, last))
-    return {v: sorted(some) for v, some in found.items()}
-
-
-def _relief(
-    graph: Graph,
-    high: np.ndarray,
-    nodes: tuple[int, ...],
-    v: int,
-    before: int,
-    at: int,
-    ends: dict[int, list[tuple[int, int]]],
-) -> float:
+def _relief(lives: Lives, high: np.ndarray, nodes: tuple[int, ...], v: int, before: int, at: int) -> float:
     """Bytes above the budget that are not there any more, summed over steps."""
-    change = np.zeros(len(high), np.int64)
-    change[before + 1 : at] -= graph.sizes[v]
-    made = {u for i in nodes for u in graph.nodes[i].outputs}
-    for u in {u for i in nodes for u in graph.nodes[i].inputs} - made:
+    graph = lives.graph
+    made = {u for i in nodes for u in graph.outputs.lists[i]}
+    longer = []
+    for u in {u for i in nodes for u in graph.inputs.lists[i]} - made:
         # Inputs are held from their last life before the step.
-        last = max((end for first, end in ends.get(u, ()) if first < at), default=None)
-        if last is not None and last < at:
-            change[last + 1 : at] += graph.sizes[u]
-    return float((high - np.maximum(high + change, 0)).sum())
+        last = lives.last_before(u, at)
+        if last is not None and last < at and graph.sizes[u]:
+            longer.append((last + 1, graph.sizes[u]))
+    if not longer:
+        return float(np.minimum(high[before + 1 : at], graph.sizes[v]).sum())
+    low = min(before + 1, *[start for start, _ in longer])
+    change = np.zeros(at - low, np.int64)
+    change[before + 1 - low :] -= graph.sizes[v]
+    for start, size in longer:
+        change[start - low :] += size
+    some = high[low:at]
+    return float((some - np.maximum(some + change, 0)).sum())

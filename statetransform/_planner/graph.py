@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,27 @@ class Node:
     is_product: bool = False
     inplace: tuple[int, ...] = ()
     eqns: tuple[Any, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+
+class Wires:
+    """The inputs of all nodes, or the outputs, in one array.
+
+    Args:
+      lists: those of each node.
+    """
+
+    def __init__(self, lists: Iterable[tuple[int, ...]]) -> None:
+        self.lists = list(lists)
+        self._flat = np.array([v for some in self.lists for v in some], np.int64)
+        self._count = np.array(list(map(len, self.lists)), np.int64)
+        self._begin = np.cumsum(self._count) - self._count
+
+    def of(self, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values of a sequence of nodes, and at which step each of them stands."""
+        count = self._count[steps]
+        where = np.repeat(np.arange(len(steps)), count)
+        offset = self._begin[steps] - (np.cumsum(count) - count)
+        return self._flat[np.arange(len(where)) + np.repeat(offset, count)], where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +87,32 @@ class Graph:
         return {value: i for i, node in enumerate(self.nodes) for value in node.outputs}
 
     @functools.cached_property
+    def inputs(self) -> Wires:
+        """The inputs of all nodes."""
+        return Wires(node.inputs for node in self.nodes)
+
+    @functools.cached_property
+    def outputs(self) -> Wires:
+        """The outputs of all nodes."""
+        return Wires(node.outputs for node in self.nodes)
+
+    @functools.cached_property
+    def bytes(self) -> np.ndarray:
+        """Bytes of each value, as an array."""
+        return np.array(self.sizes, np.int64)
+
+    @functools.cached_property
+    def scratch(self) -> np.ndarray:
+        """Bytes that each node needs inside."""
+        return np.array([node.scratch for node in self.nodes], np.int64)
+
+    @functools.cached_property
+    def taking(self) -> np.ndarray:
+        """The output of each node that may take the buffer of an input: -1 for none, -2 for several."""
+        which = lambda some: some[0] if len(some) == 1 else -2 if some else -1
+        return np.array([which(node.inplace) for node in self.nodes], np.int64)
+
+    @functools.cached_property
     def primal(self) -> frozenset[int]:
         """The forward nodes that the results, or effects, depend on: they run in every forward pass."""
         needed, found = set(self.results), set()
@@ -78,6 +128,15 @@ class Graph:
         """The values that are held for nothing once computed."""
         of_pinned = {value for i in self.pinned for value in self.nodes[i].outputs}
         return self.results | self.gradients | of_pinned
+
+    @functools.cached_property
+    def is_free(self) -> list[int]:
+        """Whether a node has outputs that are held for nothing, or an effect: 1 for some, 2 for all of its outputs."""
+        found = []
+        for i, node in enumerate(self.nodes):
+            count = sum(v in self.free for v in node.outputs)
+            found.append(2 if count and count == len(node.outputs) else 1 if count or i in self.pinned else 0)
+        return found
 
     @functools.cached_property
     def plain(self) -> tuple[int, ...]:

@@ -6,46 +6,20 @@ from the run that computes it to its last use before it is computed again.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from .graph import Graph, Node
-
-
-class InvalidPlanError(ValueError):
-    """A sequence uses a value before it is computed, or does not compute what it should."""
+from .lives import InvalidPlanError, Lives
 
 
 def lifetimes(
     graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()
 ) -> list[tuple[int, int, int]]:
-    """Value, first and last step of each life; those that are alive at the start begin at step -1.
-
-    Args:
-      graph: the graph.
-      sequence: nodes.
-      start: values that are there before the first step.
-      end: values that have to be there after the last one.
-
-    Raises:
-      InvalidPlanError: a value is used that is not there.
-    """
-    n, nodes = len(sequence), graph.nodes
-    last: dict[int, int] = dict.fromkeys(end, n - 1)
-    found: list[tuple[int, int, int]] = []
-    for t in range(n - 1, -1, -1):
-        node = nodes[sequence[t]]
-        found += [(value, t, last.pop(value, t)) for value in node.outputs]
-        for value in node.inputs:
-            if value not in last:
-                last[value] = t
-    missing = set(last).difference(start)
-    if missing:
-        raise InvalidPlanError(f"values {sorted(missing)[:5]} are used before they are computed")
-    found += [(value, -1, t) for value, t in last.items()]
-    return found
+    """Value, first and last step of each life; those that are alive at the start begin at step -1."""
+    lives = Lives(graph, sequence, start, end)
+    return list(zip(lives.values.tolist(), lives.firsts.tolist(), lives.lasts.tolist(), strict=True))
 
 
 def profile(
@@ -56,54 +30,97 @@ def profile(
     uncounted: Collection[int] = (),
 ) -> np.ndarray:
     """Bytes alive at each step, without those of the uncounted values."""
-    n, sizes, nodes = len(sequence), graph.sizes, graph.nodes
-    change = [0] * (n + 1)
-    dying: dict[int, set[int]] = {}
-    lives = [life for life in lifetimes(graph, sequence, start, end) if sizes[life[0]]]
-    guests = _guests(graph, sequence, lives) if graph.buffers and not (start or end) else frozenset()
-    for value, first, final in lives:
-        if value in uncounted or (value, first) in guests:
-            continue
-        change[max(first, 0)] += sizes[value]
-        change[final + 1] -= sizes[value]
-        if n and nodes[sequence[final]].inplace:
-            dying.setdefault(final, set()).add(value)
-    live = np.cumsum(np.array(change[:n], np.int64))
-    for t, i in enumerate(sequence):
-        node = nodes[i]
-        if node.scratch:
-            live[t] += node.scratch
-        if node.inplace and t in dying:
-            outputs = [v for v in node.inplace if (v, t) not in guests]
-            live[t] -= reused(graph, node, dying[t], outputs)
+    lives = Lives(graph, sequence, start, end)
+    is_counted = None
+    if uncounted:
+        is_counted = np.ones(len(graph.sizes), bool)
+        is_counted[list(uncounted)] = False
+    return bytes_alive(lives, is_counted, bool(graph.buffers) and not (start or end))
+
+
+def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: bool = True) -> np.ndarray:
+    """Bytes alive at each step.
+
+    Args:
+      lives: of the values.
+      is_counted: which values count.
+      has_guests: whether values may be in the memory of results and gradients.
+    """
+    graph, n, steps = lives.graph, lives.length, lives.steps
+    sizes = graph.bytes[lives.values]
+    counts = sizes > 0
+    if is_counted is not None:
+        counts &= is_counted[lives.values]
+    guests: frozenset[tuple[int, int]] = frozenset()
+    if has_guests and graph.buffers:
+        found = _guests(lives, sizes)
+        counts[found] = False
+        guests = frozenset(zip(lives.values[found].tolist(), lives.firsts[found].tolist(), strict=True))
+    sizes, firsts, lasts = sizes[counts], lives.firsts[counts], lives.lasts[counts]
+    change = np.zeros(n + 1, np.int64)
+    np.add.at(change, np.maximum(firsts, 0), sizes)
+    np.subtract.at(change, lasts + 1, sizes)
+    live = np.cumsum(change[:n]) + graph.scratch[steps]
+    if n:
+        dies = lives.is_used[counts] & (graph.taking[steps[lasts]] != -1)
+        _take(lives, live, sizes[dies], lives.values[counts][dies], lasts[dies], guests)
     return live
 
 
-def _guests(graph: Graph, sequence: Sequence[int], lives: list[tuple[int, int, int]]) -> frozenset[tuple[int, int]]:
+def _take(
+    lives: Lives,
+    live: np.ndarray,
+    sizes: np.ndarray,
+    values: np.ndarray,
+    lasts: np.ndarray,
+    guests: frozenset[tuple[int, int]],
+) -> None:
+    """Takes from the bytes alive those of values that die where an output takes their buffers."""
+    graph, steps = lives.graph, lives.steps
+    outputs = graph.taking[steps[lasts]]
+    single = (outputs >= 0) & (sizes <= graph.bytes[outputs])
+    most = np.zeros(len(live), np.int64)
+    np.maximum.at(most, lasts[single], sizes[single])
+    for t in np.flatnonzero(most).tolist() if guests else ():
+        if (int(graph.taking[steps[t]]), t) in guests:
+            most[t] = 0
+    live -= most
+    several = outputs == -2
+    dying: dict[int, set[int]] = {}
+    for value, t in zip(values[several].tolist(), lasts[several].tolist(), strict=True):
+        dying.setdefault(t, set()).add(value)
+    for t, some in dying.items():
+        node = graph.nodes[int(steps[t])]
+        live[t] -= reused(graph, node, some, [v for v in node.inplace if (v, t) not in guests])
+
+
+def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
     """The lives that are spent in the memory of results and gradients before these are computed.
 
     As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
     """
-    n, sizes = len(sequence), graph.sizes
-    begins: dict[int, int] = {}
-    for t in range(n - 1, -1, -1):
-        begins[sequence[t]] = t
+    graph, n = lives.graph, lives.length
+    begins = dict(zip(lives.steps[::-1].tolist(), range(n - 1, -1, -1), strict=True))
     ordered = sorted((size, begins.get(graph.producer[v], 0)) for v, size in graph.buffers)
+    room = [size for size, _ in ordered]
+    lowest = np.searchsorted(room, sizes)
+    # Up to which step one of the buffers that are large enough is free.
+    latest = np.maximum.accumulate([0, *[begin for _, begin in ordered[::-1]]])[::-1]
+    fitting = np.flatnonzero((sizes > room[-1] // 64) & (lives.lasts < latest[lowest]))
+    fitting = fitting[np.lexsort((lives.values[fitting], lives.firsts[fitting], -sizes[fitting]))]
     # One bit for each step at which a buffer is taken.
     taken = [((1 << n) - 1) >> begin << begin for _, begin in ordered]
-    room = [size for size, _ in ordered]
-    found = set()
-    least = room[-1] // 64 if room else 0
-    large = [life for life in lives if sizes[life[0]] > least]
-    for value, first, final in sorted(large, key=lambda life: (-sizes[life[0]], life[1])):
-        size = sizes[value]
-        steps = ((1 << (final - first + 1)) - 1) << max(first, 0)
-        for k in range(bisect.bisect_left(room, size), len(room)):
+    found = []
+    firsts, lasts = np.maximum(lives.firsts[fitting], 0), lives.lasts[fitting]
+    rows = zip(fitting.tolist(), lowest[fitting].tolist(), firsts.tolist(), (lasts + 1).tolist(), strict=True)
+    for which, low, first, end in rows:
+        steps = (1 << end) - (1 << first)
+        for k in range(low, len(taken)):
             if not taken[k] & steps:
                 taken[k] |= steps
-                found.add((value, first))
+                found.append(which)
                 break
-    return frozenset(found)
+    return np.array(found, np.int64)
 
 
 def reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int] | None = None) -> int:
@@ -132,28 +149,22 @@ def pruned(graph: Graph, sequence: Sequence[int]) -> list[int]:
 
     The results and gradients count as needed, each at its first run.
     """
-    held: set[int] = set()
-    once = []
+    inputs, outputs, is_free = graph.inputs.lists, graph.outputs.lists, graph.is_free
+    first: dict[int, int] = {}
+    once: list[int] = []
     for i in sequence:
-        # What is held for nothing is not computed again.
-        if graph.free.intersection(graph.nodes[i].outputs) and i in held:
-            wanted = [v for v in graph.nodes[i].outputs if v not in graph.free]
-            if not wanted:
-                continue
-        held.add(i)
+        if i not in first:
+            first[i] = len(once)
+        elif is_free[i] == 2:
+            continue  # what is held for nothing is not computed again
         once.append(i)
-    needed, first, kept = set(), {}, []
-    for t, i in enumerate(once):
-        first.setdefault(i, t)
+    needed, kept = set[int](), []
     for t in range(len(once) - 1, -1, -1):
         i = once[t]
-        node = graph.nodes[i]
-        demanded = not needed.isdisjoint(node.outputs)
-        is_result = first[i] == t and (i in graph.pinned or not graph.free.isdisjoint(node.outputs))
-        if demanded or is_result:
+        if not needed.isdisjoint(outputs[i]) or (is_free[i] and first[i] == t):
             kept.append(i)
-            needed.difference_update(node.outputs)
-            needed.update(node.inputs)
+            needed.difference_update(outputs[i])
+            needed.update(inputs[i])
     return kept[::-1]
 
 

@@ -1,0 +1,95 @@
+"""When each value is alive in a sequence of nodes, as arrays.
+
+Plans are judged some thousand times on the way to a good one, so this is where the time of the planner goes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from .graph import Graph
+
+
+class InvalidPlanError(ValueError):
+    """A sequence uses a value before it is computed, or does not compute what it should."""
+
+
+class Lives:
+    """The lives of values: each from the run that computes it to its last use before it is computed again.
+
+    Args:
+      graph: the graph.
+      sequence: nodes.
+      start: values that are there before the first step.
+      end: values that have to be there after the last one.
+
+    Attributes:
+      values, firsts, lasts: value, first and last step of each life, ordered by value and step; those that are alive
+        at the start begin at step -1.
+      is_used: whether a node uses the value at the last step.
+
+    Raises:
+      InvalidPlanError: a value is used that is not there.
+    """
+
+    def __init__(
+        self, graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()
+    ) -> None:
+        self.graph, self.length = graph, len(sequence)
+        self.steps = np.asarray(sequence, np.int64)
+        n = self.length
+        # One number for each event, ordered by value, step, and whether the value is used or computed there.
+        self._width = 2 * (n + 2)
+        used, when = graph.inputs.of(self.steps)
+        made, born = graph.outputs.of(self.steps)
+        events = [used * self._width + 2 * (when + 1), made * self._width + 2 * (born + 1) + 1]
+        if start:
+            events.append(np.fromiter(start, np.int64) * self._width + 1)
+        if end:
+            events.append(np.fromiter(end, np.int64) * self._width + 2 * (n + 1))
+        self._events = np.concatenate(events)
+        self._events.sort()
+        values, rest = np.divmod(self._events, self._width)
+        is_birth = (rest & 1).astype(bool)
+        is_first = np.ones(len(values), bool)
+        is_first[1:] = values[1:] != values[:-1]
+        missing = is_first & ~is_birth
+        if missing.any():
+            raise InvalidPlanError(f"values {values[missing][:5].tolist()} are used before they are computed")
+        births = np.flatnonzero(is_birth)
+        deaths = np.append(births[1:], len(values))[: len(births)] - 1
+        times = (rest >> 1) - 1
+        self.values, self.firsts, lasts = values[births], times[births], times[deaths]
+        self.is_used = (deaths > births) & (lasts < n)
+        self.lasts = np.minimum(lasts, n - 1)
+        if start:  # what is there and never used is not alive
+            kept = self.lasts >= 0
+            self.values, self.firsts, self.lasts = self.values[kept], self.firsts[kept], self.lasts[kept]
+            self.is_used = self.is_used[kept]
+
+    @functools.cached_property
+    def _ordered(self) -> tuple[list[int], list[int]]:
+        return (self.values * self._width + self.firsts).tolist(), self.lasts.tolist()
+
+    @functools.cached_property
+    def _uses(self) -> list[int]:
+        return self._events[self._events & 1 == 0].tolist()
+
+    def last_before(self, value: int, step: int) -> int | None:
+        """The end of the last life of a value that begins before a step."""
+        keys, lasts = self._ordered
+        k = bisect.bisect_left(keys, value * self._width + step) - 1
+        return lasts[k] if k >= 0 and keys[k] >= value * self._width else None
+
+    def uses_around(self, value: int, step: int) -> tuple[int | None, int | None]:
+        """The last use of a value up to a step, and the first one behind it."""
+        low, high = value * self._width, (value + 1) * self._width
+        k = bisect.bisect_right(self._uses, low + 2 * (step + 1))
+        before = self._uses[k - 1] if k and self._uses[k - 1] >= low else None
+        behind = self._uses[k] if k < len(self._uses) and self._uses[k] < high else None
+        step_of = lambda event: None if event is None else (event - low) // 2 - 1
+        return step_of(before), step_of(behind)
