@@ -12,8 +12,11 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+from .cuts import Recomputation
 from .graph import Graph
 from .simulate import closure, profile
+
+_LEVELS = 8  # prices at which is asked what a block keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,43 +216,19 @@ class Blocks:
     @functools.cached_property
     def levels(self) -> list[list[Level]]:
         """The choices of each block, those that keep most first."""
-        thresholds = self._thresholds()
-        return [self._levels_of(b, thresholds) for b in range(self.count)]
+        known: dict[tuple[bytes, ...], list[frozenset[int]]] = {}  # layers are often equal
+        return [self._levels_of(b, known) for b in range(self.count)]
 
-    def _thresholds(self) -> list[float]:
-        """Operations per byte that separate the values worth keeping."""
-        graph = self.graph
-        seen = sorted({self._density(v) for v in self._at if graph.sizes[v] and graph.nodes[graph.producer[v]].cost})
-        groups: list[float] = []
-        for density in seen:
-            if not groups or density > 2.0 * groups[-1]:
-                groups.append(density)
-        if len(groups) > 6:
-            groups = [groups[round(q * (len(groups) - 1) / 5)] for q in range(6)]
-        return [0.0, *[1.0001 * g for g in groups]]
-
-    def _density(self, value: int) -> float:
-        node = self.graph.nodes[self.graph.producer[value]]
-        return node.cost / max(self.graph.sizes[value], 1)
-
-    def _levels_of(self, b: int, thresholds: list[float]) -> list[Level]:
+    def _levels_of(self, b: int, known: dict[tuple[bytes, ...], list[frozenset[int]]]) -> list[Level]:
         graph, held = self.graph, self.crossing[b] | self.graph.free
         wanted = {v for i in self.backward[b] for v in graph.nodes[i].inputs if v in self._at and v not in held}
         found: dict[frozenset[int], Level] = {}
-        for threshold in thresholds:
-            kept: set[int] = set()
-            stack, seen = list(wanted), set(wanted)
-            while stack:
-                v = stack.pop()
-                i = graph.producer[v]
-                if self._density(v) >= threshold or i in graph.pinned:
-                    kept.add(v)
-                    continue
-                for u in graph.nodes[i].inputs:
-                    if u not in seen and u not in held:
-                        seen.add(u)
-                        stack.append(u)
-            self._add(found, b, frozenset(kept))
+        ways = Recomputation(graph, wanted, held)
+        if ways.shape not in known:
+            known[ways.shape] = ways.frontier(_LEVELS)
+        self._add(found, b, frozenset(wanted))
+        for some in known[ways.shape]:
+            self._add(found, b, frozenset(ways.values[k] for k in some))
         self._add(found, b, frozenset())
         return sorted(found.values(), key=lambda level: -level.bytes)
 

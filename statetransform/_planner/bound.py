@@ -1,9 +1,9 @@
 """What is proved: fewer bytes, or less work within some bytes, no plan can do with.
 
 * Every node that has to run needs its inputs and outputs at once.
-* When the forward pass is over, no cotangent is there yet, and no more is held than fits. A node of the forward pass
-  runs again unless what is held separates its outputs from all that the backward pass uses: the smallest such cut
-  counts, among what is made of the node without another one that counts. A value in several cuts is shared.
+* When the forward pass is over, no cotangent is there yet, and no more is held than fits. What the backward pass uses
+  is held there, or computed again. For any price of a byte, the least that can be paid for bytes and operations is a
+  minimum cut; the operations are at least that, without the price of all bytes that there are.
 * A chain of nodes that is reversed with few bytes runs many of them more than once: see `reversal`.
 
 The memory of gradients that are not computed yet may hold what fits into it.
@@ -12,24 +12,26 @@ The memory of gradients that are not computed yet may hold what fits into it.
 from __future__ import annotations
 
 import bisect
-import dataclasses
 
-from .flow import smallest_cut
-from .graph import Graph, Node
+import numpy as np
+
+from .cuts import Recomputation, along
+from .graph import Graph
 from .reversal import Reversal
 from .simulate import reused
 
-_CHEAP = 0.02  # of the most expensive forward node: too little to count
-_PARTS = 5040  # bytes are shared in so many parts
+_PRICES = 14  # of a byte, for which a cut is computed
+_SHARES = (0.0, 0.5, 1.0)  # of this price, for bytes in the memory of gradients
 
 
 def least_bytes(graph: Graph) -> tuple[int, int | None]:
     """Bytes that are necessary, and the node that needs them."""
     best, which = 0, None
+    above = _above(graph)
     for i in sorted(graph.needed):
         node = graph.nodes[i]
         sizes = [graph.sizes[v] for v in {*node.inputs, *node.outputs}]
-        need = sum(sizes) - _elsewhere(graph, node, sizes)
+        need = sum(sizes) - _elsewhere(graph, i, sizes, above[i])
         if node.inplace:
             need -= reused(graph, node, node.inputs)
         if need > best:
@@ -37,9 +39,28 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     return best, which
 
 
-def _elsewhere(graph: Graph, node: Node, sizes: list[int]) -> int:
-    """Bytes of values that may be in the memory of results and gradients when a node runs."""
-    room = sorted(size for v, size in graph.buffers if not (node.is_backward and v in graph.results))
+def _above(graph: Graph) -> list[int]:
+    """The nodes that each node depends on, as bits."""
+    found: list[int] = []
+    for node in graph.nodes:
+        bits = 0
+        for v in node.inputs:
+            j = graph.producer[v]
+            bits |= found[j] | 1 << j
+        found.append(bits)
+    return found
+
+
+def _elsewhere(graph: Graph, i: int, sizes: list[int], above: int) -> int:
+    """Bytes of values that may be in the memory of results and gradients when a node runs for the first time."""
+    node = graph.nodes[i]
+
+    def is_free(v: int) -> bool:
+        if graph.producer[v] == i:  # what dies there may leave its place to the output
+            return v in node.inplace
+        return not (above >> graph.producer[v] & 1 or (node.is_backward and v in graph.results))
+
+    room = sorted(size for v, size in graph.buffers if is_free(v))
     found = 0
     for size in sorted(sizes, reverse=True):
         k = bisect.bisect_left(room, size)
@@ -58,24 +79,13 @@ class LeastCost:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._choices = sorted(_choices(graph), key=lambda choice: -choice.cost / choice.bytes)
+        self._lines = _lines_at_the_turn(graph)
         self._reversal = Reversal(graph)
 
     def __call__(self, budget: int) -> float:
         """Those of plain differentiation, and what cannot be spared."""
-        return self._graph.cost + max(self._at_the_turn(budget), self._reversal.again(budget))
-
-    def _at_the_turn(self, budget: int) -> float:
-        # The fractional knapsack: the most work per byte is held first, in the memory of gradients if it can be.
-        sizes = [size for _, size in self._graph.buffers]
-        rest, spare, largest = float(budget), float(sum(sizes)), max(sizes, default=0)
-        again = 0.0
-        for choice in self._choices:
-            inside = min(choice.bytes, spare) if choice.smallest <= largest else 0.0
-            outside = min(choice.bytes - inside, max(rest, 0.0))
-            spare, rest = spare - inside, rest - outside
-            again += choice.cost * (1.0 - (inside + outside) / choice.bytes)
-        return again
+        at_the_turn = max((total - price * budget for total, price in self._lines), default=0.0)
+        return self._graph.cost + max(at_the_turn, self._reversal.again(budget), 0.0)
 
 
 def least_cost(graph: Graph, budget: int) -> float:
@@ -83,52 +93,34 @@ def least_cost(graph: Graph, budget: int) -> float:
     return LeastCost(graph)(budget)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Choice:
-    """A forward node that runs again unless some values are held at the turn.
+def _lines_at_the_turn(graph: Graph) -> list[tuple[float, float]]:
+    """What is paid at least for bytes and operations together, and the price of a byte, for some prices."""
+    used = {v for i in graph.needed if graph.nodes[i].is_backward for v in graph.nodes[i].inputs}
+    forward = {v for v in used if not graph.nodes[graph.producer[v]].is_backward}
+    ways = Recomputation(graph, forward, graph.free)
+    if not ways.costs.any() or not ways.sizes.any():
+        return []
+    rooms = sorted((size for v, size in graph.buffers if v not in graph.results), reverse=True)
+    largest, room = max(rooms, default=0), _room(rooms, ways.sizes.tolist())
+    middle = float(ways.costs.sum() / ways.sizes.sum())
+    lines = []
+    for share in _SHARES if room else (1.0,):
+        weights = np.where(ways.sizes <= largest, share, 1.0) * ways.sizes
 
-    Attributes:
-      cost: operations.
-      bytes: the fewest that can spare it, each value shared among all nodes that it can help to spare.
-      smallest: bytes of the smallest of these values.
-    """
+        def at(price: float, weights: np.ndarray = weights, share: float = share) -> tuple[float, float]:
+            cut = ways.cut(price * weights)
+            lines.append((cut.total - price * share * room, price))
+            return cut.total, float(weights[list(cut.held)].sum())
 
-    cost: float
-    bytes: float
-    smallest: int
-
-
-def _choices(graph: Graph) -> list[_Choice]:
-    behind = {v for i in graph.needed if graph.nodes[i].is_backward for v in graph.nodes[i].inputs}
-    users: dict[int, list[int]] = {}
-    for i in graph.needed:
-        if not graph.nodes[i].is_backward:
-            for v in graph.nodes[i].inputs:
-                users.setdefault(v, []).append(i)
-    most = max((graph.nodes[i].cost for i in graph.primal), default=0.0)
-    chosen = [i for i in sorted(graph.primal - graph.pinned) if graph.nodes[i].cost >= _CHEAP * most]
-    regions = {i: _region(graph, i, users, frozenset(chosen)) for i in chosen}
-    shared: dict[int, int] = {}
-    for region in regions.values():
-        for v in region:
-            shared[v] = shared.get(v, 0) + 1
-    parts = {v: 0 if v in graph.free else graph.sizes[v] * _PARTS // n for v, n in shared.items()}
-    found = []
-    for i, region in regions.items():
-        size = smallest_cut(graph, graph.nodes[i].outputs, region & behind, region, parts) / _PARTS
-        if size > 0:
-            found.append(_Choice(graph.nodes[i].cost, size, min(graph.sizes[v] for v in region if parts[v])))
-    return found
+        along(1e-3 * middle, 1e3 * middle, at, _PRICES)
+    return lines
 
 
-def _region(graph: Graph, source: int, users: dict[int, list[int]], chosen: frozenset[int]) -> set[int]:
-    """The values that are made of those of a node without another node that counts."""
-    found = set(graph.nodes[source].outputs)
-    stack = list(found)
-    while stack:
-        for i in users.get(stack.pop(), ()):
-            if i not in chosen:
-                new = set(graph.nodes[i].outputs) - found
-                found |= new
-                stack.extend(new)
+def _room(rooms: list[int], sizes: list[float]) -> float:
+    """The most bytes of some values that are in some buffers, one value in each, the largest buffer first."""
+    found, k = 0.0, 0
+    for size in sorted(sizes, reverse=True):
+        # The largest value goes into the largest buffer: if it fits into none, it is nowhere else.
+        if k < len(rooms) and size <= rooms[k]:
+            found, k = found + size, k + 1
     return found
