@@ -15,7 +15,7 @@ from .graph import Graph
 from .lives import Lives
 from .simulate import bytes_alive
 
-_TRIES = 3  # drops that are tried before giving up
+_TRIES = 12  # drops that are tried before giving up
 _NEAR = 24  # drops that are looked at closely
 
 
@@ -28,8 +28,18 @@ class _Drop:
     score: float
 
 
-def lowered(graph: Graph, sequence: Sequence[int], budget: int, moves: int = 60) -> list[int] | None:
-    """A plan within a budget made of one that is not; None if none is found with so many moves."""
+def lowered(
+    graph: Graph, sequence: Sequence[int], budget: int, moves: int = 150, held: frozenset[int] = frozenset()
+) -> list[int] | None:
+    """A plan within a budget made of one that is not; None if none is found with so many moves.
+
+    Args:
+      graph: the graph.
+      sequence: the plan.
+      budget: bytes.
+      moves: how many values are dropped at most.
+      held: values that are not dropped.
+    """
     now = list(sequence)
     lives = Lives(graph, now)
     live = bytes_alive(lives)
@@ -38,7 +48,7 @@ def lowered(graph: Graph, sequence: Sequence[int], budget: int, moves: int = 60)
         if above == 0:
             return now
         found = None
-        for drop in sorted(_drops(lives, live, budget), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
+        for drop in sorted(_drops(lives, live, budget, held), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
             after = [*now[: drop.at], *drop.nodes, *now[drop.at :]]
             others = Lives(graph, after)
             other = bytes_alive(others)
@@ -56,12 +66,12 @@ def _above(live: np.ndarray, budget: int) -> int:
     return int(np.maximum(live - budget, 0).sum())
 
 
-def _drops(lives: Lives, live: np.ndarray, budget: int) -> Iterator[_Drop]:
+def _drops(lives: Lives, live: np.ndarray, budget: int, held: frozenset[int]) -> Iterator[_Drop]:
     """The values that are alive and not used at the step with the most bytes, each with the ways to have it again."""
     graph, t = lives.graph, int(live.argmax())
     node = graph.nodes[int(lives.steps[t])]
-    here = {*node.inputs, *node.outputs}
-    alive = np.flatnonzero((lives.firsts < t) & (t < lives.lasts) & (graph.bytes[lives.values] > 0))
+    here = {*node.inputs, *node.outputs, *held}
+    alive = np.flatnonzero((lives.firsts < t) & (t < lives.lasts) & lives.is_counted)
     rows = zip(lives.values[alive].tolist(), lives.firsts[alive].tolist(), strict=True)
     spanning = [(v, first) for v, first in rows if v not in here and graph.producer[v] not in graph.pinned]
     high = np.maximum(live - budget, 0)

@@ -31,6 +31,7 @@ class Lives:
       values, firsts, lasts: value, first and last step of each life, ordered by value and step; those that are alive
         at the start begin at step -1.
       is_used: whether a node uses the value at the last step.
+      is_counted: whether it takes memory of its own; known when the bytes have been counted.
 
     Raises:
       InvalidPlanError: a value is used that is not there.
@@ -66,10 +67,11 @@ class Lives:
         self.values, self.firsts, lasts = values[births], times[births], times[deaths]
         self.is_used = (deaths > births) & (lasts < n)
         self.lasts = np.minimum(lasts, n - 1)
+        self.is_counted = np.ones(len(self.values), bool)
         if start:  # what is there and never used is not alive
             kept = self.lasts >= 0
             self.values, self.firsts, self.lasts = self.values[kept], self.firsts[kept], self.lasts[kept]
-            self.is_used = self.is_used[kept]
+            self.is_used, self.is_counted = self.is_used[kept], self.is_counted[kept]
 
     @functools.cached_property
     def _ordered(self) -> tuple[list[int], list[int]]:

@@ -56,6 +56,7 @@ def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: 
         found = _guests(lives, sizes)
         counts[found] = False
         guests = frozenset(zip(lives.values[found].tolist(), lives.firsts[found].tolist(), strict=True))
+    lives.is_counted = counts
     sizes, firsts, lasts = sizes[counts], lives.firsts[counts], lives.lasts[counts]
     change = np.zeros(n + 1, np.int64)
     np.add.at(change, np.maximum(firsts, 0), sizes)
@@ -101,7 +102,10 @@ def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
     """
     graph, n = lives.graph, lives.length
     begins = dict(zip(lives.steps[::-1].tolist(), range(n - 1, -1, -1), strict=True))
-    ordered = sorted((size, begins.get(graph.producer[v], 0)) for v, size in graph.buffers)
+    # What dies where a result is computed in place may be there up to then, and including that step.
+    late = lambda i: len(graph.outputs.lists[i]) == 1 and len(graph.nodes[i].inplace) == 1
+    makers = [(size, graph.producer[v]) for v, size in graph.buffers]
+    ordered = sorted((size, begins[i] + late(i) if i in begins else 0) for size, i in makers)
     room = [size for size, _ in ordered]
     lowest = np.searchsorted(room, sizes)
     # Up to which step one of the buffers that are large enough is free.

@@ -14,11 +14,14 @@ from .evict import lowered
 from .fill import filled
 from .graph import Graph
 from .hand import written_by_hand
+from .improve import improved
 from .simulate import peak, pruned
 from .tidy import tidied
 
 # Between the budgets of plans that others are made of.
 _GRID, _STEP = 1.15, 1.3
+_CHEAP = 1.003  # of the plain work: too little to look for less
+_ATTEMPTS = 20  # to make a plan better
 _HALVINGS = 5  # of the search for the least bytes
 
 
@@ -105,8 +108,15 @@ class Solver:
                 plans.append(self.rated(found[1]))
             if not plans and self.least.bytes <= budget:
                 plans.append(self._better(self.least.sequence, budget))
-            self._found[budget] = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
+            best = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
+            self._found[budget] = best if best is None else self._improved(best, budget)
         return self._found[budget]
+
+    def _improved(self, plan: Plan, budget: int) -> Plan:
+        if plan.cost <= _CHEAP * self.graph.cost:
+            return plan
+        better = self.rated(improved(self.graph, plan.sequence, budget, _ATTEMPTS))
+        return min(plan, better, key=lambda some: (some.bytes > budget, some.cost, some.bytes))
 
     def _by_hand(self, budget: int) -> list[Plan]:
         """The cheapest of the plans by hand that fit, and what becomes of it with the memory that is left."""
