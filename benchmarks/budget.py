@@ -25,7 +25,6 @@ from statetransform._core import jaxcompat
 from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
-from statetransform._planner import bound
 from statetransform._planner import measure as planning
 from statetransform._planner.joint import Pattern
 from statetransform._planner.measure import Planner, closed_of
@@ -154,7 +153,7 @@ def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
     planner = Planner(closed)
     joint = planner.versions(pattern)[0].joint
-    least = bound.LeastCost(joint.graph)
+    least = planner.least_cost(pattern)
     cost = lambda budget: least(budget) / joint.graph.cost
     return cost, planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
 

@@ -12,6 +12,7 @@ The memory of gradients that are not computed yet may hold what fits into it.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Collection
 
 import numpy as np
 
@@ -24,13 +25,18 @@ _PRICES = 14  # of a byte, for which a cut is computed
 _SHARES = (0.0, 0.5, 1.0)  # of this price, for bytes in the memory of gradients
 
 
-def least_bytes(graph: Graph) -> tuple[int, int | None]:
-    """Bytes that are necessary, and the node that needs them."""
+def least_bytes(graph: Graph, loops: Collection[int] = ()) -> tuple[int, int | None]:
+    """Bytes that are necessary, and the node that needs them.
+
+    Args:
+      graph: the graph.
+      loops: nodes that can be run in other ways: what they need and compute is proved for none of them.
+    """
     best, which = 0, None
-    above = _above(graph)
-    for i in sorted(graph.needed):
+    above, unknown = _above(graph, loops), _made_by(graph, loops)
+    for i in sorted(graph.needed.difference(loops)):
         node = graph.nodes[i]
-        sizes = [graph.sizes[v] for v in {*node.inputs, *node.outputs}]
+        sizes = [graph.sizes[v] for v in {*node.inputs, *node.outputs} - unknown]
         need = sum(sizes) - _elsewhere(graph, i, sizes, above[i])
         if node.inplace:
             need -= reused(graph, node, node.inputs)
@@ -39,12 +45,16 @@ def least_bytes(graph: Graph) -> tuple[int, int | None]:
     return best, which
 
 
-def _above(graph: Graph) -> list[int]:
-    """The nodes that each node depends on, as bits."""
+def _made_by(graph: Graph, nodes: Collection[int]) -> frozenset[int]:
+    return frozenset(v for i in nodes for v in graph.nodes[i].outputs)
+
+
+def _above(graph: Graph, loops: Collection[int]) -> list[int]:
+    """The nodes that each node depends on, as bits, without what loops depend on."""
     found: list[int] = []
-    for node in graph.nodes:
+    for i, node in enumerate(graph.nodes):
         bits = 0
-        for v in node.inputs:
+        for v in node.inputs if i not in loops else ():
             j = graph.producer[v]
             bits |= found[j] | 1 << j
         found.append(bits)
@@ -75,17 +85,19 @@ class LeastCost:
 
     Args:
       graph: the graph.
+      loops: nodes that can be run in other ways. What is proved is about the work of the others.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, loops: Collection[int] = ()) -> None:
         self._graph = graph
-        self._lines = _lines_at_the_turn(graph)
-        self._reversal = Reversal(graph)
+        self._lines = _lines_at_the_turn(graph, frozenset(loops))
+        self._reversal = None if loops else Reversal(graph)
 
     def __call__(self, budget: int) -> float:
         """Those of plain differentiation, and what cannot be spared."""
         at_the_turn = max((total - price * budget for total, price in self._lines), default=0.0)
-        return self._graph.cost + max(at_the_turn, self._reversal.again(budget), 0.0)
+        reversing = self._reversal.again(budget) if self._reversal else 0.0
+        return self._graph.cost + max(at_the_turn, reversing, 0.0)
 
 
 def least_cost(graph: Graph, budget: int) -> float:
@@ -93,11 +105,11 @@ def least_cost(graph: Graph, budget: int) -> float:
     return LeastCost(graph)(budget)
 
 
-def _lines_at_the_turn(graph: Graph) -> list[tuple[float, float]]:
+def _lines_at_the_turn(graph: Graph, loops: frozenset[int]) -> list[tuple[float, float]]:
     """What is paid at least for bytes and operations together, and the price of a byte, for some prices."""
-    used = {v for i in graph.needed if graph.nodes[i].is_backward for v in graph.nodes[i].inputs}
-    forward = {v for v in used if not graph.nodes[graph.producer[v]].is_backward}
-    ways = Recomputation(graph, forward, graph.free)
+    behind = [graph.nodes[i] for i in graph.needed - loops if graph.nodes[i].is_backward]
+    used = {v for node in behind for v in node.inputs if not graph.nodes[graph.producer[v]].is_backward}
+    ways = Recomputation(graph, used, graph.free | _made_by(graph, loops))
     if not ways.costs.any() or not ways.sizes.any():
         return []
     rooms = sorted((size for v, size in graph.buffers if v not in graph.results), reverse=True)

@@ -20,10 +20,11 @@ from .._jaxpr.rewrite import evaluate
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A version: the closed jaxpr, and what was chosen for each loop."""
+    """A version: the closed jaxpr, what was chosen for each loop, and the bytes of that together."""
 
     jaxpr: Any
     key: tuple[Any, ...]
+    bytes: int = 0
 
 
 def scans_in(closed: Any) -> list[Any]:
@@ -43,11 +44,12 @@ def with_budget(closed: Any, size: int) -> Opened | None:
         budget = MemoryBudget(size)
         out = binomial_scan(body, init, xs, checkpoint=budget, **options)
         choice = budget.choices[-1]
-        chosen.append((choice.carries, choice.block))
+        chosen.append(choice)
         return out
 
     try:
-        return Opened(_rewritten(closed, run), tuple(chosen))
+        jaxpr = _rewritten(closed, run)
+        return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
     except ValueError:  # of the budget: nothing fits
         return None
 

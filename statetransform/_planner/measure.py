@@ -20,6 +20,7 @@ from .._core import jaxcompat
 from .._jaxpr.sizes import format_bytes
 from . import bound
 from .emit import Emitted, whole
+from .graph import Graph
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_steps
 from .solve import Plan, Solver
@@ -30,8 +31,8 @@ logger = logging.getLogger("statetransform")
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-# What share of the budget goes to the loops of a function.
-_SHARES = (0.85, 0.5, 0.25)
+_SHARE = 0.85  # of the budget for the loops of a function, until it is known what the rest needs
+_OPENED = 4  # versions with loops opened for one budget
 _CHEAP = 1.01  # of the plain work: too little to look for less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
@@ -141,22 +142,33 @@ class Planner:
         return self._thrifty[pattern]
 
     def _opened(self, pattern: Pattern, budget: int) -> list[Version]:
-        first = self.versions(pattern)[0]
-        if first.solver.plain.bytes <= budget:
+        """Versions with the loops opened such that they have what the rest leaves of a budget."""
+        first, n = self.versions(pattern)[0], len(scans_in(self.closed))
+        if not n or first.solver.plain.bytes <= budget:
             return []
-        if not scans_in(self.closed):
-            return []
-        found = {}
-        for share in _SHARES:
-            size = _rounded(budget * share / len(scans_in(self.closed)))
-            if size not in self._opened_for:
-                self._opened_for[size] = with_budget(self.closed, size)
-            opened = self._opened_for[size]
-            if opened is not None:
-                found[opened.key] = opened
-        steps = self._steps
-        found[steps.key] = steps
-        return [self._version(pattern, opened) for opened in found.values()]
+        found: dict[str, Version] = {}
+        size, too_large = budget * _SHARE / n, budget + 1
+        for _ in range(_OPENED):
+            opened = self._opened_to(int(size))
+            if opened is None or str(opened.key) in found:
+                # What is left seems to be too little, or nothing new: just less than what does not fit may do.
+                opened = self._opened_to((too_large - 1) // n)
+            if opened is None or str(opened.key) in found:
+                break
+            version = self._version(pattern, opened)
+            found[version.key] = version
+            if version.solver.plain.bytes > budget:
+                too_large = min(too_large, opened.bytes)
+            size = (budget - version.solver.plain.bytes + opened.bytes) / n
+        if all(version.solver.plain.bytes > budget for version in found.values()):
+            found[str(self._steps.key)] = self._version(pattern, self._steps)
+        return list(found.values())
+
+    def _opened_to(self, size: int) -> Opened | None:
+        """The function with so many bytes for each loop; None if one of them cannot do with that."""
+        if size not in self._opened_for:
+            self._opened_for[size] = with_budget(self.closed, size) if size > 0 else None
+        return self._opened_for[size]
 
     @functools.cached_property
     def _steps(self) -> Opened:
@@ -173,14 +185,14 @@ class Planner:
         """The plan with the fewest bytes that is found."""
         first = self.versions(pattern)[0]
         best = first, first.solver.least
-        budget = best[1].bytes // 2
-        others = self._opened(pattern, max(budget, 1))
+        others = self._opened(pattern, max(best[1].bytes // 2, 1))
         if (thrifty := self.thrifty(pattern)) is not None:
             others.append(thrifty)
-        for version in others:
-            plan = version.solver.least
-            if plan.bytes < best[1].bytes:
-                best = version, plan
+        while others:
+            found = min(((version, version.solver.least) for version in others), key=lambda offer: offer[1].bytes)
+            if found[1].bytes >= best[1].bytes:
+                break
+            best, others = found, self._opened(pattern, found[1].bytes - 1)
         return best
 
     def necessary(self, pattern: Pattern) -> tuple[int, str, str | None]:
@@ -188,15 +200,21 @@ class Planner:
         from .._jaxpr.sources import source_of
 
         graph = (self.thrifty(pattern) or self.versions(pattern)[0]).joint.graph
-        if self._opened(pattern, 1):
-            # A loop can be run in other ways: what its own equations need is proved for none of them.
-            graph = dataclasses.replace(graph, nodes=tuple(n if not _has_loop(n) else _empty(n) for n in graph.nodes))
-        size, node = bound.least_bytes(graph)
+        size, node = bound.least_bytes(graph, self._loops(graph))
         if node is None:
             return 0, "nothing", None
         eqn = graph.nodes[node].eqns[-1]
         source = source_of(eqn)
         return size, eqn.primitive.name, None if source is None else str(source)
+
+    def least_cost(self, pattern: Pattern) -> bound.LeastCost:
+        """The operations that are proved to be necessary, for any budget."""
+        graph = self.versions(pattern)[0].joint.graph
+        return bound.LeastCost(graph, self._loops(graph))
+
+    def _loops(self, graph: Graph) -> list[int]:
+        """The nodes that can be run in other ways, if loops are opened."""
+        return [i for i, node in enumerate(graph.nodes) if _has_loop(node)] if scans_in(self.closed) else []
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
@@ -278,11 +296,6 @@ class Planner:
         return Shortage(plan.bytes, min(size, plan.bytes), operation, source)
 
 
-def _rounded(size: float) -> int:
-    """A size from a grid, so that budgets close to each other share the same loops."""
-    return max(int(1.1 ** math.floor(math.log(max(size, 1.0), 1.1))), 1)
-
-
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
     size = decision.planned if decision.compiled is None else decision.compiled
     return size > budget, float(size) if size > budget else decision.cost
@@ -290,10 +303,6 @@ def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
 
 def _has_loop(node: Any) -> bool:
     return any(eqn.primitive.name in ("scan", "while") for eqn in node.eqns)
-
-
-def _empty(node: Any) -> Any:
-    return dataclasses.replace(node, inputs=(), outputs=node.outputs[:0])
 
 
 def closed_of(staged: Any) -> tuple[Any, int]:

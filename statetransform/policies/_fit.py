@@ -12,7 +12,6 @@ from .._checkpointed_loops.budget import MemoryBudget
 from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
-from .._planner import bound
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, closed_of, temporary_bytes
@@ -165,7 +164,7 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if offer is not None:
             offers.append(offer)
     offers.append(least)
-    points, cheapest, least_cost = [], None, bound.LeastCost(graph)
+    points, cheapest, least_cost = [], None, planner.least_cost(pattern)
     for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
         if cheapest is not None and found.cost >= cheapest - 1e-9:
             continue  # another plan does it with less
