@@ -84,6 +84,7 @@ class Recomputation:
 
     def cut(self, prices: np.ndarray) -> Cut:
         """The best choice at a price for each value."""
+        # JAX itself needs SciPy; it is imported only where a plan is made.
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

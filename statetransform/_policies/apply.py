@@ -21,12 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.core
 import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
-from .._core.jaxcompat import bind, bind_name, bind_remat, is_remat, without_constvars
+from .._core.jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs
@@ -98,7 +97,7 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
         # What is inside a call is asked about one by one; a custom rule is one value, since its inside is not used.
         if is_remat(eqn) or (inner_jaxprs(eqn) and not eqn.primitive.name.startswith("custom_")):
             return None
-        if not all(isinstance(var.aval, jax.core.ShapedArray) for var in eqn.outvars):
+        if not all(is_array_type(var.aval) for var in eqn.outvars):
             return None  # a reference is no value that can be kept
         verdict = ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, source)
         if not is_kept(verdict):

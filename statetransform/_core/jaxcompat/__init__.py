@@ -7,6 +7,7 @@ version number: what is asked is what the object at hand can do, so that a relea
 
 from .arrays import buffer_of as buffer_of
 from .arrays import concrete_array as concrete_array
+from .arrays import is_array_type as is_array_type
 from .arrays import is_zero as is_zero
 from .arrays import is_zero_tangent as is_zero_tangent
 from .arrays import on_devices as on_devices

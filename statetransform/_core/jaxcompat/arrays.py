@@ -72,10 +72,15 @@ def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
     return jax.lax.pcast(full, varying, to="varying") if varying else full
 
 
+def is_array_type(aval: Any) -> bool:
+    """Whether an abstract value is that of an array, and not of a reference."""
+    return isinstance(aval, jax.core.ShapedArray)
+
+
 def type_of_carry(value: Any) -> tuple[Any, ...]:
     """What a loop's carry has to keep: shape and dtype, and what `zeros` says of meshes; not the weak type."""
     aval = typeof(value)
-    if not isinstance(aval, jax.core.ShapedArray):
+    if not is_array_type(aval):
         return (aval,)
     return aval.shape, aval.dtype, aval.sharding.spec, aval.mat.varying
 
