@@ -93,8 +93,11 @@ class Variables(Cells):
             )
         super().__set__(cell, value)
 
+    def made_in(self, cell: Any) -> Any:
+        return cell._trace_state
+
     def takes_tracers(self, state: Foreign) -> bool:
-        return True  # a variable of the raw trace around; nnx refuses the others
+        return state._made.is_valid()  # a variable of the raw trace around
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
         """Left to nnx."""
@@ -124,9 +127,20 @@ def _outermost(frame: Frame) -> Frame:
 
 def _place_of_the_call(frame: Frame) -> Any:
     """The state of JAX's traces from which the function of a frame was called, by functions of frames around or not."""
-    while frame.parent is not None and (frame.place is None or frame.place == frame.parent.here):
+    while frame.parent is not None and _is_called_in(frame, frame.parent):
         frame = frame.parent
     return TOP_LEVEL if frame.place is None else frame.place
+
+
+def _is_pure(frame: Frame) -> bool:
+    """Whether what is written in a frame gets to somebody who takes it as values, and so into no variable."""
+    while frame.parent is not None and not frame.is_pure and _is_called_in(frame, frame.parent):
+        frame = frame.parent
+    return frame.is_pure
+
+
+def _is_called_in(frame: Frame, parent: Frame) -> bool:
+    return frame.place is None or frame.place == parent.here
 
 
 def install() -> None:
@@ -157,7 +171,9 @@ def install() -> None:
         if is_valid(self):
             return True
         frame = innermost()
-        return frame is not None and frame.is_here() and self._jax_trace == _place_of_the_call(frame)
+        if frame is None or not frame.is_here():
+            return False
+        return _is_pure(frame) or self._jax_trace == _place_of_the_call(frame)
 
     kept.__init__, kept.is_valid = __init__, valid
     cells = Variables("_raw_value", vars(home)["_raw_value"])

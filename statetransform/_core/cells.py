@@ -160,6 +160,11 @@ class Cells:
         del cell
         return None if self.is_each else self.name
 
+    def made_in(self, cell: Any) -> Any:
+        """What the framework knows of the trace in which a cell was made."""
+        del cell
+        return None
+
     def takes_tracers(self, state: Foreign) -> bool:
         """Whether the framework lets its cell hold a traced value at the moment, without a transform of ours."""
         del state

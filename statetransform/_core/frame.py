@@ -79,6 +79,7 @@ class Frame:
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
         self.place: Any = None  # the state of JAX's traces where the transform was called
+        self.is_pure = False  # whether what is written goes to the caller as values, and into no state
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}

@@ -28,7 +28,7 @@ class Functionalized:
         self.__wrapped__ = fun
         self._options = static_argnums, static_argnames
         self._static = StaticArguments(fun, static_argnums, static_argnames)
-        self._cache = TraceCache()
+        self._cache = TraceCache(is_pure=True)
         self._last: Callable[[], Call | None] = lambda: None
 
     @property
@@ -78,7 +78,7 @@ class Functionalized:
         """
         args, kwargs, objects = self._hide(args, kwargs)
         args, kwargs = reveal((args, kwargs), objects)
-        lift = Lift(self.__wrapped__)
+        lift = Lift(self.__wrapped__, is_pure=True)
         out, written, born = lift.call(values, args, kwargs)
         return lift.reveal(values, out, written, born)
 

@@ -20,11 +20,12 @@ class Foreign(State):
     Attributes:
       _kind: the class of the cell.
       _cells: how the value is come by.
+      _made: what the framework knows of the trace in which the cell was made, of one that it guards by that.
       _home: of a cell that a transform of its framework has made within a frame, that frame: there it is none of ours,
         and a frame within takes its value from the cell.
     """
 
-    __slots__ = ("_cells", "_home", "_kind")
+    __slots__ = ("_cells", "_home", "_kind", "_made")
     _is_foreign = True
 
     def _stand_for(self, cell: Any, cells: Cells) -> None:
@@ -36,6 +37,7 @@ class Foreign(State):
         self._kind = type(cell)
         self._home: weakref.ref[Frame] | None = None
         self._cells = cells
+        self._made = cells.made_in(cell)
 
     @property
     def value(self) -> Any:

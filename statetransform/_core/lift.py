@@ -32,10 +32,11 @@ class Lift:
     Args:
       fun: the function.
       make_frame: the frame to run it in.
+      is_pure: whether the caller threads the values explicitly.
     """
 
-    def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame) -> None:
-        self._fun = fun
+    def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame, is_pure: bool = False) -> None:
+        self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
         self._place = trace_state()
@@ -49,7 +50,7 @@ class Lift:
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
-                frame.place = self._place
+                frame.place, frame.is_pure = self._place, self._is_pure
                 for state, value in values.items():
                     frame.seed(state, value)
                 args, kwargs = attached(whole)

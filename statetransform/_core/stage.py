@@ -132,6 +132,7 @@ def tracing(
     objects: Sequence[Any] = (),
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
+    is_pure: bool = False,
 ) -> Callable[[bool], Record]:
     """What traces a function, told whether JAX's caches are fresh, see `fresh`.
 
@@ -141,8 +142,9 @@ def tracing(
       objects: the hidden objects.
       around: a JAX transform to apply to the body within the trace.
       is_lifted: which states are lifted; the others are constants.
+      is_pure: whether the caller threads the values explicitly.
     """
-    return functools.partial(_Tracing.record, fun, args, kwargs, objects, around, is_lifted)
+    return functools.partial(_Tracing.record, fun, args, kwargs, objects, around, is_lifted, is_pure)
 
 
 class _Tracing:
@@ -152,9 +154,11 @@ class _Tracing:
     outcome: Any
     tree: Any  # the structure of what the body gives
 
-    def __init__(self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool) -> None:
+    def __init__(
+        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool, is_pure: bool
+    ) -> None:
         self._fun, self._objects, self._around = fun, objects, around
-        self._is_lifted, self._is_fresh = is_lifted, is_fresh
+        self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
         self._outer, self._place = trace_around(), trace_state()
         self._unwraps_keys = around is not None and keys.is_checking()
         self._rewrap: Callable[[Any], Any] = lambda tree: tree
@@ -162,13 +166,21 @@ class _Tracing:
 
     @classmethod
     def record(
-        cls, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool
+        cls,
+        fun: Any,
+        args: Any,
+        kwargs: Any,
+        objects: Sequence[Any],
+        around: Any,
+        is_lifted: Any,
+        is_pure: bool,
+        is_fresh: bool,
     ) -> Record:
         """The record for these arguments.
 
         Nested transforms come through here once for each, so that it takes few frames of Python's stack.
         """
-        self = cls(fun, objects, around, is_lifted, is_fresh)
+        self = cls(fun, objects, around, is_lifted, is_fresh, is_pure)
         try:
             make = jax.make_jaxpr(self._runner())
             try:
@@ -198,7 +210,7 @@ class _Tracing:
         def run(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = detached((args, kwargs))
             self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
-            frame.is_fresh = self._is_fresh
+            frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.place = self._outer, self._place
                 if self._unwraps_keys:

@@ -37,14 +37,15 @@ class TraceCache:
 
     Args:
       warns: whether it says of what makes it trace again.
+      is_pure: whether the caller threads the values explicitly.
     """
 
-    __slots__ = ("__weakref__", "_records", "_repeats", "_said", "_warns", "log")
+    __slots__ = ("__weakref__", "_is_pure", "_records", "_repeats", "_said", "_warns", "log")
 
     _BOUND = 64  # records in a slot
 
-    def __init__(self, warns: bool = True) -> None:
-        self._warns = warns
+    def __init__(self, warns: bool = True, is_pure: bool = False) -> None:
+        self._warns, self._is_pure = warns, is_pure
         self._records = ContextDict()
         self.log = TraceLog()
         self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
@@ -115,7 +116,8 @@ class TraceCache:
         recorder = Recorder(roots)
         try:
             with recorder:
-                record = fresh(fun, tracing(fun, args, kwargs, objects, around, is_lifted), innermost())
+                made = tracing(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
+                record = fresh(fun, made, innermost())
             if (leak := leaked(recorder)) is not None:
                 raise StateTraceError.kept_tracer(*leak)
             if birthless and record.has_births:

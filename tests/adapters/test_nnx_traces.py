@@ -1,0 +1,63 @@
+"""Modules of flax.nnx in raw transforms of JAX: by values, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import inspect, policies, transform
+
+from .modules import Net, X, nnx, same
+
+PURE: dict[str, Callable[..., Any]] = {
+    "apply": lambda fun: jax.jit(fun.apply),
+    "values and apply": lambda fun: jax.jit(lambda _, x: fun.apply(fun.values(x), x)),
+    "a transform around apply": lambda fun: jax.jit(lambda v, x: transform.checkpoint(lambda x: fun.apply(v, x))(x)),
+    "scan": lambda fun: lambda v, x: jax.lax.scan(lambda v, x: fun.apply(v, x)[::-1], v, x[None])[::-1],
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_pure_function_of_a_module_that_writes_goes_into_raw_transforms(name: str) -> None:
+    net, reference, untouched = Net(), Net(), Net()
+    fun = transform.functionalize(lambda x: net(x))
+    out, values = PURE[name](fun)(fun.values(X), X)
+    same(jnp.ravel(out), jnp.ravel(reference(X)))
+    same(net, untouched)
+    st.update(list(values), list(values.values()))
+    same(net, reference)
+
+
+def test_what_looks_at_a_gradient_takes_a_module_that_writes() -> None:
+    net = Net()
+    loss = lambda x: net(x)
+    for look in (inspect.residuals, inspect.cost, inspect.timeline, inspect.fwd_bwd, policies.plan):
+        look(loss, X)
+    inspect.compare({"plain": loss, "checkpointed": transform.checkpoint(loss)}, X)
+    named = {record.name for record in inspect.residuals(loss, X)}
+    assert any(name and name.endswith("net.linear.kernel") for name in named), named
+    same(net, Net())
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "for_loop": lambda f: lambda x: transform.for_loop(f, x[None]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_was_traced_before_leaves_no_tracer_in_a_variable(name: str) -> None:
+    net = Net()
+    call = CALLS[name](net)
+    call(X)
+    before = nnx.state(net)
+    with pytest.raises(st.StateTransformError, match=r"'(self\.)?\w*\.?calls'|written inside a raw JAX transform"):
+        jax.jit(lambda x: call(x))(X)
+    same(before, nnx.state(net))
+    call(X)
