@@ -102,6 +102,10 @@ class Variables(Cells):
     def refuse_raw(self, state: Foreign, value: Any) -> None:
         """Left to nnx."""
 
+    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+        if not state._made.is_valid():
+            raise StateTraceError.raw_write(state)
+
 
 class _Place:
     """The state of JAX's traces where the outermost frame was called, of what was made in a frame."""

@@ -181,6 +181,11 @@ class Cells:
         elif not has_tracer(state._value):  # else it was made in this trace
             raise StateTraceError.raw_write(state)
 
+    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+        """The same for a write by the handle, of which the framework does not know."""
+        if innermost() is None:
+            self.refuse_raw(state, value)
+
     def direct(self) -> Direct | None:
         """How to do without handles at the top level; None where only they will do."""
         is_own = type(self) is Cells and self.is_each and self.below is MISSING
@@ -228,6 +233,23 @@ class Cells:
             state._home = held.home()
             return state
         return self.handle(cell) if self.is_each and held is not MISSING and self.can_lift(held) else None
+
+    def named(self, cell: Any) -> Foreign | None:
+        """The handle of a cell that the user names, be it none of ours in the present frame."""
+        state = self.state_of(cell)
+        state = self.known(cell) if state is None else state
+        if state is not None:
+            return state
+        entry = self._table.get(identity(cell))
+        held = self.raw(cell)
+        native = held if entry is None else entry[1]
+        if type(native) is not Native or native.frame is None:
+            return None
+        if not self.can_lift(native.value if native is held else held):
+            return None
+        state = self.handle(cell)
+        state._home = native.home()
+        return state
 
     def handle(self, cell: Any) -> Foreign:
         """The handle of a cell, made if there is none."""

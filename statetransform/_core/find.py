@@ -203,7 +203,7 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step
 def _handle(obj: Any) -> Any:
     """The handle of a cell of another framework; anything else as it is."""
     if active.has_cells and not isinstance(obj, State | type) and (cells := cells_of(obj)) is not None:
-        state = cells.state_of(obj)
+        state = cells.named(obj)
         return obj if state is None else state
     return obj
 

@@ -196,7 +196,7 @@ def to_state(obj: Any) -> Any:
     if active.has_cells and not issubclass(kind, type):
         cells = cells_of(obj)
         if cells is not None:
-            state = cells.state_of(obj)
+            state = cells.named(obj)
             return obj if state is None else state
     return obj
 

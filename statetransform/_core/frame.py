@@ -355,6 +355,8 @@ def leave(
         commit([*written, *born])
         return
     if native := [pair for pair in written if pair[0]._is_native_to(frame)]:
+        for state, value in native:
+            state._cells.refuse_by_handle(state, value)  # type: ignore[attr-defined]
         commit(native)
         written = [pair for pair in written if not pair[0]._is_native_to(frame)]
     for state, _ in written:

@@ -48,10 +48,10 @@ class Foreign(State):
     def value(self, value: Any) -> None:
         self._check(value)
         frame = innermost()
-        if frame is not None:
+        if frame is not None and not self._is_native_to(frame):
             frame.write(self, value)
             return
-        self._cells.refuse_raw(self, value)
+        self._cells.refuse_by_handle(self, value)
         self._value = value
 
     def _check(self, value: Any) -> None:

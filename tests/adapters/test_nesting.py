@@ -153,3 +153,53 @@ def test_a_state_of_ours_that_is_written_within_theirs_is_refused_by_name() -> N
     with pytest.raises(st.StateTraceError, match="'own'"):
         transform.jit(nnx.jit(body))(model, X)
     assert own.value == 0
+
+
+def _step(module: Any, x: Any) -> Any:
+    """A step of training by ours, on the states of a module that may be nnx's own copy."""
+    params = st.states(module, nnx.Param)
+    by_handles = transform.grad(lambda: jnp.sum(module(x) ** 2), states=params)()
+    by_variables = transform.grad(lambda: jnp.sum(module(x) ** 2), states=module.linear.kernel)()
+    st.update(params, jax.tree.map(lambda p, g: p - 0.1 * g, st.values(params), by_handles))
+    return module(x) + jnp.sum(by_variables)
+
+
+def _step_by_nnx(module: Any, x: Any) -> Any:
+    slopes = [nnx.grad(lambda m: jnp.sum(m(x) ** 2))(module) for _ in range(2)]
+    params = nnx.state(module, nnx.Param)
+    nnx.update(module, jax.tree.map(lambda p, g: p - 0.1 * g, params, slopes[0]))
+    return module(x) + jnp.sum(slopes[1]["linear"]["kernel"][...])
+
+
+@pytest.mark.parametrize(
+    ("outer", "theirs"),
+    [*[("jit", name) for name in THEIRS], ("checkpoint", "nnx.grad"), ("scan", "nnx.jit"), ("grad", "nnx.remat")],
+)
+def test_states_can_be_chosen_in_theirs_within_ours(outer: str, theirs: str) -> None:
+    ours, expected = Net(), Net()
+    found = OURS[outer](THEIRS[theirs](_step))(ours, X)
+    agree(found, BY_NNX[outer](THEIRS[theirs](_step_by_nnx))(expected, X), ours, expected)
+
+
+def test_lanes_of_a_kind_in_theirs_within_ours() -> None:
+    ensemble = nnx.vmap(lambda key: nnx.Linear(3, 2, rngs=nnx.Rngs(params=key)))(jax.random.split(jax.random.key(0), 4))
+    lanes = lambda m: transform.vmap(lambda x: m(x), in_axes=None, axis_size=4, state_axes={nnx.Param: 0})(X)
+    found = transform.jit(lambda: nnx.jit(lanes)(ensemble))()
+    np.testing.assert_allclose(found, nnx.vmap(call, in_axes=(0, None))(ensemble, X), rtol=1e-5)
+
+
+def test_a_handle_takes_no_tracer_of_another_trace() -> None:
+    net = Net()
+    kernel = st.states(net)["linear.kernel"]
+
+    def write(x: Any) -> None:
+        kernel.value = kernel.value * x
+
+    def within(m: Any) -> None:
+        handle = st.states(m)["linear.kernel"]
+        jax.jit(lambda x: setattr(handle, "value", handle.value * x))(2.0)
+
+    for wrong in (lambda: jax.jit(write)(2.0), transform.jit(lambda: nnx.jit(within)(net))):
+        with pytest.raises(st.StateTraceError, match=r"'linear\.kernel'"):
+            wrong()
+    agree(net(X), Net()(X), net, net)
