@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import brainstate
@@ -29,12 +29,53 @@ import jax
 
 from .._core.cells import Cells, Direct
 from .._core.errors import StateTransformError
-from .._core.foreign import holds, own_cells, register
+from .._core.foreign import NOT_SET, holds, own_cells, register, settings
 from .._core.frame import UNSET, Frame, innermost, on_entering, read_around, stack
 from .._core.handles import Foreign, instance_dict
+from .._core.hooks import listening
 from .._core.plain import MISSING
 
 _KNOWN = "0.5 and 0.6"
+
+
+class Setting:
+    """The step of a recorded structure to what the environment says of a name.
+
+    Args:
+      get: `brainstate.environ.get`.
+      name: what is asked for.
+    """
+
+    shows = True
+
+    def __init__(self, get: Callable[..., Any], name: Any) -> None:
+        self._get, self._key = get, name
+        self.name = f"environ[{name!r}]"
+
+    def __call__(self, _: Any) -> Any:
+        return self._get(self._key, default=NOT_SET)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _note_settings() -> None:
+    """Makes what the environment says, `with environ.context(fit=True)`, count in the traces that ask for it."""
+    environ: Any = brainstate.environ
+    get = environ.get
+
+    @functools.wraps(get)
+    def noting(key: Any, *args: Any, **kwargs: Any) -> Any:
+        if listening.listeners and kwargs.get("env") is None:
+            for listener in listening.listeners:
+                listener.asks(Setting(noting, key))
+        return get(key, *args, **kwargs)
+
+    environ.get = noting
+    settings.append(lambda: {Setting(noting, key): value for key, value in environ.all().items()})
 
 
 class BrainStates(Cells):
@@ -183,6 +224,7 @@ def install() -> None:
     while frame is not None:  # it was imported within a transform
         cells.note(frame)
         frame = frame.parent
+    _note_settings()
     holds(brainstate.graph.Node)
     own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

@@ -32,6 +32,9 @@ _carriers: list[type] = []
 
 #: What gives the cells that a framework keeps for itself, each a function of anything.
 own_cells: list[Callable[[Any], Any]] = []
+#: What gives the settings that a framework has at the moment, by the functions that read one each.
+settings: list[Callable[[], dict[Any, Any]]] = []
+NOT_SET = ("not set",)
 
 
 class _Active:

@@ -28,6 +28,9 @@ class Listener(Protocol):
     def sets(self, obj: Any, name: str) -> None:
         """An attribute is about to be set or deleted."""
 
+    def asks(self, reader: Callable[[Any], Any]) -> None:
+        """A setting of a framework is about to be read."""
+
 
 class _Listening(threading.local):
     listeners: tuple[Listener, ...] = ()

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .activation import activate, pending
 from .cells import cells_behind
 from .edges import Edge
-from .foreign import active, attributes_of, cells_of, own_cells, unseen_of
+from .foreign import NOT_SET, active, attributes_of, cells_of, own_cells, settings, unseen_of
 from .hooks import hook, listening, unhook
 from .library import is_users_class
 from .lookup import (
@@ -60,7 +60,7 @@ class Recorder:
         self.edges: list[Edge] = []
         self.outside: set[int] = set()
         self._registers: dict[int, int] = {}
-        self._looked_up: dict[int, set[str]] = {}
+        self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
         self._hooked: dict[type, bool] = {}
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
@@ -68,6 +68,7 @@ class Recorder:
         self._visits: dict[type, Visit] = {}
         self.classes: Classes = Classes(self)
         self.importers: list[int] = []  # functions that import modules
+        self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
         self._is_busy = False
         self._takes_all = False
         self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
@@ -76,6 +77,8 @@ class Recorder:
     def __enter__(self) -> Recorder:
         if pending:
             activate()
+        for give in settings:
+            self._settings.update(give())
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
@@ -90,7 +93,7 @@ class Recorder:
         for cls, listens in self._hooked.items():
             if listens:
                 unhook(cls)
-        self._hooked, self._tells_all = {}, {}
+        self._hooked, self._tells_all, self._settings = {}, {}, {}
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -104,7 +107,7 @@ class Recorder:
             self.outside.add(register)
         return register
 
-    def is_new(self, register: int, name: str) -> bool:
+    def is_new(self, register: int, name: Any) -> bool:
         """Whether a name is looked up on an object for the first time."""
         looked_up = self._looked_up.setdefault(register, set())
         if name in looked_up:
@@ -161,6 +164,11 @@ class Recorder:
             return
         self.looks_up(obj, name)
         self.changes.append((register, name, instance_attribute(obj, name)))
+
+    def asks(self, reader: Callable[[Any], Any]) -> None:
+        """Notes what a setting was before the trace."""
+        if not self._is_busy and self.is_new(0, reader):
+            self.reach(0, "reader", reader, self._settings.get(reader, NOT_SET), outside=True)
 
     # -- reaching
 
