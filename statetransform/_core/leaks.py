@@ -9,6 +9,7 @@ from typing import Any
 
 from .cells import cells_behind
 from .edges import Edge
+from .foreign import active, cells_of
 from .frame import UNSET, peek
 from .jaxcompat import has_tracer
 from .lookup import class_lookup, instance_attribute
@@ -66,11 +67,23 @@ def take_back(recorder: Recorder) -> None:
     for register, name, before in reversed(recorder.changes):
         obj = recorder.objects[register]
         now = instance_attribute(obj, name)
-        if isinstance(now, State) and not now._is_foreign and peek(now) is UNSET:
-            if before is MISSING:
-                object.__delattr__(obj, name)
-            else:
-                object.__setattr__(obj, name, before)
+        if not _has_no_value(now):
+            continue
+        if before is not MISSING:
+            object.__setattr__(obj, name, before)
+        elif isinstance(now, State):
+            object.__delattr__(obj, name)
+        else:  # a module of another framework may keep a list of what is in it
+            delattr(obj, name)
+
+
+def _has_no_value(obj: Any) -> bool:
+    """Whether a state or a cell was made in a trace that failed."""
+    if isinstance(obj, State):
+        return not obj._is_foreign and peek(obj) is UNSET
+    cells = cells_of(obj) if active.has_cells else None
+    known = None if cells is None else cells.known(obj)
+    return known is not None and peek(known) is UNSET
 
 
 def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:

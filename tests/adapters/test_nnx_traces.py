@@ -61,3 +61,34 @@ def test_a_call_that_was_traced_before_leaves_no_tracer_in_a_variable(name: str)
         jax.jit(lambda x: call(x))(X)
     same(before, nnx.state(net))
     call(X)
+
+
+class Growing(nnx.Module):
+    """Makes a variable when it is first called, and refuses some arguments after that."""
+
+    def __init__(self) -> None:
+        self.kernel = nnx.Param(jnp.ones(3))
+
+    def __call__(self, x: Any) -> Any:
+        if not hasattr(self, "total"):
+            self.total = nnx.Variable(jnp.zeros(3))
+        self.total[...] = self.total[...] + x * self.kernel
+        self.kernel = nnx.Param(self.kernel[...] * 2)
+        if x.shape != (3,):
+            raise ValueError(x.shape)
+        return jnp.sum(self.total[...])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_variables_that_a_failed_call_has_made_are_not_left_in_the_module(name: str) -> None:
+    grown = Growing()
+    kernel, before = grown.kernel, nnx.graphdef(grown)
+    call = CALLS[name](grown)
+    with pytest.raises(ValueError, match="1,"):
+        call(jnp.ones(1))
+    assert grown.kernel is kernel
+    assert not hasattr(grown, "total")
+    assert nnx.graphdef(grown) == before
+    if name != "for_loop":  # in which nothing may be made
+        assert float(call(jnp.ones(3))) == 3.0
+        assert float(grown.kernel[0]) == 2.0
