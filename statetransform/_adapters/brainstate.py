@@ -34,6 +34,7 @@ from .._core.frame import UNSET, Frame, innermost, on_entering, read_around, sta
 from .._core.handles import Foreign, instance_dict
 from .._core.hooks import listening
 from .._core.plain import MISSING
+from .._core.sites import is_not_users
 
 _KNOWN = "0.5 and 0.6"
 
@@ -225,6 +226,7 @@ def install() -> None:
         cells.note(frame)
         frame = frame.parent
     _note_settings()
+    is_not_users(brainstate)
     holds(brainstate.graph.Node)
     own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

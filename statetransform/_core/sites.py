@@ -18,8 +18,15 @@ _NOT_USERS = (
 )
 
 
+def is_not_users(module: types.ModuleType) -> None:
+    """Says that a package of a framework is not where the user wrote or created a state."""
+    global _NOT_USERS
+    assert module.__file__ is not None
+    _NOT_USERS = (*_NOT_USERS, os.path.dirname(os.path.abspath(module.__file__)) + os.sep)
+
+
 def user_frame() -> types.FrameType:
-    """The innermost Python frame that belongs neither to this package nor to JAX."""
+    """The innermost Python frame that belongs to none of this package, JAX, and the frameworks with an adapter."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back

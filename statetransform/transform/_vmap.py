@@ -49,6 +49,7 @@ class Lanes:
       kinds: predicates on the others, with the axis of the states that they select.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
+      fun: the function, in which the path to a cell is looked for when an error is to name it.
     """
 
     size: int | None
@@ -56,6 +57,13 @@ class Lanes:
     kinds: list[tuple[Callable[[State], bool], int | None]]
     splits: bool
     mapped: Any = None
+    fun: Any = None
+
+    def name(self, state: State) -> None:
+        """Names a cell of another framework by its path."""
+        if state._is_foreign and state._name is None:
+            paths = (label for label, _, found in walk([self.fun], limit=_WALK_LIMIT) if found is state)
+            state._name = ".".join(next(paths, ())) or None
 
     def axis_of(self, state: State) -> int | None:
         """The axis of a state's value that the lanes have; None for a state that they share."""
@@ -112,6 +120,7 @@ class LaneFrame(Frame):
         for state, value in written.items():
             shared = self._lanes.axis_of(state) is None and state not in self._advanced and not state.static
             if shared and any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value)):
+                self._lanes.name(state)
                 raise StateAxisError.unlisted(state, show_site(self.sites[state]))
         return written
 
@@ -142,7 +151,7 @@ class Vectorized(Direct):
         self._groups = sorted({axis for axis in axes.values() if axis is not None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs)
+        lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
         size = lanes.size = self._size(fun, args, kwargs, lanes)
         mapped = {s: axis for s, axis in self._axes.items() if axis is not None and _fits(peek(s), axis, size)}
         lift = Lift(fun, lambda: LaneFrame(lanes))

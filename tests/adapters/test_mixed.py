@@ -99,3 +99,19 @@ def test_a_callback_sees_them_as_before_the_call_and_its_writes_stay(around: str
     np.testing.assert_allclose(seen, [before] * len(seen))
     np.testing.assert_allclose(logs.values(), [2, 3, 4, 5, 6])
     assert seen
+
+
+def test_a_batched_write_is_refused_by_the_path_to_the_cell_and_the_users_line() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.norms = [nnx.BatchNorm(3, rngs=nnx.Rngs(0))]
+            self.other = bs.nn.BatchNorm0d((3,))
+
+    model = Model()
+    with pytest.raises(st.StateAxisError, match=r"'model\.norms\.0\.mean' .*written to it at test_mixed\.py"):
+        transform.vmap(lambda x: model.norms[0](x[None]))(jnp.ones((2, 3)))
+    with (
+        bs.environ.context(fit=True),
+        pytest.raises(st.StateAxisError, match=r"'model\.other\..*written to it at test_mixed\.py"),
+    ):
+        transform.vmap(lambda x: model.other(x[None]))(jnp.ones((2, 3)))
