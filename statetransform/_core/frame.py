@@ -84,7 +84,7 @@ class Frame:
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}
         self._here: Any = None
-        self.is_eager = False  # whether the function runs outside of all traces, as a host callback in it does
+        self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None
         self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
