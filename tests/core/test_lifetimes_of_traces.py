@@ -288,7 +288,7 @@ def test_an_object_of_a_callback_lives_with_its_program_until_that_is_dropped() 
             return super().step(x)
 
     refs = []
-    for _ in range(80):
+    for _ in range(70):
         model = Logged()
         model.step(X)
         refs.append(weakref.ref(model))
