@@ -123,3 +123,30 @@ def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -
     found = planner.decide(pattern, budget)
     assert isinstance(found, Decision) and found.compiled is not None
     assert found.compiled <= budget and found.cost < 1.5
+
+
+def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_by_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two thirds of it, say: a plan with less by what was missing would exceed the budget again."""
+
+    def layers(x: Any, ws: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return (x**2).sum()
+
+    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 16)), [jnp.ones((16, 16))] * 12))
+    pattern = Pattern((True,) * 13, (True,))
+    plain = planner.versions(pattern)[0].solver.plain.bytes
+
+    def compiled(_: Planner, version: Any, plan: Any, first: Any, is_loose: bool = False) -> Decision:
+        del version, is_loose
+        size = plain - 2 * (plain - plan.bytes) // 3
+        return Decision(None, plan.bytes, size, plan.cost / first.joint.graph.cost)
+
+    monkeypatch.setattr(Planner, "_compiled", compiled)
+    monkeypatch.setattr(Planner, "plain_bytes", lambda *_: plain)
+    for share in (0.8, 0.7, 0.6):
+        found = planner.decide(pattern, int(share * plain))
+        assert isinstance(found, Decision) and found.compiled is not None
+        assert found.compiled <= share * plain
