@@ -243,7 +243,7 @@ class Planner:
                 return min((best, other), key=lambda d: _rank(d, budget))
             return best
         again = self._again(pattern, budget, target, offer[1], best)
-        if again is not None and again[1].sequence != offer[1].sequence:
+        if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
             other = self._compiled(*again, first)
             best = min((best, other), key=lambda d: _rank(d, budget))
         return best
