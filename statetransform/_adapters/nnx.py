@@ -95,7 +95,7 @@ class Variables(Cells):
         super().__set__(cell, value)
 
     def made_in(self, cell: Any) -> Any:
-        return cell._trace_state
+        return object.__getattribute__(cell, "_trace_state")  # of which a trace notes nothing
 
     def takes_tracers(self, state: Foreign) -> bool:
         return state._made.is_valid()  # a variable of the raw trace around
