@@ -38,7 +38,7 @@ def lost_in_donation(states: list[Any]) -> str:
 
 def check_function(where: str, fun: Any) -> None:
     """Refuses what is no function, and functions that give a generator or a coroutine instead of running."""
-    if isinstance(fun, property):
+    if isinstance(fun, property | functools.cached_property):
         raise TypeError(
             f"{where}: a property is not a function. Put the transform below: `@property` above `@transform.{where}`."
         )

@@ -124,17 +124,10 @@ remat = checkpoint
 
 @unheard()
 def _refuse(fun: Any, static_argnames: Any) -> None:
-    """Refuses, when decorating, what cannot work when called."""
+    """Refuses, when decorating, names of arguments that a function does not have."""
     fun = getattr(fun, "__func__", fun)
-    if isinstance(fun, property | functools.cached_property):
-        raise TypeError(
-            "checkpoint: a property is not a function. Decorate what it calls: `@property` goes above "
-            "`@transform.checkpoint`."
-        )
-    if not callable(fun):
-        return
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
-    if not names:
+    if not names or not callable(fun):
         return
     try:
         parameters = inspect.signature(fun).parameters
