@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +94,40 @@ def test_second_derivatives_are_those_of_states_passed_as_arguments(compiled: bo
     assert wrap(transform.grad(lambda: transform.vmap(transform.grad(f))(ones).sum(), states=w))() == 30.0
     assert wrap(transform.grad(lambda: transform.grad(lanes)(ones).sum(), states=w))() == 30.0
     assert wrap(transform.hessian(f))(X) == 0.0
+
+
+RAW_WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda t, f: t.grad(f),
+    "jit of grad": lambda t, f: t.jit(t.grad(f)),
+    "jit of grad of jit": lambda t, f: t.jit(t.grad(t.jit(f))),
+    "jit of grad in lanes": lambda t, f: t.jit(lambda x: t.vmap(t.grad(f))(x[None])[0]),
+    "jit of grad of lanes": lambda t, f: t.jit(t.grad(lambda x: t.vmap(f)(x[None])[0])),
+    "jit of grad of checkpoint": lambda t, f: t.jit(t.grad(t.checkpoint(f))),
+    "jit of grad of what is not moved": lambda t, f: t.jit(t.grad(lambda x: f(jnp.sin(1.0)) * x)),
+    "jit of hessian": lambda t, f: t.jit(t.hessian(f)),
+    "jit of vjp": lambda t, f: t.jit(lambda x: t.vjp(f, x)[1](x)),
+}
+
+
+@pytest.mark.parametrize("way", RAW_WAYS)
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_a_function_and_its_rule_run_as_often_as_in_jax(kind: str, way: str, w: State) -> None:
+    def runs_of(library: Any, w: Any) -> tuple[collections.Counter[str], Any]:
+        runs = collections.Counter[str]()
+
+        def says(name: str, out: Any) -> Any:
+            runs[name] += 1
+            return out
+
+        f = getattr(library, kind)(lambda x: says("f", w.value * x))
+        if kind == "custom_vjp":
+            f.defvjp(lambda x: says("forward", (w.value * x, x)), lambda x, ct: says("backward", (10 * ct * x,)))
+        else:
+            f.defjvp(lambda primals, dots: says("rule", (w.value * primals[0], 10 * primals[0] * dots[0])))
+        out = RAW_WAYS[way](library, f)(X)
+        return runs, out
+
+    assert runs_of(transform, w) == runs_of(jax, types.SimpleNamespace(value=w.value))
 
 
 CUSTOM = {"ours": transform.custom_vjp, "JAX's": jax.custom_vjp}

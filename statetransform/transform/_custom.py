@@ -13,7 +13,7 @@ import numpy as np
 
 from .._core.arguments import integers
 from .._core.errors import check_function
-from .._core.jaxcompat import has_tracer, runs_directly
+from .._core.jaxcompat import has_tracer, runs_rule_directly
 from .._core.lift import bind
 from .._core.wrapper import Transformed
 from ._rules import Call, StagedCall, as_function, hold, zero
@@ -60,7 +60,8 @@ class CustomRule(Transformed):
         fun = bind(self.__wrapped__, obj)
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
-        if runs_directly() and not self._definition[1].get("optimize_remat"):
+        free = [arg for i, arg in enumerate(args) if i not in nondiff]
+        if runs_rule_directly(free) and not self._definition[1].get("optimize_remat"):
             args = hold(args)
             call = Call(fun, len(nondiff))
             pure = self._kind(as_function(fun, call.run), nondiff_argnums=nondiff)

@@ -92,6 +92,26 @@ def test_find_top_trace_does_not_tell_whose_tracer_a_value_is() -> None:
     assert seen[1] == (True, False)
 
 
+@pytest.mark.parametrize("argnum", [0, 1])
+def test_no_public_function_says_whether_a_rule_runs_at_once(argnum: int) -> None:
+    """JAX asks trace by trace: what `runs_rule_directly` foresees is what happens then."""
+    runs: list[str] = []
+    square = jax.custom_vjp(lambda x: (runs.append("function"), x * x)[1])
+    square.defvjp(lambda x: (runs.append("rule"), (x * x, x))[1], lambda x, ct: (ct * x,))
+    seen = []
+
+    def f(x, y):
+        runs.clear()
+        foreseen = jaxcompat.runs_rule_directly(x)
+        out = (square(x) * y).sum()
+        seen.append((foreseen, runs == ["rule"]))
+        return out
+
+    for g in (f, lambda x, y: jax.vmap(f)(x, y).sum(), jax.jit(f)):
+        jax.make_jaxpr(jax.grad(g, argnum))(X, X)
+    assert seen == [(argnum == 0,) * 2, (argnum == 0,) * 2, (False, False)]
+
+
 def inner(x):
     return jnp.where(x > 0, 2 * jnp.sin(x), 1.0) + jnp.float32(3).astype(x.dtype) * jnp.arange(4)
 

@@ -64,9 +64,30 @@ def stages(trace: Any) -> bool:
 
 
 def runs_directly() -> bool:
-    """Whether JAX runs functions with derivative rules at once, and stages none of them."""
+    """Whether JAX runs functions with derivative rules at once, whatever their arguments, and stages none of them."""
     with take_current_trace() as trace:
         return not stages(trace)
+
+
+def runs_rule_directly(args: Any) -> bool:
+    """Whether JAX runs a function with a derivative rule, or its rule, at once for these arguments.
+
+    The innermost trace that differentiates by one of them runs the rule, also where a trace around it stages. A trace
+    is asked as JAX's `process_custom_vjp_call` and `process_custom_jvp_call` ask it.
+    """
+    leaves = jax.tree.leaves(args)
+    with take_current_trace() as trace:
+        for each in _chain(trace):
+            kind = type(each).__name__
+            if kind not in _DIRECT:
+                return False
+            tag = getattr(each, "tag", None)
+            own = [isinstance(leaf, Tracer) and getattr(leaf._trace, "tag", None) is tag for leaf in leaves]
+            if kind == "BatchTrace":
+                leaves = [leaf.val if its else leaf for leaf, its in zip(leaves, own, strict=True)]
+            elif kind != "EvalTrace" and any(own):
+                return True
+    return True
 
 
 def lowered(value: Any) -> Any:
