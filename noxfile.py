@@ -42,9 +42,9 @@ def interpreter(version: str) -> str | None:
 FOUND = {version: path for version in MATRIX if (path := interpreter(version))}
 
 
-def run_tests(session: nox.Session, jax: str) -> None:
+def run_tests(session: nox.Session, jax: str, extras: str = "test") -> None:
     """Installs the package with one JAX and runs the tests."""
-    session.install("-e", ".[test]", jax)
+    session.install("-e", f".[{extras}]", jax)
     session.run("python", "-c", "import jax; print('JAX', jax.__version__)")
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
@@ -103,9 +103,9 @@ for _version in FOUND:
 
 @nox.session(python=list(FOUND.values())[-1] if FOUND else sys.executable)
 def newest(session: nox.Session) -> None:
-    """The newest JAX of the matrix on the newest interpreter that is there."""
+    """The newest JAX of the matrix on the newest interpreter that is there, and the frameworks with adapters."""
     # An interpreter outside the matrix takes the newest JAX that pip finds for it.
-    run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax")
+    run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax", "test,adapters")
 
 
 # The oldest releases of the frameworks that the oldest JAX runs with, on the oldest interpreter; and the newest of all.

@@ -17,7 +17,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .cells import KINDS, OF_CLASSES, Frozen, Plain, Record, Registered, Slotted, handle, make
+from .cells import KINDS, OF_CLASSES, Frozen, Plain, Registered, Slotted, handle, make
 
 N = jnp.array([0.3, 0.5, 0.7])
 X = jnp.array(1.5)
@@ -355,39 +355,6 @@ def test_the_hundredth_trace_of_a_class_is_as_good() -> None:
     for i in range(3):
         np.testing.assert_allclose(step(X), pure(N * X**i, X)[0], rtol=1e-6)
     assert len(runs) == 1
-
-
-def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
-    with pytest.raises(AttributeError, match="missing"):
-        st.attr(Plain(1.0), "missing")
-    with pytest.raises(TypeError, match=r"Plain\.n .*str"):
-        st.attr(Plain("text"), "n")
-    with pytest.raises(TypeError, match="holds a State"):
-        st.attr(Plain(st.State(1.0)), "n")
-    with pytest.raises(TypeError, match="no class made in Python"):
-        st.attr(1j, "real")
-    with pytest.raises(TypeError, match="no class made in Python"):
-        st.register_state_type(list, attribute="append")
-    with pytest.raises(TypeError, match="more than read and write one attribute"):
-        st.register_state_type(Record, get=lambda r: r.n + 1, set=lambda r, n: setattr(r, "n", n))
-    with pytest.raises(TypeError, match="attribute="):
-        st.register_state_type(Record)
-    with pytest.raises(TypeError, match="no array"):
-        obj = make(Plain, 1.0)
-        transform.jit(lambda: setattr(obj, "n", "text"))()
-
-
-def test_an_attribute_that_is_deleted_inside_is_refused_by_name() -> None:
-    obj = make(Plain, N)
-
-    def body() -> None:
-        del obj.n
-
-    with pytest.raises(st.StateTraceError, match=r"'n'.*deleted"):
-        transform.jit(body)()
-    np.testing.assert_allclose(obj.n, N)
-    del obj.n
-    assert not hasattr(obj, "n")
 
 
 def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None:

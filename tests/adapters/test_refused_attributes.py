@@ -1,0 +1,47 @@
+"""What cannot be a cell, or be done to one, is refused by name."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import transform
+
+from .cells import Plain, Record, make
+
+N = jnp.array([0.3, 0.5, 0.7])
+
+
+def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="missing"):
+        st.attr(Plain(1.0), "missing")
+    with pytest.raises(TypeError, match=r"Plain\.n .*str"):
+        st.attr(Plain("text"), "n")
+    with pytest.raises(TypeError, match="holds a State"):
+        st.attr(Plain(st.State(1.0)), "n")
+    with pytest.raises(TypeError, match="no class made in Python"):
+        st.attr(1j, "real")
+    with pytest.raises(TypeError, match="no class made in Python"):
+        st.register_state_type(list, attribute="append")
+    with pytest.raises(TypeError, match="more than read and write one attribute"):
+        st.register_state_type(Record, get=lambda r: r.n + 1, set=lambda r, n: setattr(r, "n", n))
+    with pytest.raises(TypeError, match="attribute="):
+        st.register_state_type(Record)
+    with pytest.raises(TypeError, match="no array"):
+        obj = make(Plain, 1.0)
+        transform.jit(lambda: setattr(obj, "n", "text"))()
+
+
+def test_an_attribute_that_is_deleted_inside_is_refused_by_name() -> None:
+    obj = make(Plain, N)
+
+    def body() -> None:
+        del obj.n
+
+    with pytest.raises(st.StateTraceError, match=r"'n'.*deleted"):
+        transform.jit(body)()
+    np.testing.assert_allclose(obj.n, N)
+    del obj.n
+    assert not hasattr(obj, "n")
