@@ -7,8 +7,8 @@ its program; a later call makes no trace and computes no signature.
 
 from __future__ import annotations
 
-import contextlib
 import types
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -54,16 +54,45 @@ def in_eager_mode(
       loop: the loop as a function of these functions and the operands, for within the transform.
       *operands: the operands.
     """
-    if stack.frame is not None or not is_top_level() or not all(map(_is_followed, functions)):
+    if stack.frame is not None or not is_top_level():
         return OTHER
     way = "eager", where, options, strict(options)
     try:
-        compiled = recent(unbound(functions[0])[0], way, lambda: Whole(_Loop(where, loop)))
+        compiled = _compiled(functions, way, loop)
     except TypeError:  # an option that cannot be hashed
         return OTHER
-    with contextlib.suppress(RefusedArgument):  # the loop itself has more to say of it
+    if compiled is None:
+        return OTHER
+    try:
         return compiled(*functions, *operands)
-    return OTHER
+    except RefusedArgument:  # the loop itself has more to say of it
+        return OTHER
+
+
+_by_codes: dict[Any, weakref.ref[Whole]] = {}
+
+
+def _compiled(functions: Sequence[Any], way: Any, loop: Callable[..., Any]) -> Whole | None:
+    """The compiled loop; None where one of the functions cannot be an argument.
+
+    It is looked for by the identities of the functions' codes first. Should another code have one of these after the
+    death of the first, it finds what it would have found the long way, or is refused.
+    """
+    codes = [id(fun.__code__) if type(fun) is types.FunctionType else None for fun in functions]
+    key = way, *codes
+    found = _by_codes.get(key)
+    compiled = None if found is None else found()
+    if compiled is None and all(map(_is_followed, functions)):
+        compiled = recent(unbound(functions[0])[0], way, lambda: Whole(_Loop(way[1], loop)))
+        if None not in codes:
+            _by_codes[key] = weakref.ref(compiled, lambda _: _forget(key))
+    return compiled
+
+
+def _forget(key: Any) -> None:
+    found = _by_codes.get(key)
+    if found is not None and found() is None:  # else another has its place by now
+        del _by_codes[key]
 
 
 def _is_followed(fun: Any) -> bool:
