@@ -17,7 +17,7 @@ from statetransform._planner.measure import Decision, Planner
 
 BUDGET = st.MemoryBudget("20KiB")  # five values of the six that the plain function holds
 # What the compiler makes of the plan has tests of its own below.
-pytestmark = [pytest.mark.optimized, pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 
 
 def weights(n: int = 5) -> list[Any]:
@@ -89,6 +89,7 @@ CONTEXTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.optimized
 def test_the_budget_asks_for_a_plan() -> None:
     assert temporary_bytes(grad(loss)) > BUDGET.bytes
     assert "optimization_barrier" in jax.jit(grad(fitting(loss))).lower(X, WS).as_text()
@@ -300,6 +301,7 @@ def temporary_bytes(f: Any) -> int:
     return jax.jit(f).lower(X, WS).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.optimized
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
 @pytest.mark.parametrize("share", [0.75, 0.6, 0.5])
 def test_the_compiled_step_honours_the_budget_or_a_warning_says_how_far_it_does_not(share: float) -> None:
@@ -312,6 +314,7 @@ def test_the_compiled_step_honours_the_budget_or_a_warning_says_how_far_it_does_
     assert all("the gradient step takes" in message for message in said)
 
 
+@pytest.mark.optimized
 def test_a_budget_that_the_plain_function_meets_gives_the_plain_program() -> None:
     f = fitting(loss, policies.fit("1 GiB"))
     assert jax.jit(grad(f)).lower(X, WS).compile().as_text().count("dot(") == (
@@ -332,6 +335,7 @@ def test_a_budget_that_cannot_be_met_names_two_figures_and_the_line() -> None:
     assert_close(jax.jvp(f, (X, WS), (X, WS)), jax.jvp(loss, (X, WS), (X, WS)))
 
 
+@pytest.mark.optimized
 def test_the_least_that_is_named_can_be_met() -> None:
     with pytest.raises(st.BudgetError) as caught:
         grad(fitting(loss, policies.fit("5 KiB")))(X, WS)
@@ -358,6 +362,7 @@ def test_fit_is_a_memory_budget() -> None:
         policies.fit("a lot")
 
 
+@pytest.mark.optimized
 def test_the_least_that_an_error_names_is_met() -> None:
     s, x = State(jnp.linspace(0.1, 1, 64)), jnp.linspace(0.1, 1, 64)
 
