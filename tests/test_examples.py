@@ -1,17 +1,42 @@
-"""The examples run as their users run them, on small sizes."""
+"""The examples run with the command lines of their users, on small sizes.
+
+They share the process of the tests, with all that it has imported and compiled; one of them has one of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+pytestmark = pytest.mark.filterwarnings("default")  # those of other packages are not ours
+
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 NEEDS = {"nnx_budget": ["flax"]}
+
+Run = Callable[[str, str], str]
+
+
+@pytest.fixture
+def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example, and gives what it prints."""
+
+    def run(name: str, arguments: str) -> str:
+        for package in NEEDS.get(name, ()):
+            pytest.importorskip(package)
+        path = str(EXAMPLES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *arguments.split(), "--out", str(tmp_path)])
+        monkeypatch.syspath_prepend(EXAMPLES)
+        runpy.run_path(path, run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -41,27 +66,27 @@ NEEDS = {"nnx_budget": ["flax"]}
             "--memory 100kB --steps 60 --batch 4 --hidden 8 --iterations 3",
             ["| flax alone", "| within 100kB", "has seen 180 values"],
         ),
-        ("data_parallel", "--steps 3 --batch 64 --width 8", ["8 devices, 8 points on each", "on one device differ by"]),
     ],
 )
-def test_example(name: str, arguments: str, said: list[str], tmp_path: pathlib.Path) -> None:
-    printed = run(name, arguments, tmp_path)
+def test_example(name: str, arguments: str, said: list[str], run: Run, tmp_path: pathlib.Path) -> None:
+    printed = run(name, arguments)
     assert all(text in printed for text in said), printed
     assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
 
 
-def test_the_fit_makes_the_spikes_that_were_seen_likely(tmp_path: pathlib.Path) -> None:
-    printed = run("spiking_delays", "--steps 400 --neurons 8 --iterations 8 --memory 200kB", tmp_path)
+def test_an_example_that_makes_its_devices(tmp_path: pathlib.Path) -> None:
+    arguments = ["--steps", "3", "--batch", "64", "--width", "8", "--out", str(tmp_path)]
+    command = [sys.executable, str(EXAMPLES / "data_parallel.py"), *arguments]
+    flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
+    env = {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as for the other tests
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    assert "8 devices, 8 points on each" in printed and "on one device differ by" in printed
+    assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
+
+
+def test_the_fit_makes_the_spikes_that_were_seen_likely(run: Run) -> None:
+    printed = run("spiking_delays", "--steps 400 --neurons 8 --iterations 8 --memory 200kB")
     assert "within 195.3 KiB" in printed and "the plain loop needs" in printed
     found = re.search(r"surprise ([\d.]+) -> ([\d.]+) in", printed)
     assert found is not None and float(found[2]) < 0.8 * float(found[1]), printed
     assert "plasticity of exciting synapses" in printed and "in truth 0.8" in printed
-
-
-def run(name: str, arguments: str, out: pathlib.Path) -> str:
-    """What an example prints."""
-    for package in NEEDS.get(name, ()):
-        pytest.importorskip(package)
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments.split(), "--out", str(out)]
-    env = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # small programs: compiling is most of the time
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
