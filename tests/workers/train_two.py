@@ -1,8 +1,6 @@
 """One of two processes that train together; prints its final states.
 
-    python train_two.py PORT PROCESS
-
-Without arguments: the same training in one process, by hand, without this package.
+python train_two.py PORT PROCESS
 """
 
 import sys
@@ -17,6 +15,7 @@ TARGET = np.sin(DATA.sum(1))
 
 
 def by_hand() -> tuple:
+    """The same training in one process, without this package."""
     w, momentum, n = jnp.ones(3), jnp.zeros(3), 0
     loss = lambda w: ((jnp.tanh(DATA @ w) - TARGET) ** 2).mean()
     for _ in range(STEPS):
@@ -60,5 +59,5 @@ def together(port: str, process: int) -> tuple:
 
 
 if __name__ == "__main__":
-    values = together(sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 1 else by_hand()
+    values = together(sys.argv[1], int(sys.argv[2]))
     print("final", *[np.asarray(value).tolist() for value in values], sep=" | ", flush=True)
