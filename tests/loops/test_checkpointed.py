@@ -111,8 +111,11 @@ def counted(n: int, k: Any, block: int = 1) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 57])
-@pytest.mark.parametrize("k", [0, 1, 2, 5, 23])
+# More carries than steps are as many as steps: once is enough.
+COUNTS = [(n, k) for n in (1, 2, 3, 5, 12, 57) for k in (0, 1, 2, 5, 23) if k <= n or (n, k) == (3, 23)]
+
+
+@pytest.mark.parametrize(("n", "k"), COUNTS)
 def test_each_step_runs_as_often_as_the_schedule_says(n: int, k: int) -> None:
     schedule = st.schedule(n, k)
     expected = collections.Counter()
