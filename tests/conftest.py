@@ -21,7 +21,6 @@ from typing import Any
 import hypothesis
 import jax
 import pytest
-from jax._src.interpreters import mlir
 
 from statetransform import transform
 from statetransform._core.frame import stack
@@ -30,6 +29,8 @@ from statetransform._core.raw_reads import _outside as read_in_raw
 if jax.__version__.startswith("0.10."):
     # This release makes a context for each program that it lowers, and loads all dialects of MLIR into it: a third of
     # the time of a small program, and a megabyte that stays as long as that. Later ones load what they need.
+    from jax._src.interpreters import mlir
+
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 RUNS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
