@@ -22,6 +22,8 @@ from .graph import Graph
 from .simulate import closure
 
 _UNITS = 128  # into how many units the budget is divided
+# Infinite for fewer units than needed, by what is needed and what is there.
+_IMPOSSIBLE_BELOW = np.where(np.arange(_UNITS + 1) < np.arange(_UNITS + 2)[:, None], np.inf, 0.0)
 
 
 class Chain:
@@ -36,7 +38,10 @@ class Chain:
         self._blocks, self._budget = blocks, budget
         self._unit = max(budget / _UNITS, 1e-9)
         n = blocks.count
-        self._best = np.full((n, n, _UNITS + 1), np.inf)
+        # Behind as many impossible units, so that memory that is not there needs no case of its own.
+        padded = np.full((n, n, 2 * _UNITS + 2), np.inf)
+        self._best = padded[:, :, _UNITS + 1 :]
+        self._less = np.lib.stride_tricks.sliding_window_view(padded, _UNITS + 1, axis=-1)[:, :, ::-1]
         self._choice = np.zeros((n, n, _UNITS + 1), np.int32)
         self._total = np.concatenate([[0.0], np.cumsum(blocks.forward_cost)])
         self._levels = blocks.levels
@@ -53,39 +58,37 @@ class Chain:
                 step[i, k] = blocks.step_bytes(i, k)
                 # Block k - 1 runs while what enters it is there.
                 running[i, k] = max(running[i, k - 1], step[i, k - 1] + blocks.running_peak[k - 1])
-        cotangents = np.array([*blocks.entering_bytes[:-1], 0])
-        tables = _Tables(self._levels)
+        tables = _Tables(self._levels, np.array([*blocks.entering_bytes[:-1], 0]))
+        self._step, self._running = self._units(step), self._units(running[:, :, None] + tables.cotangents)
+        kept_bytes = self._units(tables.bytes)
         for length in range(n):
             i = np.arange(n - length)
             j = i + length
-            kept = self._keeping(i, j, step, cotangents[j], tables)
-            rest = self._coming_again(i, j, step, running, cotangents[j])
+            kept = self._keeping(i, j, kept_bytes[i], tables)
+            rest = self._coming_again(i, j)
             offers = np.concatenate([kept, rest], axis=1)
             which = offers.argmin(axis=1)
             self._best[i, j] = np.take_along_axis(offers, which[:, None], axis=1)[:, 0]
             n_levels = kept.shape[1]
             self._choice[i, j] = np.where(which < n_levels, -1 - which, i[:, None] + which - n_levels + 1)
 
-    def _keeping(
-        self, i: np.ndarray, j: np.ndarray, step: np.ndarray, cotangents: np.ndarray, tables: _Tables
-    ) -> np.ndarray:
+    def _keeping(self, i: np.ndarray, j: np.ndarray, kept: np.ndarray, tables: _Tables) -> np.ndarray:
         """The work for blocks `i` to `j` when block `i` keeps something, for each of its choices."""
-        need = np.maximum(tables.backward[i], tables.forward[i] + cotangents[:, None])
-        if (i == j).all():
-            work = np.repeat(tables.cost[i][:, :, None], _UNITS + 1, axis=2)
-        else:
-            by = self._units(tables.bytes[i]) + self._units(step[i, i + 1])[:, None]
-            work = tables.cost[i][:, :, None] + _shifted(self._best[i + 1, j][:, None], by)
-        return _impossible_below(work, self._units(need))
+        need = np.maximum(tables.backward[i], tables.forward[i] + tables.cotangents[j][:, None])
+        work = _IMPOSSIBLE_BELOW[_up_to_all(self._units(need))] + tables.cost[i][:, :, None]
+        if i[0] == j[0]:
+            return work
+        by = kept + self._step[i, i + 1][:, None]
+        return work + self._less[i[:, None] + 1, j[:, None], _up_to_all(by)]
 
-    def _coming_again(
-        self, i: np.ndarray, j: np.ndarray, step: np.ndarray, running: np.ndarray, cotangents: np.ndarray
-    ) -> np.ndarray:
+    def _coming_again(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """The work for blocks `i` to `j` when those before some `k` keep nothing and come again, for each `k`."""
         start, k = i[:, None], i[:, None] + np.arange(1, j[0] - i[0] + 1)
-        behind = _shifted(self._best[k, j[:, None]], self._units(step[start, k]))
-        work = (self._total[k] - self._total[start])[:, :, None] + behind + self._best[start, k - 1]
-        return _impossible_below(work, self._units(running[start, k] + cotangents[:, None]))
+        work = self._less[k, j[:, None], _up_to_all(self._step[start, k])]
+        work += self._best[start, k - 1]
+        work += (self._total[k] - self._total[start])[:, :, None]
+        work += _IMPOSSIBLE_BELOW[_up_to_all(self._running[start, k, j[:, None]])]
+        return work
 
     @property
     def cost(self) -> float:
@@ -139,7 +142,8 @@ class Chain:
 class _Tables:
     """The choices of all blocks as arrays; where a block has fewer than others, ones that cost too much."""
 
-    def __init__(self, levels: list[list[Level]]) -> None:
+    def __init__(self, levels: list[list[Level]], cotangents: np.ndarray) -> None:
+        self.cotangents = cotangents  # bytes that enter the backward part of each block
         shape = len(levels), max(map(len, levels))
         self.cost = np.full(shape, np.inf)
         self.bytes, self.backward, self.forward = (np.zeros(shape, np.int64) for _ in range(3))
@@ -150,15 +154,9 @@ class _Tables:
                 self.backward[i, k], self.forward[i, k] = level.backward_peak, level.forward_peak
 
 
-def _shifted(values: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """The values along the last axis for as many units less as `by` says."""
-    at = np.arange(_UNITS + 1) - by[..., None]
-    values = np.broadcast_to(values, at.shape)
-    return np.where(at < 0, np.inf, np.take_along_axis(values, np.maximum(at, 0), axis=-1))
-
-
-def _impossible_below(work: np.ndarray, units: np.ndarray) -> np.ndarray:
-    return np.where(np.arange(_UNITS + 1) < units[..., None], np.inf, work)
+def _up_to_all(units: np.ndarray) -> np.ndarray:
+    """More units than there are make no difference."""
+    return np.minimum(units, _UNITS + 1)
 
 
 class Writer:

@@ -66,7 +66,7 @@ def _above(live: np.ndarray, budget: int) -> int:
     return int(np.maximum(live - budget, 0).sum())
 
 
-def _drops(lives: Lives, live: np.ndarray, budget: int, held: frozenset[int]) -> Iterator[_Drop]:
+def _drops(lives: Lives, live: np.ndarray, budget: int, held: frozenset[int]) -> list[_Drop]:
     """The values that are alive and not used at the step with the most bytes, each with the ways to have it again."""
     graph, t = lives.graph, int(live.argmax())
     node = graph.nodes[int(lives.steps[t])]
@@ -74,24 +74,30 @@ def _drops(lives: Lives, live: np.ndarray, budget: int, held: frozenset[int]) ->
     alive = np.flatnonzero((lives.firsts < t) & (t < lives.lasts) & lives.is_counted)
     rows = zip(lives.values[alive].tolist(), lives.firsts[alive].tolist(), strict=True)
     spanning = [(v, first) for v, first in rows if v not in here and graph.producer[v] not in graph.pinned]
-    high = np.maximum(live - budget, 0)
-    spanning.sort(key=lambda some: (graph.nodes[graph.producer[some[0]]].cost / graph.sizes[some[0]], some))
+    spanning.sort(key=lambda some: (graph.price[some[0]], some))
+    ways: list[tuple[int, tuple[int, ...]]] = []
+    changes = _Changes()
     for v, first in spanning[:_NEAR]:
         before, at = lives.uses_around(v, t)
         if at is None:
             continue
         before = first if before is None else max(before, first)
-        simple = (graph.producer[v],)
-        seen = [simple] if (whole := _again(lives, v, at)) == simple else [simple, whole]
-        for nodes in seen:
-            relief = _relief(lives, high, nodes, v, before, at)
-            if relief > 0:
-                yield _Drop(at, nodes, (graph.cost_of(nodes) + 1e-3) / relief)
+        for nodes, longer in _ways(lives, v, at):
+            changes.add(before + 1, at, graph.sizes[v], longer)
+            ways.append((at, nodes))
+    reliefs = changes.reliefs(np.maximum(live - budget, 0))
+    rows = zip(ways, reliefs, strict=True)
+    return [_Drop(at, nodes, (graph.cost_of(nodes) + 1e-3) / relief) for (at, nodes), relief in rows if relief > 0]
 
 
-def _again(lives: Lives, v: int, at: int) -> tuple[int, ...]:
-    """The nodes that compute a value before a step, of what is alive there."""
-    graph, found, seen, stack = lives.graph, set(), {v}, [v]
+def _ways(lives: Lives, v: int, at: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, int]]]]:
+    """Nodes that compute a value before a step, and what would have to be held for them: from where on, and its bytes.
+
+    Its node alone, with all inputs held; and that with all nodes for what is not there.
+    """
+    graph, found, seen, stack = lives.graph, set[int](), {v}, [v]
+    alone: list[tuple[int, int]] = []
+    whole: list[tuple[int, int]] = []
     while stack:
         i = graph.producer[stack.pop()]
         found.add(i)
@@ -100,27 +106,44 @@ def _again(lives: Lives, v: int, at: int) -> tuple[int, ...]:
                 continue
             seen.add(u)
             last = lives.last_before(u, at)
-            if last is None or not (last >= at or u in graph.free):
+            if last is not None and last >= at:
+                continue
+            is_free = u in graph.free
+            if last is not None and graph.sizes[u]:
+                alone += [(last + 1, graph.sizes[u])] if len(found) == 1 else []
+                whole += [(last + 1, graph.sizes[u])] if is_free else []
+            if not is_free:
                 stack.append(u)
-    return tuple(sorted(found))
+    yield (graph.producer[v],), alone
+    if len(found) > 1:
+        yield tuple(sorted(found)), whole
 
 
-def _relief(lives: Lives, high: np.ndarray, nodes: tuple[int, ...], v: int, before: int, at: int) -> float:
-    """Bytes above the budget that are not there any more, summed over steps."""
-    graph = lives.graph
-    made = {u for i in nodes for u in graph.outputs.lists[i]}
-    longer = []
-    for u in {u for i in nodes for u in graph.inputs.lists[i]} - made:
-        # Inputs are held from their last life before the step.
-        last = lives.last_before(u, at)
-        if last is not None and last < at and graph.sizes[u]:
-            longer.append((last + 1, graph.sizes[u]))
-    if not longer:
-        return float(np.minimum(high[before + 1 : at], graph.sizes[v]).sum())
-    low = min(before + 1, *[start for start, _ in longer])
-    change = np.zeros(at - low, np.int64)
-    change[before + 1 - low :] -= graph.sizes[v]
-    for start, size in longer:
-        change[start - low :] += size
-    some = high[low:at]
-    return float((some - np.maximum(some + change, 0)).sum())
+class _Changes:
+    """What becomes of the bytes alive with each of some drops."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._drops: list[int] = []
+        self._steps: list[int] = []
+        self._bytes: list[int] = []
+
+    def add(self, first: int, at: int, size: int, longer: list[tuple[int, int]]) -> None:
+        """A drop: of a value from one step up to another, up to which others are held longer."""
+        marks = [(first, -size), *longer, (at, size - sum(more for _, more in longer))]
+        self._drops += [self._count] * len(marks)
+        self._steps += [step for step, _ in marks]
+        self._bytes += [more for _, more in marks]
+        self._count += 1
+
+    def reliefs(self, high: np.ndarray) -> list[float]:
+        """Bytes above the budget that are not there any more, summed over steps, for each drop."""
+        if not self._count:
+            return []
+        low, end = min(self._steps), max(self._steps)
+        width = end - low + 1
+        where = np.array(self._drops) * width + np.array(self._steps) - low
+        left = np.bincount(where, self._bytes, self._count * width).reshape(self._count, width)[:, :-1].cumsum(1)
+        left += high[low:end]
+        np.maximum(left, 0, out=left)
+        return (high[low:end].sum() - left.sum(1)).tolist()

@@ -113,6 +113,18 @@ class Graph:
         return np.array([which(node.inplace) for node in self.nodes], np.int64)
 
     @functools.cached_property
+    def rooms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the memory of each result and gradient: bytes, the node that fills it, and whether that works in place."""
+        makers = [self.producer[v] for v, _ in self.buffers]
+        alone = [len(self.nodes[i].outputs) == len(self.nodes[i].inplace) == 1 for i in makers]
+        return np.array([size for _, size in self.buffers], np.int64), np.array(makers, np.int64), np.array(alone, bool)
+
+    @functools.cached_property
+    def price(self) -> list[float]:
+        """Operations for each byte of each value, to compute it again."""
+        return [self.nodes[self.producer[v]].cost / max(size, 1) for v, size in enumerate(self.sizes)]
+
+    @functools.cached_property
     def primal(self) -> frozenset[int]:
         """The forward nodes that the results, or effects, depend on: they run in every forward pass."""
         needed, found = set(self.results), set()

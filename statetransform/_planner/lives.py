@@ -74,8 +74,10 @@ class Lives:
             self.is_used, self.is_counted = self.is_used[kept], self.is_counted[kept]
 
     @functools.cached_property
-    def _ordered(self) -> tuple[list[int], list[int]]:
-        return (self.values * self._width + self.firsts).tolist(), self.lasts.tolist()
+    def _ordered(self) -> tuple[list[int], list[int], list[int]]:
+        """Where the lives of each value begin in the lists, and their first and last steps."""
+        begin = np.searchsorted(self.values, np.arange(len(self.graph.sizes) + 1))
+        return begin.tolist(), self.firsts.tolist(), self.lasts.tolist()
 
     @functools.cached_property
     def _uses(self) -> list[int]:
@@ -83,9 +85,9 @@ class Lives:
 
     def last_before(self, value: int, step: int) -> int | None:
         """The end of the last life of a value that begins before a step."""
-        keys, lasts = self._ordered
-        k = bisect.bisect_left(keys, value * self._width + step) - 1
-        return lasts[k] if k >= 0 and keys[k] >= value * self._width else None
+        begin, firsts, lasts = self._ordered
+        k = bisect.bisect_left(firsts, step, begin[value], begin[value + 1]) - 1
+        return lasts[k] if k >= begin[value] else None
 
     def uses_around(self, value: int, step: int) -> tuple[int | None, int | None]:
         """The last use of a value up to a step, and the first one behind it."""

@@ -101,28 +101,30 @@ def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
     As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
     """
     graph, n = lives.graph, lives.length
-    begins = dict(zip(lives.steps[::-1].tolist(), range(n - 1, -1, -1), strict=True))
+    begins = np.full(len(graph.nodes), -1)
+    begins[lives.steps[::-1]] = np.arange(n - 1, -1, -1)
+    room, makers, late = graph.rooms
     # What dies where a result is computed in place may be there up to then, and including that step.
-    late = lambda i: len(graph.outputs.lists[i]) == 1 and len(graph.nodes[i].inplace) == 1
-    makers = [(size, graph.producer[v]) for v, size in graph.buffers]
-    ordered = sorted((size, begins[i] + late(i) if i in begins else 0) for size, i in makers)
-    room = [size for size, _ in ordered]
+    begin = np.where(begins[makers] < 0, 0, begins[makers] + late)
+    ordered = np.lexsort((begin, room))
+    room, begin = room[ordered], begin[ordered]
     lowest = np.searchsorted(room, sizes)
     # Up to which step one of the buffers that are large enough is free.
-    latest = np.maximum.accumulate([0, *[begin for _, begin in ordered[::-1]]])[::-1]
+    latest = np.append(np.maximum.accumulate(begin[::-1])[::-1], 0)
     fitting = np.flatnonzero((sizes > room[-1] // 64) & (lives.lasts < latest[lowest]))
     fitting = fitting[np.lexsort((lives.values[fitting], lives.firsts[fitting], -sizes[fitting]))]
-    # One bit for each step at which a buffer is taken.
-    taken = [((1 << n) - 1) >> begin << begin for _, begin in ordered]
-    found = []
     firsts, lasts = np.maximum(lives.firsts[fitting], 0), lives.lasts[fitting]
-    rows = zip(fitting.tolist(), lowest[fitting].tolist(), firsts.tolist(), (lasts + 1).tolist(), strict=True)
-    for which, low, first, end in rows:
+    # Of the smallest buffers that are large enough, those that are there long enough come last.
+    start = np.searchsorted(room * (n + 2) + begin, room[lowest[fitting]] * (n + 2) + lasts, "right")
+    # One bit for each step at which a buffer is taken.
+    taken = [((1 << n) - 1) >> at << at for at in begin.tolist()]
+    found, which = [], range(len(taken))
+    for life, low, first, end in zip(fitting.tolist(), start.tolist(), firsts.tolist(), (lasts + 1).tolist(), strict=True):
         steps = (1 << end) - (1 << first)
-        for k in range(low, len(taken)):
+        for k in which[low:]:
             if not taken[k] & steps:
                 taken[k] |= steps
-                found.append(which)
+                found.append(life)
                 break
     return np.array(found, np.int64)
 
