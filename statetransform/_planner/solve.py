@@ -168,13 +168,11 @@ class Solver:
         """The plain plan, and some for larger budgets; from grids, so that budgets have them in common."""
         yield self.plain
         steps = math.log(self.plain.bytes / max(budget, 1))
-        for back in (1, 3):
-            if (found := self._gradual(math.ceil(steps / math.log(_STEP)) - back)) is not None:
-                yield found
-        for back in (2, 4):
-            k = math.ceil(steps / math.log(_GRID)) - back
-            if k > 0 and (found := self._chained(int(self.plain.bytes / _GRID**k))) is not None:
-                yield found
+        if (found := self._gradual(math.ceil(steps / math.log(_STEP)) - 3)) is not None:
+            yield found
+        k = math.ceil(steps / math.log(_GRID)) - 3
+        if k > 0 and (found := self._chained(int(self.plain.bytes / _GRID**k))) is not None:
+            yield found
 
     def _gradual(self, k: int) -> Plan | None:
         """The plain plan, brought into smaller and smaller budgets; None where that goes no further."""
