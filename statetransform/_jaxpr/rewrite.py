@@ -16,6 +16,7 @@ import jax.extend.core as jex
 from .._core import jaxcompat
 from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
+from .walk import inner_jaxprs
 
 # A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
@@ -85,8 +86,13 @@ def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Se
     return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
-def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
-    """The jaxpr with calls (and, with ``remat``, checkpointed regions) replaced by what they contain.
+def inlined(jaxpr: Any, *, remat: bool = True, rules: bool = False) -> Any:
+    """The jaxpr with calls replaced by what they contain.
+
+    Args:
+      jaxpr: a closed jaxpr.
+      remat: also checkpointed regions.
+      rules: also functions with derivatives of their own, which are then not used any more.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
@@ -96,9 +102,10 @@ def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
 
     def visitor(call: Any) -> Visitor:
         def inline(eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
-            inner = _called(eqn, remat)
+            inner = _called(eqn, remat, rules)
             if inner is None:
-                return None
+                # Tracing the body of a loop again takes much longer than looking whether anything would change.
+                return None if _has_calls(eqn, remat, rules) else jaxcompat.bind(eqn.primitive, inputs, eqn.params)
             body = jaxcompat.opened(inner)
             # The inside of a library function has the stack of its first call, wherever that was.
             outer = call or (eqn if is_library_code(body) else None)
@@ -109,10 +116,19 @@ def inlined(jaxpr: Any, *, remat: bool = True) -> Any:
     return rewrite(jaxpr, visitor(None))
 
 
-def _called(eqn: Any, remat: bool) -> Any:
+def _has_calls(eqn: Any, remat: bool, rules: bool) -> bool:
+    """Whether there is something to inline in the inner jaxprs of an equation."""
+    return any(
+        _called(inside, remat, rules) is not None or _has_calls(inside, remat, rules)
+        for inner in inner_jaxprs(eqn)
+        for inside in jaxcompat.opened(inner.jaxpr).eqns
+    )
+
+
+def _called(eqn: Any, remat: bool, rules: bool) -> Any:
     """The jaxpr that an equation does nothing but run, or None."""
     if jaxcompat.is_remat(eqn):
         return jaxcompat.remat_params(eqn)[0] if remat else None
-    if kind_of(eqn) is Kind.CALL:
+    if kind_of(eqn) is Kind.CALL or (rules and kind_of(eqn) is Kind.RULE):
         return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
     return None

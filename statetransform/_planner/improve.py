@@ -2,8 +2,8 @@
 
 `fill` holds what there is room for, and stops where the room is taken by values that are cheaper to have again. Here
 the most expensive runs are spared one after the other, whatever that takes; the plan is brought back into its budget
-without dropping the same values, and kept if it is cheaper than before. Layers are often equal: where it was in vain for
-a few nodes of one kind, it is for the others.
+without dropping the same values, and kept if it is cheaper than before. Layers are often equal: what was in vain for a
+few nodes of one kind is for the others.
 """
 
 from __future__ import annotations

@@ -14,12 +14,9 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-import jax.numpy as jnp
-import numpy as np
 
 from .._core import jaxcompat
-from .._jaxpr.rewrite import evaluate, inlined, rewrite
-from .._jaxpr.walk import inner_jaxprs
+from .._jaxpr.rewrite import inlined
 from . import cost
 from .cost import nbytes
 from .graph import Graph, Node
@@ -38,15 +35,8 @@ class Fusion:
     homes: int
 
 
-_WITH_RULES = ("custom_jvp_call", "custom_vjp_call")
-
 MODEST = Fusion(0.01, 3)
 THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
-
-
-def is_differentiable(aval: Any) -> bool:
-    """Whether a value has a tangent other than `float0`."""
-    return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +120,7 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
 
 def flattened(step: Any) -> Any:
     """A gradient step without calls and without functions with rules of their own."""
-    flat = inlined(step)
-    return inlined(rewrite(flat, _open_rules)) if _has_rules(flat) else flat
+    return inlined(step, rules=True)  # nothing differentiates them once more
 
 
 def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
@@ -139,22 +128,6 @@ def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
     return _Builder(jaxpr, n_inputs, n_outputs, fusion).joint(consts)
-
-
-def _has_rules(jaxpr: Any) -> bool:
-    eqns = jaxcompat.opened(jaxpr).eqns
-    return any(
-        eqn.primitive.name in _WITH_RULES or any(_has_rules(inner.jaxpr) for inner in inner_jaxprs(eqn)) for eqn in eqns
-    )
-
-
-def _open_rules(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
-    """Functions with rules of their own are run as they are: nothing differentiates them once more."""
-    del source
-    inner = eqn.params.get("call_jaxpr")
-    if eqn.primitive.name not in _WITH_RULES or inner is None:
-        return None
-    return evaluate(jaxcompat.opened(inner), jaxcompat.consts_of(inner), inputs, _open_rules)
 
 
 class _Builder:
@@ -297,8 +270,3 @@ def _without_dead_code(jaxpr: Any) -> list[Any]:
             kept.append(eqn)
             needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
     return kept[::-1]
-
-
-def zero(aval: Any) -> Any:
-    """The zero among the tangents of a value."""
-    return jnp.zeros(aval.shape, aval.dtype) if is_differentiable(aval) else np.zeros(aval.shape, jax.dtypes.float0)

@@ -242,7 +242,7 @@ class Planner:
             if other.compiled is not None and other.compiled <= budget:
                 return min((best, other), key=lambda d: _rank(d, budget))
             return best
-        again = self._again(pattern, budget, target, offer[1], best)
+        again = self._again(pattern, budget, target, offer, best)
         if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
             other = self._compiled(*again, first)
             best = min((best, other), key=lambda d: _rank(d, budget))
@@ -274,17 +274,24 @@ class Planner:
         return None
 
     def _again(
-        self, pattern: Pattern, budget: int, target: int, plan: Plan, found: Decision
+        self, pattern: Pattern, budget: int, target: int, offer: tuple[Version, Plan], found: Decision
     ) -> tuple[Version, Plan] | None:
         """Another plan, when the compiler says that there is too little memory, or more than was thought."""
         if found.compiled is None:
             return None
+        plan = offer[1]
         if found.compiled > budget:
             over = found.compiled - budget
-            offers = (self.plan(pattern, max(int(plan.bytes - margin * over), 1)) for margin in _MARGINS)
+            offers = (self._near(pattern, offer, max(int(plan.bytes - margin * over), 1)) for margin in _MARGINS)
             return next(filter(None, offers), None) or self.least(pattern)
         room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
-        return self.plan(pattern, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
+        return self._near(pattern, offer, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
+
+    def _near(self, pattern: Pattern, offer: tuple[Version, Plan], budget: int) -> tuple[Version, Plan] | None:
+        """A plan for a budget that is hardly larger or smaller; loops are opened in another way for each budget."""
+        version, plan = offer
+        found = None if scans_in(self.closed) else version.solver.near(plan, budget)
+        return self.plan(pattern, budget) if found is None else (version, found)
 
     def _compiled(self, version: Version, plan: Plan, first: Version, is_loose: bool = False) -> Decision:
         emitted = Emitted(version.joint, plan.sequence, is_loose)
@@ -392,8 +399,3 @@ def shortage_message(budget: int, shortage: Shortage) -> str:
         f"({format_bytes(shortage.necessary)}) are necessary, for `{shortage.operation}`{place}. "
         "Raise the budget, or make that operation smaller (a smaller batch, for example)."
     )
-
-
-def is_float(aval: Any) -> bool:
-    """Whether an output can have a cotangent."""
-    return jnp.issubdtype(aval.dtype, jnp.inexact)

@@ -119,7 +119,8 @@ def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
     # One bit for each step at which a buffer is taken.
     taken = [((1 << n) - 1) >> at << at for at in begin.tolist()]
     found, which = [], range(len(taken))
-    for life, low, first, end in zip(fitting.tolist(), start.tolist(), firsts.tolist(), (lasts + 1).tolist(), strict=True):
+    rows = zip(fitting.tolist(), start.tolist(), firsts.tolist(), (lasts + 1).tolist(), strict=True)
+    for life, low, first, end in rows:
         steps = (1 << end) - (1 << first)
         for k in which[low:]:
             if not taken[k] & steps:

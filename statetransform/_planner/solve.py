@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import bound, exact
 from .blocks import Blocks, backward_part
@@ -103,17 +103,25 @@ class Solver:
         if budget < self.necessary:
             return None
         if budget not in self._found:
-            plans = [*self._by_chain(budget), *self._by_hand(budget), *self._by_dropping(budget)]
+            plans = [*self._by_chain(budget), *self._by_hand(budget), *self._by_dropping(budget, self._seeds(budget))]
             if len(self.graph.nodes) <= exact.LARGEST and (found := exact.best(self.graph, budget)) is not None:
                 plans.append(self.rated(found[1]))
             if not plans and self.least.bytes <= budget:
                 plans.append(self._better(self.least.sequence, budget))
-            best = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
-            self._found[budget] = best if best is None else self._improved(best, budget)
+            self._found[budget] = self._best(plans, budget)
         return self._found[budget]
 
-    def _improved(self, plan: Plan, budget: int) -> Plan:
-        if plan.cost <= _CHEAP * self.graph.cost:
+    def near(self, plan: Plan, budget: int) -> Plan | None:
+        """A plan within a budget made of the best one for a budget that is hardly larger or smaller, in less time."""
+        plans = [*self._by_hand(budget), *self._by_dropping(budget, [plan, self.plain])]
+        if plan.bytes <= budget:
+            plans.append(self._better(plan.sequence, budget))
+        return self._best(plans, budget)
+
+    def _best(self, plans: list[Plan], budget: int) -> Plan | None:
+        """The cheapest of some plans, improved."""
+        plan = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
+        if plan is None or plan.cost <= _CHEAP * self.graph.cost:
             return plan
         better = self.rated(improved(self.graph, plan.sequence, budget, _ATTEMPTS))
         return min(plan, better, key=lambda some: (some.bytes > budget, some.cost, some.bytes))
@@ -152,10 +160,10 @@ class Solver:
             self._chains[target] = None if sequence is None else self.rated(sequence)
         return self._chains[target]
 
-    def _by_dropping(self, budget: int) -> list[Plan]:
+    def _by_dropping(self, budget: int, seeds: Iterable[Plan]) -> list[Plan]:
         """Plans for larger budgets, brought into this one."""
         found, seen = [], set()
-        for seed in self._seeds(budget):
+        for seed in seeds:
             if seed.bytes <= budget or seed.sequence in seen:
                 continue
             seen.add(seed.sequence)
