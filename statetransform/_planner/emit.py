@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax import lax
 
 from .._core import jaxcompat
+from . import cost
 from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, split_of
@@ -22,6 +24,8 @@ from .simulate import lifetimes, split_of
 # reorder long stretches, and compute cheap values again in each consumer, which keeps what these are made of alive.
 # Barriers cost compile time, so in long plans there is one for a few runs.
 _BARRIERS = 200
+# These compute equal numbers where they use them.
+_READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
 
 class Emitted:
@@ -197,7 +201,28 @@ class _Run:
     def _bind(self, eqn: Any) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
         with jaxcompat.in_place_of(eqn):
+            if eqn.primitive.name not in _READS_NUMBERS:
+                self._delay(eqn, inputs)
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+
+    def _delay(self, eqn: Any, inputs: list[Any]) -> None:
+        """Makes the arrays of equal numbers that an operation writes into when its other inputs are there.
+
+        They depend on nothing: compilers make all of them at the start.
+        """
+        views = {k: self._joint.views.get(a) for k, a in enumerate(eqn.invars) if not isinstance(a, jex.Literal)}
+        fills = {k: view for k, view in views.items() if view is not None and _is_fill(view)}
+        others = [x for k, x in enumerate(inputs) if k in views and k not in fills]
+        if not others:
+            return
+        for k, view in fills.items():
+            (atom,) = view.invars
+            number, *_ = lax.optimization_barrier((jnp.asarray(atom.val, atom.aval.dtype), *others))
+            (inputs[k],) = jaxcompat.bind(view.primitive, [number], view.params)
+
+
+def _is_fill(view: Any) -> bool:
+    return view.primitive.name == "broadcast_in_dim" and all(isinstance(a, jex.Literal) for a in view.invars)
 
 
 def whole(emitted: Emitted, n_inputs: int) -> Any:
