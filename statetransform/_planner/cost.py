@@ -36,7 +36,7 @@ _EXPENSIVE = frozenset(
      "logistic", "erf", "erfc")
 )  # fmt: skip
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
-# These may write into the buffers of operands that die.
+# These may write into the buffers of their operands.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
 _ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
@@ -65,17 +65,36 @@ def is_view(eqn: Any) -> bool:
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
 
 
-def count_inplace(eqns: Any) -> int:
-    """How many of the first outputs may take the buffers of operands that die."""
+def overwritten(eqns: Any) -> list[Any] | None:
+    """The atoms whose buffers the first outputs may take, one for each; None if these may take any.
+
+    A loop and an update write into the buffer of one operand: they read the others to the end.
+    """
     names = {eqn.primitive.name for eqn in eqns}
     last = eqns[-1]
-    if names <= ELEMENTWISE or names <= INPLACE:
-        return len(last.outvars)
-    if names == {"scan"}:  # what is carried
-        body = jaxcompat.opened(last.params["jaxpr"])
-        pairs = zip(last.outvars, body.outvars, strict=True)
-        return sum(len(outer.aval.shape) == len(inner.aval.shape) for outer, inner in pairs)
-    return 0
+    if names <= ELEMENTWISE:
+        return None
+    if names == {"scan"}:
+        n_consts, n_carry = counts_of_scan(last)
+        return list(last.invars[n_consts : n_consts + n_carry])
+    if not names <= INPLACE:
+        return []
+    if names == {"while"}:
+        return list(last.invars[-len(last.outvars) :])
+    return list(last.invars[: len(last.outvars)])
+
+
+def counts_of_scan(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
+    than what the body sees of them.
+    """
+    body = jaxcompat.opened(eqn.params["jaxpr"])
+    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
+    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
+    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
+    return n_unstacked - n_carry, n_carry
 
 
 def operations(eqn: Any) -> float:

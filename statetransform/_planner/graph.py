@@ -72,6 +72,7 @@ class Graph:
       gradients: the values to be computed by the backward pass.
       pinned: nodes that run exactly once, since they have effects.
       buffers: bytes of the memory of each result and gradient.
+      early: the values whose memory compilers take at the start, no matter when they are computed.
     """
 
     nodes: tuple[Node, ...]
@@ -80,6 +81,7 @@ class Graph:
     gradients: frozenset[int]
     pinned: frozenset[int] = frozenset()
     buffers: tuple[tuple[int, int], ...] = ()
+    early: frozenset[int] = frozenset()
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
@@ -100,6 +102,13 @@ class Graph:
     def bytes(self) -> np.ndarray:
         """Bytes of each value, as an array."""
         return np.array(self.sizes, np.int64)
+
+    @functools.cached_property
+    def is_early(self) -> np.ndarray:
+        """Whether the memory of each value is taken at the start."""
+        found = np.zeros(len(self.sizes), bool)
+        found[list(self.early)] = True
+        return found
 
     @functools.cached_property
     def scratch(self) -> np.ndarray:

@@ -245,11 +245,16 @@ class _Builder:
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
         buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
-        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers)
+        # What a scan stacks is written into an array of zeros, which depends on nothing.
+        early = frozenset(v for node in nodes if node.is_backward for v in set(node.outputs) - _carried(node))
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early)
         return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views)
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)
+        atoms = cost.overwritten(eqns)
+        # What is given, or made of constants, has no buffer that may be taken.
+        inplace = outputs if atoms is None else [v for v, a in zip(outputs, atoms, strict=False) if self._roots_of([a])]
         return Node(
             tuple(inputs),
             tuple(outputs),
@@ -257,9 +262,15 @@ class _Builder:
             scratch=max(map(cost.scratch, eqns)) + cost.unfused(eqns),
             is_backward=self.is_backward[group[-1]],
             is_product=eqns[-1].primitive.name in cost.PRODUCTS,
-            inplace=tuple(outputs[: cost.count_inplace(eqns)]),
+            inplace=tuple(inplace),
             eqns=eqns,
         )
+
+
+def _carried(node: Node) -> set[int]:
+    """The outputs of a node, without those that a scan stacks."""
+    last = node.eqns[-1]
+    return set(node.outputs[: cost.counts_of_scan(last)[1]] if last.primitive.name == "scan" else node.outputs)
 
 
 def _without_dead_code(jaxpr: Any) -> list[Any]:

@@ -15,7 +15,9 @@ import jax
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.loops import scan as binomial_scan
 from .._core import jaxcompat
+from .._core.errors import BudgetError
 from .._jaxpr.rewrite import evaluate
+from .cost import counts_of_scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +38,12 @@ def _can_open(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and eqn.params["length"] > 2 and not eqn.effects
 
 
-def with_budget(closed: Any, size: int) -> Opened | None:
-    """With at most so many bytes for each loop; None if one of them cannot do with that."""
+def with_budget(closed: Any, size: int) -> Opened:
+    """With at most so many bytes for each loop.
+
+    Raises:
+      BudgetError: one of them cannot do with that.
+    """
     chosen: list[Any] = []
 
     def run(eqn: Any, body: Any, init: Any, xs: Any, options: dict[str, Any]) -> Any:
@@ -47,18 +53,26 @@ def with_budget(closed: Any, size: int) -> Opened | None:
         chosen.append(choice)
         return out
 
-    try:
-        jaxpr = _rewritten(closed, run)
-        return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
-    except ValueError:  # of the budget: nothing fits
-        return None
+    jaxpr = _rewritten(closed, run)
+    return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
 
 
-def with_steps(closed: Any) -> Opened:
-    """With each step recomputed from its carry."""
-    step = lambda body: jax.checkpoint(body, prevent_cse=False)
+def with_least(closed: Any) -> Opened:
+    """With as few bytes for each loop as the most demanding one can do with."""
+    size = 1
+    while True:
+        try:
+            return with_budget(closed, size)
+        except BudgetError as error:
+            size = max(error.least, size + 1)
+
+
+def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
+    """With each step recomputed from its carry, or from that and its products."""
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if keeps_products else None
+    step = lambda body: jax.checkpoint(body, prevent_cse=False, policy=policy)
     run = lambda eqn, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)
-    return Opened(_rewritten(closed, run), ("step",))
+    return Opened(_rewritten(closed, run), ("products" if keeps_products else "step",))
 
 
 def _rewritten(closed: Any, run: Any) -> Any:
@@ -78,7 +92,7 @@ def _rewritten(closed: Any, run: Any) -> Any:
 def _scan(eqn: Any, inputs: Sequence[Any], run: Any) -> Sequence[Any]:
     params = eqn.params
     inner, inner_consts = jaxcompat.opened(params["jaxpr"]), jaxcompat.consts_of(params["jaxpr"])
-    n_consts, n_carry = _counts(eqn)
+    n_consts, n_carry = counts_of_scan(eqn)
     consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
     def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -88,16 +102,3 @@ def _scan(eqn: Any, inputs: Sequence[Any], run: Any) -> Sequence[Any]:
     options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
     carry, ys = run(eqn, body, list(init), list(xs), options)
     return [*carry, *ys]
-
-
-def _counts(eqn: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried.
-
-    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
-    than what the body sees of them.
-    """
-    body = jaxcompat.opened(eqn.params["jaxpr"])
-    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
-    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
-    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
-    return n_unstacked - n_carry, n_carry

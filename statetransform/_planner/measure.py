@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from .._core import jaxcompat
+from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes
 from . import bound
 from .emit import Emitted, whole
 from .graph import Graph
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
-from .loops import Opened, scans_in, with_budget, with_steps
+from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Plan, Solver
 
 logger = logging.getLogger("statetransform")
@@ -147,7 +148,8 @@ class Planner:
         first, n = self.versions(pattern)[0], len(scans_in(self.closed))
         if not n or first.solver.plain.bytes <= budget:
             return []
-        found: dict[str, Version] = {}
+        products = self._version(pattern, with_steps(self.closed, True))
+        found = {products.key: products}
         size, too_large = budget * _SHARE / n, budget + 1
         for _ in range(_OPENED):
             opened = self._opened_to(int(size))
@@ -162,18 +164,18 @@ class Planner:
                 too_large = min(too_large, opened.bytes)
             size = (budget - version.solver.plain.bytes + opened.bytes) / n
         if all(version.solver.plain.bytes > budget for version in found.values()):
-            found[str(self._steps.key)] = self._version(pattern, self._steps)
+            steps = self._version(pattern, with_steps(self.closed))
+            found[steps.key] = steps
         return list(found.values())
 
     def _opened_to(self, size: int) -> Opened | None:
         """The function with so many bytes for each loop; None if one of them cannot do with that."""
         if size not in self._opened_for:
-            self._opened_for[size] = with_budget(self.closed, size) if size > 0 else None
+            try:
+                self._opened_for[size] = with_budget(self.closed, size) if size > 0 else None
+            except BudgetError:
+                self._opened_for[size] = None
         return self._opened_for[size]
-
-    @functools.cached_property
-    def _steps(self) -> Opened:
-        return with_steps(self.closed)
 
     def _version(self, pattern: Pattern, opened: Opened) -> Version:
         known = next((v for v in self.versions(pattern) if v.key == str(opened.key)), None)
@@ -184,17 +186,11 @@ class Planner:
 
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""
-        first = self.versions(pattern)[0]
-        best = first, first.solver.least
-        others = self._opened(pattern, max(best[1].bytes // 2, 1))
-        if (thrifty := self.thrifty(pattern)) is not None:
-            others.append(thrifty)
-        while others:
-            found = min(((version, version.solver.least) for version in others), key=lambda offer: offer[1].bytes)
-            if found[1].bytes >= best[1].bytes:
-                break
-            best, others = found, self._opened(pattern, found[1].bytes - 1)
-        return best
+        others = [self.thrifty(pattern)]
+        if scans_in(self.closed):
+            others += [self._version(pattern, with_least(self.closed)), self._version(pattern, with_steps(self.closed))]
+        versions = [self.versions(pattern)[0], *filter(None, others)]
+        return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
 
     def necessary(self, pattern: Pattern) -> tuple[int, str, str | None]:
         """The fewest bytes that are proved to be necessary, the operation that needs them, and its source."""

@@ -58,6 +58,8 @@ def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: 
         guests = frozenset(zip(lives.values[found].tolist(), lives.firsts[found].tolist(), strict=True))
     lives.is_counted = counts
     sizes, firsts, lasts = sizes[counts], lives.firsts[counts], lives.lasts[counts]
+    if graph.early:
+        firsts = np.where(graph.is_early[lives.values[counts]], 0, firsts)
     change = np.zeros(n + 1, np.int64)
     np.add.at(change, np.maximum(firsts, 0), sizes)
     np.subtract.at(change, lasts + 1, sizes)

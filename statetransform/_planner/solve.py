@@ -119,8 +119,9 @@ class Solver:
         return self._best(plans, budget)
 
     def _best(self, plans: list[Plan], budget: int) -> Plan | None:
-        """The cheapest of some plans, improved."""
-        plan = min(plans, key=lambda plan: (plan.cost, plan.bytes), default=None)
+        """The cheapest of some plans that fit, improved."""
+        fitting = [plan for plan in plans if plan.bytes <= budget]
+        plan = min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
         if plan is None or plan.cost <= _CHEAP * self.graph.cost:
             return plan
         better = self.rated(improved(self.graph, plan.sequence, budget, _ATTEMPTS))
