@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.sizes import nbytes
 from statetransform._planner import cost
 from statetransform._planner.blocks import Blocks
@@ -150,3 +151,21 @@ def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_
         found = planner.decide(pattern, int(share * plain))
         assert isinstance(found, Decision) and found.compiled is not None
         assert found.compiled <= share * plain
+
+
+def test_zeros_that_are_written_into_wait_for_the_other_inputs() -> None:
+    def spread(x: Any) -> Any:
+        for _ in range(2):
+            x = jnp.tanh(jnp.zeros((32, 3)).at[jnp.arange(20) * 2 % 7].add(jnp.sin(x)))[:20]
+        return (x**2).sum()
+
+    x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
+    found = joint(spread, x)
+    step = whole(Emitted(found, found.graph.plain), 1)
+    eqns = inlined(jax.make_jaxpr(step)(x, jnp.ones(()))).jaxpr.eqns
+    filled = {eqn.outvars[0]: eqn.invars[0] for eqn in eqns if eqn.primitive.name == "broadcast_in_dim"}
+    tied = {var for eqn in eqns if eqn.primitive.name == "optimization_barrier" for var in eqn.outvars}
+    starts = [filled[eqn.invars[0]] for eqn in eqns if eqn.primitive.name.startswith("scatter")]
+    assert len(starts) >= 2
+    assert all(start in tied for start in starts)
+    assert jnp.allclose(step(x, jnp.ones(()))[1], jax.grad(spread)(x), atol=1e-6)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import pytest
 
-from statetransform._planner.joint import Pattern
+from statetransform._planner.cost import overwritten
+from statetransform._planner.joint import Joint, Pattern
 from statetransform._planner.measure import Planner
+from statetransform._planner.simulate import peak
 
 
 def planner_of(f: Any, *avals: Any) -> tuple[Planner, Pattern]:
@@ -48,3 +52,59 @@ def test_nothing_is_proved_about_the_steps_of_a_loop_that_can_be_opened() -> Non
         if offer is not None:
             assert budget >= necessary
             assert least(budget) <= offer[1].cost
+
+
+def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
+    """A loop with a product in each step, over what is made of an argument: its gradient is stacked, too."""
+    step = lambda h, x: (jnp.cos(jnp.sin(jnp.tanh(h @ w + x))), None)
+    y, _ = jax.lax.scan(step, jnp.ones(x.shape[1:]), jnp.sin(x))
+    return (y**2).sum()
+
+
+STACKED = jax.ShapeDtypeStruct((30, 16, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
+STACK = 4 * 30 * 16 * 32
+
+
+def test_what_a_backward_scan_stacks_takes_memory_from_the_start() -> None:
+    planner, pattern = planner_of(lambda x, w: stacked(2 * x, w) + x.sum(), *STACKED)
+    graph = planner.versions(pattern)[0].joint.graph
+    assert graph.early
+    assert any(graph.sizes[v] == STACK for v in graph.early)
+    held = dataclasses.replace(graph, early=frozenset())
+    assert peak(graph, graph.plain) >= peak(held, graph.plain)
+
+
+def test_a_loop_writes_into_the_buffer_of_its_own_start_value_only() -> None:
+    planner, pattern = planner_of(stacked, *STACKED)
+    steps = planner.least(pattern)[0].joint
+    loops = [node for node in steps.graph.nodes if {eqn.primitive.name for eqn in node.eqns} & {"scan", "while"}]
+    assert any(node.is_backward for node in loops)
+    for node in loops:
+        started = {v for a in overwritten(node.eqns) or () for v in _values(steps, a)}
+        assert len(node.inplace) <= len(started)
+
+
+def _values(joint: Joint, atom: Any) -> list[int]:
+    if isinstance(atom, jex.Literal):
+        return []
+    if atom in joint.numbers:
+        return [joint.numbers[atom]]
+    return [v for a in (joint.views[atom].invars if atom in joint.views else ()) for v in _values(joint, a)]
+
+
+def test_a_loop_may_keep_its_products_and_nothing_else() -> None:
+    planner, pattern = planner_of(stacked, *STACKED)
+    first = planner.versions(pattern)[0]
+    offer = planner.plan(pattern, int(0.85 * first.solver.plain.bytes))
+    assert offer is not None
+    assert "products" in offer[0].key
+    assert offer[1].cost < 1.2 * first.joint.graph.cost
+
+
+def test_the_least_of_a_loop_is_asked_for_directly() -> None:
+    planner, pattern = planner_of(long_loop, *AVALS)
+    version, plan = planner.least(pattern)
+    first = planner.versions(pattern)[0]
+    assert plan.bytes < first.solver.least.bytes
+    assert len(planner.versions(pattern)) <= 3
+    assert version.joint.graph.cost > first.joint.graph.cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -262,3 +263,29 @@ def test_no_plan_by_hand_that_fits_is_better() -> None:
             check(graph, sequence)
             found = solver.plan(peak(graph, sequence))
             assert found is not None and found.cost <= graph.cost_of(sequence) + 1e-9
+
+
+def test_a_plan_for_a_near_budget_is_made_of_the_one_before() -> None:
+    graph = chain(16)
+    solver = Solver(graph)
+    plan = solver.plan(9)
+    assert plan is not None
+    for budget in (7, 8, 10, 11):
+        near, anew = solver.near(plan, budget), Solver(graph).plan(budget)
+        assert near is not None
+        assert anew is not None
+        check(graph, near.sequence)
+        assert near.bytes == peak(graph, near.sequence) <= budget
+        assert near.cost <= 1.15 * anew.cost
+
+
+def test_memory_that_is_taken_at_the_start_counts_in_every_plan() -> None:
+    for seed in range(20):
+        graph = random_graph(seed)
+        late = [v for i, node in enumerate(graph.nodes) if node.is_backward for v in graph.nodes[i].outputs]
+        early = dataclasses.replace(graph, early=frozenset(late))
+        solver = Solver(early)
+        assert solver.plain.bytes >= Solver(graph).plain.bytes
+        for budget in range(solver.necessary, solver.plain.bytes):
+            plan = solver.plan(budget)
+            assert plan is None or plan.bytes == peak(early, plan.sequence) <= budget
