@@ -64,7 +64,7 @@ def with_least(closed: Any) -> Opened:
         try:
             return with_budget(closed, size)
         except BudgetError as error:
-            size = max(error.least, size + 1)
+            size = max(error.least or 0, size + 1)
 
 
 def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
