@@ -39,6 +39,7 @@ from .recorded_classes import Classes
 from .state import State
 from .visits import Visit, take_imports, visit_cell, visit_module, visit_of
 
+_OUTSIDE = (types.FunctionType, type, types.ModuleType)  # what these lead to is no argument's
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
@@ -51,7 +52,7 @@ class Recorder:
     Attributes:
       objects: what was reached, by register; held while the trace is made.
       edges: in the order of discovery, so that a parent comes before what was reached from it.
-      outside: the registers that were reached through the function, a class or a module, not through an argument.
+      outside: the registers that were reached through the function, a class or a module, and not through an argument.
     """
 
     def __init__(self, roots: Sequence[Any]) -> None:
@@ -185,12 +186,27 @@ class Recorder:
         known = self._registers.get(identity(value))
         if known is not None:
             self.edges.append(Edge(parent, how, key, "same", known, -1))
+            if known in self.outside and not outside and parent not in self.outside:
+                self._comes_in(known)
             return
         register = self.add(value, outside or parent in self.outside)
         place = len(self.edges)
         self.edges.append(Edge(parent, how, key, "", None, register))
         what, argument = self._visit(register, value)
         self.edges[place] = Edge(parent, how, key, what, argument, register)
+
+    def _comes_in(self, register: int) -> None:
+        """What was reached through the function is an argument's, too, and with it what belongs to it."""
+        below: dict[int, list[Edge]] = {}
+        for edge in self.edges:
+            below.setdefault(edge.parent, []).append(edge)
+        waiting = [register]
+        while waiting:
+            register = waiting.pop()
+            if register in self.outside and not isinstance(self.objects[register], _OUTSIDE):
+                self.outside.discard(register)
+                edges = [edge for edge in below.get(register, ()) if edge.how not in ("class", "method")]
+                waiting += [edge.argument if edge.what == "same" else edge.register for edge in edges]
 
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
@@ -296,7 +312,7 @@ class Recorder:
                 self.edges.append(Edge(register, "attr", name, "absent", None, -1))
             self.classes.look_up(kind, name)
         elif not (name.startswith("__") and name.endswith("__")):
-            self.reach(register, "attr", name, found)
+            self.reach(register, "attr", name, found, outside=True)
 
     def _computes_attributes(self, kind: type) -> bool:
         found = self._computes.get(kind)

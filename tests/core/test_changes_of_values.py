@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State
+from statetransform import State, transform
 
 from .changes import WAYS, Base, Scene, Scenes, assert_seen, put
 
@@ -214,3 +214,21 @@ def values_that_are_equal_and_not_the_same() -> Scene:
 @pytest.mark.parametrize("name", SCENES)
 def test_a_change_is_seen(name: str, way: str) -> None:
     assert_seen(SCENES[name](), way)
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("place", ["default", "closure", "container", "attribute"])
+def test_what_the_function_changes_in_an_argument_counts_though_it_has_the_object_elsewhere_too(place: str) -> None:
+    inner = Base(t=1)
+    m = Base(t=1, inner=inner)
+    kept = {"closure": m, "container": [m], "attribute": inner}.get(place)
+    seen = m if place == "default" else None
+
+    def count(m: Any, seen: Any = seen) -> Any:
+        _ = kept, seen
+        for one in (m, m.inner):
+            one.t += 1
+        return m.u.value * m.t * m.inner.t
+
+    jitted = transform.jit(count)
+    assert [float(jitted(m)) for _ in range(6)] == [4, 9, 16, 25, 36, 49]
