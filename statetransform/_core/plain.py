@@ -26,9 +26,10 @@ _ATOMS = frozenset({
     fractions.Fraction, re.Pattern, uuid.UUID, type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath,
     jax.sharding.PartitionSpec, types.EllipsisType,
 })  # fmt: skip
-#: Equal ones may still differ in what they show: 0.0 and -0.0, Decimal("1.0") and Decimal("1.00"), range(0, 3, 2).
+#: Equal ones may still differ in what they show: 0.0 and -0.0, Decimal("1.0") and Decimal("1.00"), range(0, 3, 2),
+#: paths of Windows in upper and lower case.
 _BY_TEXT = (
-    float, complex, np.generic, decimal.Decimal, range, slice, datetime.datetime, datetime.time,
+    float, complex, np.generic, decimal.Decimal, range, slice, datetime.datetime, datetime.time, pathlib.PurePath,
 )  # fmt: skip
 _PLAIN_BASES = (enum.Enum, np.dtype, np.generic, str, bytes, int, float)
 
@@ -41,6 +42,8 @@ def is_atom(value: Any) -> bool:
 def is_plain(value: Any) -> bool:
     """Whether a value is an immutable one that counts by its type and value."""
     kind = type(value)  # `isinstance` may look up `__class__`, also on objects that are being listened to
+    if kind is slice:
+        return is_plain(value.start) and is_plain(value.stop) and is_plain(value.step)
     if kind in _ATOMS or issubclass(kind, _PLAIN_BASES):
         return True
     if kind is types.BuiltinFunctionType:  # not the method of an object

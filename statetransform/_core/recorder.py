@@ -176,12 +176,13 @@ class Recorder:
     def reach(self, parent: int, how: str, key: Any, value: Any, outside: bool = False) -> None:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
-            if is_atom(value) or not instance_dict(value):
+            if is_atom(value) or not (instance_dict(value) or is_users_class(type(value))):
                 self.edges.append(Edge(parent, how, key, "plain", value, -1))
             else:  # a number or string of the user's own class, with attributes
                 register = self.add(value)
                 self.edges.append(Edge(parent, how, key, "plain", value, register))
                 self._all_attributes(register, value)
+                self._take_class_of(register, value)
             return
         known = self._registers.get(identity(value))
         if known is not None:
@@ -230,6 +231,10 @@ class Recorder:
             tells_all = self._tells_all[kind] = self._hooked.get(kind, False) and not own_getattribute(kind)
         if self._takes_all or not tells_all:
             self._all_attributes(register, value)
+        self._take_class_of(register, value)
+
+    def _take_class_of(self, register: int, value: Any) -> None:
+        kind = type(value)
         if kind not in self.classes.registers and is_users_class(kind):
             self.classes.of_instance(kind, register)
 

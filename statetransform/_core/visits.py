@@ -107,6 +107,10 @@ def _partial(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     return _of_parts(recorder, register, value, "func", "args", "keywords")
 
 
+def _slice(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    return _of_parts(recorder, register, value, "start", "stop", "step")
+
+
 def _weak_container(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     return _of_parts(recorder, register, value, "data")
 
@@ -336,6 +340,7 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     ((types.MethodType,), _bound_method),
     ((contextvars.ContextVar,), _context_variable),
     (_WEAK, _weak_container),
+    ((slice,), _slice),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin_method),
 )
 _BASES: tuple[tuple[type, Any], ...] = (

@@ -8,6 +8,7 @@ import collections
 import configparser
 import decimal
 import enum
+import pathlib
 import queue
 import types
 import weakref
@@ -207,6 +208,31 @@ def values_that_are_equal_and_not_the_same() -> Scene:
         {0, 8}, {8, 0}, slice(1, 2), slice(True, 2), 1, 1.0, True,
     ]  # fmt: skip
     return lambda: Base(x=range(0, 3, 2)), lambda m: m.u.value * shown(m.x), [put("x", value) for value in values]
+
+
+@SCENES.scene
+def a_slice_that_holds_a_list() -> Scene:
+    changes = [lambda m: m.x.stop.append(3), put("x", slice([5, 6]))]
+    return lambda: Base(x=slice([1])), lambda m: m.u.value * sum(m.x.stop), changes
+
+
+@SCENES.scene
+def paths_that_differ_in_case() -> Scene:
+    changes = [put("x", pathlib.PureWindowsPath("A")), put("x", pathlib.PurePosixPath("A"))]
+    return lambda: Base(x=pathlib.PureWindowsPath("a")), lambda m: m.u.value * ord(str(m.x)), changes
+
+
+@SCENES.scene
+def a_string_of_a_class_with_attributes() -> Scene:
+    class Unit(str):
+        scale = 2
+
+    def make() -> Any:
+        Unit.scale = 2
+        return Base(x=Unit("m"))
+
+    changes = [lambda m: setattr(Unit, "scale", 3), lambda m: setattr(m.x, "scale", 5)]
+    return make, lambda m: m.u.value * m.x.scale, changes
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
