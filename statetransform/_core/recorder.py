@@ -72,6 +72,7 @@ class Recorder:
         self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
         self._is_busy = False
         self._takes_all = False
+        self._everywhere: set[str] = set()  # names of attributes that are looked up unseen on any object
         self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
         self.cells: set[int] = set()  # of other frameworks
 
@@ -232,6 +233,19 @@ class Recorder:
         if self._takes_all or not tells_all:
             self._all_attributes(register, value)
         self._take_class_of(register, value)
+        self._look_up_all(register, value)
+
+    def looks_up_everywhere(self, names: Iterable[str]) -> None:
+        """Notes what these attributes are of each object that is listened to, now and later: they are read unseen."""
+        self._everywhere.update(names)
+        for register, value in enumerate(list(self.objects)):
+            if type(value) in self._tells_all:
+                self._look_up_all(register, value)
+
+    def _look_up_all(self, register: int, value: Any) -> None:
+        for name in sorted(self._everywhere):
+            if self.is_new(register, name):
+                self._attribute(register, value, name)
 
     def _take_class_of(self, register: int, value: Any) -> None:
         kind = type(value)

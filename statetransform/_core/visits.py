@@ -133,6 +133,8 @@ def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, A
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.classes.take(register, value, makes=True)
+    if vars(value).get("_is_protocol"):  # `isinstance` looks past the hooks
+        recorder.looks_up_everywhere(getattr(value, "__protocol_attrs__", ()))
     return "is", weakref.ref(value)
 
 

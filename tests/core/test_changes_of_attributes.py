@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,17 @@ def another_class_for_the_same_object() -> Scene:
         k = 5
 
     return One, lambda m: m.u.value * m.k, [put("__class__", Two)]
+
+
+@SCENES.scene
+def a_protocol_that_an_attribute_fulfils() -> Scene:
+    @typing.runtime_checkable
+    class Scaled(typing.Protocol):
+        k: int
+
+    read = lambda m: m.u.value * (2 if isinstance(m, Scaled) else 3) * (5 if isinstance(m.inner, Scaled) else 7)
+    changes = [put("k", 1), lambda m: delattr(m, "k"), lambda m: setattr(m.inner, "k", 1), put("inner", Base())]
+    return lambda: Base(inner=Base()), read, changes
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
