@@ -2,15 +2,12 @@
 
 `fill` holds what there is room for, and stops where the room is taken by values that are cheaper to have again. Here
 the most expensive runs are spared one after the other, whatever that takes; the plan is brought back into its budget
-without dropping the same values, and kept if it is cheaper than before. Layers are often equal: what was in vain for a
-few nodes of one kind is for the others.
+without dropping the same values, and kept if it is cheaper than before.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
-from typing import Any
 
 from .evict import lowered
 from .fill import filled
@@ -18,7 +15,6 @@ from .graph import Graph
 from .simulate import pruned
 
 _MOVES = 24  # drops that make room for one value
-_FAILURES = 4  # for nodes of one kind
 
 
 def improved(graph: Graph, sequence: Sequence[int], budget: int, attempts: int) -> list[int]:
@@ -26,27 +22,19 @@ def improved(graph: Graph, sequence: Sequence[int], budget: int, attempts: int) 
     now = list(sequence)
     cost = graph.cost_of(now)
     tried: set[int] = set()
-    failures = collections.Counter[Any]()
     for _ in range(attempts):
-        t = _dearest(graph, now, {i for i in now if i in tried or failures[_kind(graph, i)] >= _FAILURES})
+        t = _dearest(graph, now, tried)
         if t is None:
             break
         tried.add(now[t])
         held = frozenset(graph.nodes[now[t]].outputs)
         after = lowered(graph, pruned(graph, [*now[:t], *now[t + 1 :]]), budget, _MOVES, held)
-        if after is not None:
-            after = filled(graph, pruned(graph, after), budget, 2)
-        if after is not None and graph.cost_of(after) < cost - 1e-9:
+        if after is None:
+            continue
+        after = filled(graph, pruned(graph, after), budget, 2)
+        if graph.cost_of(after) < cost - 1e-9:
             now, cost = after, graph.cost_of(after)
-        else:
-            failures[_kind(graph, now[t])] += 1
     return now
-
-
-def _kind(graph: Graph, i: int) -> Any:
-    """Equal for nodes of equal cost and equal sizes."""
-    node = graph.nodes[i]
-    return node.cost, tuple(graph.sizes[v] for v in node.inputs), tuple(graph.sizes[v] for v in node.outputs)
 
 
 def _dearest(graph: Graph, sequence: Sequence[int], tried: set[int]) -> int | None:

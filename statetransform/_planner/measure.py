@@ -38,6 +38,7 @@ _CHEAP = 1.01  # of the plain work: too little to look for less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
 _ATTEMPTS = 2  # compilations before a budget is given up
+_NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
 _MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
 
 
@@ -284,9 +285,10 @@ class Planner:
         return self._near(pattern, offer, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
 
     def _near(self, pattern: Pattern, offer: tuple[Version, Plan], budget: int) -> tuple[Version, Plan] | None:
-        """A plan for a budget that is hardly larger or smaller; loops are opened in another way for each budget."""
+        """A plan for another budget, from the one at hand if it is near; loops are opened anew for each budget."""
         version, plan = offer
-        found = None if scans_in(self.closed) else version.solver.near(plan, budget)
+        is_near = plan.bytes <= _NEAR * budget and budget <= _NEAR * plan.bytes
+        found = version.solver.near(plan, budget) if is_near and not scans_in(self.closed) else None
         return self.plan(pattern, budget) if found is None else (version, found)
 
     def _compiled(self, version: Version, plan: Plan, first: Version, is_loose: bool = False) -> Decision:
