@@ -139,9 +139,9 @@ def test_a_batched_write_to_a_shared_state(u: State) -> None:
 
 
 def test_a_rule_that_writes_other_states(u: State) -> None:
-    f = transform.custom_vjp(lambda x: x)
+    f = transform.custom_vjp(lambda x: u.value.sum() * x)
     f.defvjp(lambda x: (write(u, u.value + 1).sum() * x, None), lambda _, ct: (ct,))
-    refuse(StateStructureError, lambda: transform.jit(transform.grad(f))(1.0),
+    refuse(StateStructureError, lambda: transform.grad(transform.jit(f))(1.0),
            "the function writes no state, but its rule writes", f"State 'u' {HERE}")  # fmt: skip
 
 
