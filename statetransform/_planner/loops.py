@@ -64,7 +64,7 @@ def with_least(closed: Any) -> Opened:
         try:
             return with_budget(closed, size)
         except BudgetError as error:
-            size = max(error.least or 0, size + 1)
+            size = error.least if error.least is not None and error.least > size else 2 * size
 
 
 def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
