@@ -89,6 +89,7 @@ def _has_no_value(obj: Any) -> bool:
 def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
     found = None
     states = _states_in_containers(recorder)
+    inside: set[int] | None = None
     for edge in recorder.edges:
         if edge.what not in ("sequence", "mapping", "plains"):
             continue
@@ -96,10 +97,13 @@ def _leaked_into_container(recorder: Recorder) -> tuple[Any, str, bool] | None:
         if not isinstance(container, list | dict | collections.deque):
             continue
         lost = _lost_state(recorder, states.get(edge.register, ()), container)
-        # Outside of the arguments a list may well collect what was traced, for a test or a printout.
-        is_outside = edge.register in recorder.outside and not isinstance(container, dict)
-        if lost is None and (is_outside or not any(_is_new(recorder, value) for value in _values(container))):
+        if lost is None and not any(_is_new(recorder, value) for value in _values(container)):
             continue
+        if lost is None and not isinstance(container, dict):
+            # Outside of the arguments a list may well collect what was traced, for a test or a printout.
+            inside = recorder.of_arguments() if inside is None else inside
+            if edge.register not in inside:
+                continue
         owner = recorder.objects[edge.parent] if edge.parent >= 0 else container
         name = edge.key if edge.how in ("attr", "dict") else f"[{edge.key!r}]"
         if edge.how in ("cell", "global"):

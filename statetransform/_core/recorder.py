@@ -39,7 +39,6 @@ from .recorded_classes import Classes
 from .state import State
 from .visits import Visit, take_imports, visit_cell, visit_module, visit_of
 
-_OUTSIDE = (types.FunctionType, type, types.ModuleType)  # what these lead to is no argument's
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
@@ -52,14 +51,13 @@ class Recorder:
     Attributes:
       objects: what was reached, by register; held while the trace is made.
       edges: in the order of discovery, so that a parent comes before what was reached from it.
-      outside: the registers that were reached through the function, a class or a module, and not through an argument.
     """
 
     def __init__(self, roots: Sequence[Any]) -> None:
         self.roots: tuple[Any, ...] = tuple(roots)
         self.objects: list[Any] = []
         self.edges: list[Edge] = []
-        self.outside: set[int] = set()
+        self._leading_out: set[int] = set()  # edges by number: to what a function, class or module has, not an object
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
@@ -102,12 +100,31 @@ class Recorder:
         return self._registers.get(identity(obj))
 
     def add(self, obj: Any, outside: bool = False) -> int:
-        """Gives an object a register."""
+        """Gives an object a register, just before the edge to it is added.
+
+        Args:
+          outside: whether that edge leads out of what belongs to its parent, as one to a class or a global name does.
+        """
         register = self._registers[identity(obj)] = len(self.objects)
         self.objects.append(obj)
         if outside:
-            self.outside.add(register)
+            self._leading_out.add(len(self.edges))
         return register
+
+    def of_arguments(self) -> set[int]:
+        """The registers of what belongs to an argument, be it reached through a function, class or module, too."""
+        below: dict[int, list[int]] = {}
+        for i, edge in enumerate(self.edges):
+            if i not in self._leading_out:
+                below.setdefault(edge.parent, []).append(edge.argument if edge.what == "same" else edge.register)
+        found: set[int] = set()
+        waiting = below.get(-1, [])
+        while waiting:
+            register = waiting.pop()
+            if register >= 0 and register not in found:
+                found.add(register)
+                waiting += below.get(register, ())
+        return found
 
     def is_new(self, register: int, name: Any) -> bool:
         """Whether a name is looked up on an object for the first time."""
@@ -187,28 +204,15 @@ class Recorder:
             return
         known = self._registers.get(identity(value))
         if known is not None:
+            if outside:
+                self._leading_out.add(len(self.edges))
             self.edges.append(Edge(parent, how, key, "same", known, -1))
-            if known in self.outside and not outside and parent not in self.outside:
-                self._comes_in(known)
             return
-        register = self.add(value, outside or parent in self.outside)
+        register = self.add(value, outside)
         place = len(self.edges)
         self.edges.append(Edge(parent, how, key, "", None, register))
         what, argument = self._visit(register, value)
         self.edges[place] = Edge(parent, how, key, what, argument, register)
-
-    def _comes_in(self, register: int) -> None:
-        """What was reached through the function is an argument's, too, and with it what belongs to it."""
-        below: dict[int, list[Edge]] = {}
-        for edge in self.edges:
-            below.setdefault(edge.parent, []).append(edge)
-        waiting = [register]
-        while waiting:
-            register = waiting.pop()
-            if register in self.outside and not isinstance(self.objects[register], _OUTSIDE):
-                self.outside.discard(register)
-                edges = [edge for edge in below.get(register, ()) if edge.how not in ("class", "method")]
-                waiting += [edge.argument if edge.what == "same" else edge.register for edge in edges]
 
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""

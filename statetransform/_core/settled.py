@@ -48,6 +48,7 @@ class Settled:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""
         dropped: set[int] = set()
         kept: list[Edge] = []
+        inside: set[int] | None = None
         self._pinned: set[int] = set()
         is_shared = lambda obj: (place := recorder.register_of(obj)) is not None and whats.get(place) in _SHARED
         whats = {edge.register: edge.what for edge in recorder.edges}
@@ -68,8 +69,11 @@ class Settled:
             if holds_still:
                 kept.append(edge)
                 continue
+            if inside is None:
+                inside = recorder.of_arguments()
+            is_argument = edge.key > 0 if edge.parent < 0 else edge.parent in inside
             # A module of another framework counts as an argument, be it closed over.
-            if not self._is_outside(edge, recorder) or (edge.parent >= 0 and is_node(recorder.objects[edge.parent])):
+            if is_argument or (edge.parent >= 0 and is_node(recorder.objects[edge.parent])):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
             if edge.register >= 0:
@@ -93,11 +97,6 @@ class Settled:
                 self._pinned.add(edge.parent)
                 return
             edge = self._by_register[edge.parent]
-
-    def _is_outside(self, edge: Edge, recorder: Recorder) -> bool:
-        if edge.parent < 0:
-            return edge.key == 0
-        return edge.parent in recorder.outside
 
 
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
