@@ -69,37 +69,31 @@ def in_eager_mode(
         return OTHER
 
 
-_by_codes: dict[Any, weakref.ref[Whole]] = {}
+#: The compiled loops, by what they do and the identity of the body's code. Should another code have it after the death
+#: of the first, it finds what it would have found the long way.
+_by_code: weakref.WeakValueDictionary[Any, Whole] = weakref.WeakValueDictionary()
 
 
 def _compiled(functions: Sequence[Any], way: Any, loop: Callable[..., Any]) -> Whole | None:
-    """The compiled loop; None where one of the functions cannot be an argument.
-
-    It is looked for by the identities of the functions' codes first. Should another code have one of these after the
-    death of the first, it finds what it would have found the long way, or is refused.
-    """
-    codes = [id(fun.__code__) if type(fun) is types.FunctionType else None for fun in functions]
-    key = way, *codes
-    found = _by_codes.get(key)
-    compiled = None if found is None else found()
-    if compiled is None and all(map(_is_followed, functions)):
-        compiled = recent(unbound(functions[0])[0], way, lambda: Whole(_Loop(way[1], loop)))
-        if None not in codes:
-            _by_codes[key] = weakref.ref(compiled, lambda _: _forget(key))
+    """The compiled loop; None where one of the functions cannot be an argument."""
+    for fun in functions:
+        if not _is_followed(fun):
+            return None
+    body = functions[0]
+    if type(body) is not types.FunctionType:
+        return recent(unbound(body)[0], way, lambda: Whole(_Loop(way[1], loop)))
+    key = way, id(body.__code__)
+    compiled = _by_code.get(key)
+    if compiled is None:
+        compiled = _by_code[key] = recent(body, way, lambda: Whole(_Loop(way[1], loop)))
     return compiled
-
-
-def _forget(key: Any) -> None:
-    found = _by_codes.get(key)
-    if found is not None and found() is None:  # else another has its place by now
-        del _by_codes[key]
 
 
 def _is_followed(fun: Any) -> bool:
     """Whether a function may be an argument: it goes by reference, and so does the instance of a method."""
     kind = type(fun)
-    if kind is types.MethodType or kind is Bound:
-        return is_reference(hide_self(fun.__self__)[0])
     if kind is types.FunctionType:
         return is_users_function(fun)
+    if kind is types.MethodType or kind is Bound:
+        return is_reference(hide_self(fun.__self__)[0])
     return is_ours(kind) and hasattr(fun, "__wrapped__")
