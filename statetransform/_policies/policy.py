@@ -8,6 +8,7 @@ a value was computed, which JAX tells no policy; and it reads both of JAX's ways
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
@@ -31,7 +32,7 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
-class Policy:
+class Policy(abc.ABC):
     """Base of the policies that this package makes; call it as JAX does."""
 
     # A subclass may have `parts`, the policies that it is made from, and `mentioned`, the names of values that it
@@ -40,9 +41,9 @@ class Policy:
     #: Whether this policy by itself has to be told where a value was computed.
     asks_source: ClassVar[bool] = False
 
+    @abc.abstractmethod
     def decide(self, primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | Unknown | None) -> Verdict:
         """What becomes of the outputs of one equation."""
-        raise NotImplementedError
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Verdict:
         """The question that JAX asks."""

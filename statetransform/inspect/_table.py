@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import html
 import itertools
@@ -134,7 +135,7 @@ def folded(table: Table) -> Table:
     return dataclasses.replace(table, columns=[">", *table.columns], rows=rows)
 
 
-class Drawing:
+class Drawing(abc.ABC):
     """Something that matplotlib draws, too. Subclasses define `_draw`, and say in their docstrings what is drawn."""
 
     def plot(self, ax: Any = None) -> Any:
@@ -151,20 +152,20 @@ class Drawing:
         """
         return self._draw(ax)
 
-    def _draw(self, ax: Any) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _draw(self, ax: Any) -> Any: ...
 
 
-class Report:
+class Report(abc.ABC):
     """Something that prints: a table as text, in rich, or as HTML. Subclasses define `table` and `to_dicts`."""
 
+    @abc.abstractmethod
     def table(self) -> Table:
         """What to print."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
         """Plain data, one dict per row; of numbers, text and None only."""
-        raise NotImplementedError
 
     def text(self, width: int | None = WIDTH) -> str:
         """The table as text.

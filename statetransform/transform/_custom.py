@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import functools
 import inspect
@@ -19,7 +20,7 @@ from .._core.wrapper import Transformed
 from ._rules import Call, StagedCall, as_function, hold, zero
 
 
-class CustomRule(Transformed):
+class CustomRule(Transformed, abc.ABC):
     """A function with a derivative rule of its own."""
 
     _kind: Any  # JAX's class
@@ -71,16 +72,17 @@ class CustomRule(Transformed):
         self._define(call, pure, obj)
         return call.finish(*pure(*args))
 
+    @abc.abstractmethod
     def _how_to_set(self) -> str:
-        raise NotImplementedError
+        """What the user writes to give the function its rule."""
 
+    @abc.abstractmethod
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         """All arguments, those that are not differentiated as JAX gives them to the function."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _define(self, call: Call, pure: Any, obj: Any) -> None:
         """Gives JAX's function its rule."""
-        raise NotImplementedError
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
