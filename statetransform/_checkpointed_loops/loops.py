@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax import lax
 
 from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
+from .._jaxpr.walk import moving
 from . import plan, sweep, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
@@ -43,6 +44,7 @@ def scan(
     checkpoint: int | str | MemoryBudget | None,
     block: int = 1,
     watch: Watch | None = None,
+    is_still: Callable[[Any], bool] = lambda x: False,
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
@@ -53,6 +55,7 @@ def scan(
         "step" for all carries, None for all residuals.
       block: of how many steps to store the residuals.
       watch: what is told how far it is.
+      is_still: whether an array is known to have no tangent, for what a budget has to count.
 
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
@@ -71,7 +74,7 @@ def scan(
     if not flat.keeps_carry:
         return whole()  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        choice = checkpoint.choose(where, n, *flat.nbytes(xs))
+        choice = checkpoint.choose(where, n, *flat.nbytes(xs, is_still))
         k, block = choice.carries, choice.block
         if choice.is_plain and watch is None:
             return whole()
@@ -87,6 +90,7 @@ def scan(
     loop = Loop(
         plain,
         functools.partial(sweep.forward, step, reversing),
+        flat.moves,
         functools.partial(sweep.backward, step, reversing),
         again,
     )
@@ -123,7 +127,7 @@ def while_loop(
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
+        k = checkpoint.choose(where, None, *flat.nbytes(None, lambda x: False)).carries
     flat.refuse_references(where)
     n_consts, call = len(flat.consts), flat.call
     goes, test_consts = flat.test(test)
@@ -153,7 +157,7 @@ def while_loop(
 
     # Without a bound, no loop that can be transposed does the same.
     backward = functools.partial(sweep.backward, step, ByVjp)
-    loop = Loop(plain, forward, backward, None if max_steps is None else again, _NEEDS_BOUND.format(where))
+    loop = Loop(plain, forward, flat.moves, backward, None if max_steps is None else again, _NEEDS_BOUND.format(where))
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 
@@ -178,16 +182,38 @@ def steps_of(xs: Any, length: Any) -> int | None:
     return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
 
 
-def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]], Leaves]:
-    """A jaxpr as a function of its constants, a carry and inputs; and the constants."""
-    jaxpr, consts = without_constvars(closed)
+def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
+    """A jaxpr without constants of its own as a function of these, a carry and inputs."""
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
         out = eval_jaxpr(jaxpr, (), *consts, *carry, *x)
         out = [strong(y) for y in out]
         return out[:n_carry], out[n_carry:]
 
-    return call, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+    return call
+
+
+def arrays(consts: Sequence[Any]) -> Leaves:
+    """Constants of a jaxpr, none of them of NumPy."""
+    return [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+
+
+def moved(jaxpr: Any, selected: Selected) -> Selected:
+    """With the leaves of the carry that get a tangent in the course of the loop, if some primals have one.
+
+    Args:
+      jaxpr: of a step, from constants, carry and inputs to carry and outputs.
+      selected: which primals have a tangent.
+    """
+    carry = selected.carry
+    n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
+    while True:
+        found = moving(jaxpr, [*selected.consts[:n_consts], *carry, *selected.xs])
+        outputs = jaxpr.outvars[: len(carry)]
+        after = tuple(moves or (isinstance(v, jex.Var) and v in found) for moves, v in zip(carry, outputs, strict=True))
+        if after == carry:
+            return selected._replace(carry=carry)
+        carry = after
 
 
 def slice_type(x: Any) -> Any:
@@ -201,6 +227,7 @@ class Flat:
 
     Attributes:
       call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
+      moves: which leaves of the carry get a tangent, see `moved`.
       consts: what the step closes over.
       init: the leaves of the initial carry, none of them weakly typed.
       y_avals: the abstract values of the outputs of a step.
@@ -214,7 +241,10 @@ class Flat:
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
         self._reference = made_in(closed)
-        self.call, self.consts = as_function(closed, jax.tree.structure(carry_type).num_leaves)
+        jaxpr, consts = without_constvars(closed)
+        self.consts = arrays(consts)
+        self.call = as_function(jaxpr, jax.tree.structure(carry_type).num_leaves)
+        self.moves = functools.partial(moved, jaxpr)
         self._y_tree = jax.tree.structure(y_type)
         before = [type_of_carry(leaf) for leaf in self.init]
         after = [type_of_carry(aval) for aval in closed.out_avals[: jax.tree.structure(carry_type).num_leaves]]
@@ -228,21 +258,22 @@ class Flat:
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""
-        call, consts = as_function(jax.make_jaxpr(fun)(self._typed_init), 0)
-        return lambda consts, carry: call(consts, carry, [])[1][0], consts
+        jaxpr, consts = without_constvars(jax.make_jaxpr(fun)(self._typed_init))
+        call = as_function(jaxpr, 0)
+        return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 
-    def nbytes(self, xs: Any) -> tuple[int, int]:
-        """Bytes of the carry, and of what one step records if it is differentiated in all that can be.
+    def nbytes(self, xs: Any, is_still: Callable[[Any], bool]) -> tuple[int, int]:
+        """Bytes of the carry, and of what one step records if it is differentiated in all that can be and is not still.
 
         What the step closes over is not differentiated if it is no tracer.
         """
-        x = [slice_type(x) for x in jax.tree.leaves(xs)]
-        groups = self.consts, self.init, x
-        consts, init, inputs = [tuple(is_differentiable(leaf) for leaf in leaves) for leaves in groups]
-        traced = tuple(m and isinstance(c, Tracer) for c, m in zip(self.consts, consts, strict=True))
-        selected = Selected(traced, init, inputs)
+        can = lambda leaf: is_differentiable(leaf) and not is_still(leaf)
+        consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
+        inputs = jax.tree.leaves(xs)
+        selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))
         step = Step(self.call, self.y_avals, False, 0)
-        return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, *groups).nbytes
+        example = [slice_type(x) for x in inputs]
+        return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, self.consts, self.init, example).nbytes
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
         """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""

@@ -20,7 +20,7 @@ from .._jaxpr.step_counts import counted
 from . import plan
 from .chunks import Watch, fori_loop
 from .lanes import is_left_out, longest
-from .leaves import Index, Leaves, empty, is_differentiable, merge, pick, put, select, take
+from .leaves import Index, Leaves, empty, merge, pick, put, select, take
 from .stack import Blocks, Climb, Stack, splitter
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
@@ -80,10 +80,13 @@ class Saved(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """Which constants, initial values and inputs the cotangents are wanted for, as lists of truth values."""
+    """Which constants, leaves of the carry and inputs have tangents, as lists of truth values.
+
+    A leaf of the carry has one if its initial value has, or if it gets one from another in the course of the loop.
+    """
 
     consts: tuple[bool, ...]
-    init: tuple[bool, ...]
+    carry: tuple[bool, ...]
     xs: tuple[bool, ...]
 
 
@@ -133,7 +136,6 @@ class ByVjp:
 
     def __init__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> None:
         self._step, self._selected, self._consts, self._xs = step, selected, consts, xs
-        self._is_moving = [is_differentiable(x) for x in carry]
 
     def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         step = self._step
@@ -172,12 +174,12 @@ class ByVjp:
         def of_selected(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
             out, y = step.fun(
                 merge(consts, selected.consts, some_consts),
-                merge(carry, self._is_moving, moving),
+                merge(carry, selected.carry, moving),
                 merge(x, selected.xs, some_x),
             )
-            return pick(out, self._is_moving), pick(y, seen)
+            return pick(out, selected.carry), pick(y, seen)
 
-        arguments = pick(consts, selected.consts), pick(carry, self._is_moving), pick(x, selected.xs)
+        arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
         _, pull = jax.vjp(of_selected, *arguments)
         return pull((ct, take(pick(ct_ys, seen), place)))
 
@@ -227,7 +229,7 @@ def backward(
       selected: whose cotangents to compute.
       consts, xs: as for `forward`.
       saved: what `forward` saved.
-      ct_carry: cotangents of the differentiable leaves of the last carry.
+      ct_carry: cotangents of the selected leaves of the last carry.
       ct_ys: cotangents of the stacked outputs, None for zero and for integers.
 
     Returns:
@@ -238,7 +240,6 @@ def backward(
     known = None if n is None else blocks.count
     climb = Climb(step.k, splitter(step.k, known), blocks.position)
     example = take(saved.stack.slots, jnp.int32(0))
-    is_moving = [is_differentiable(x) for x in example]
     reverse = reversing(step, selected, consts, xs, example)
     given = reverse.given(saved.n, ct_ys)
     again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
@@ -266,7 +267,7 @@ def backward(
     with counted(known):
         start = saved.stack, saved.recorded, cts
         _, _, (ct_consts, ct, ct_xs) = fori_loop(0, blocks.count, one, start, watch, done, tell)
-    return [*ct_consts, *pick(ct, pick(selected.init, is_moving)), *ct_xs]
+    return [*ct_consts, *ct, *ct_xs]
 
 
 def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:

@@ -33,6 +33,8 @@ class Loop:
       plain: the loop that runs when no derivative is taken.
       forward: the loop that stores carries; gives what it saved besides the last carry and the outputs. Before the
         others it takes which primals are differentiated.
+      moves: which leaves of the carry are, as well, if some primals are: tangents come to them in the course of the
+        loop. Others, such as the covariance of a filter, are computed again and not differentiated.
       backward: the cotangents of these; see `sweep.backward`.
       again: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
         saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are
@@ -42,6 +44,7 @@ class Loop:
 
     plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
     forward: Callable[[Selected, Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]
+    moves: Callable[[Selected], Selected]
     backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Leaves]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
@@ -51,7 +54,7 @@ class Loop:
         loop = jax.custom_jvp(self.plain)
 
         def rule(primals: Primals, dots: Primals) -> Any:
-            selected = perturbed(dots)
+            selected = self.moves(perturbed(dots))
             carry, ys, saved = self.first_sweep(selected)(*primals)
             return (carry, ys), tangent(self, selected, primals, dots, (carry, ys), saved)
 
@@ -63,7 +66,7 @@ class Loop:
         sweep = jax.custom_jvp(functools.partial(self.forward, selected))
 
         def rule(primals: Primals, dots: Primals) -> Any:
-            out, moved = sweep(*primals), perturbed(dots)
+            out, moved = sweep(*primals), self.moves(perturbed(dots))
             own = out[2] if moved == selected else self.first_sweep(moved)(*primals)[2]
             moving = tangent(self, moved, primals, dots, out[:2], own)
             # What is saved follows from the primals, and the tangent depends on them.
@@ -105,10 +108,12 @@ def tangent(
       out: the last carry and the outputs.
       saved: what the backward sweep starts from.
     """
+    known = lambda x, dot: zero_tangent(x) if is_zero_tangent(dot) else dot
+    consts, init, xs = (list(map(known, *group)) for group in zip(primals, dots, strict=True))
     residuals, tree = jax.tree.flatten((primals, saved))
     outputs, out_tree = jax.tree.flatten(out)
     rule = Tangent(loop, selected, tree, len(out[0]), tuple(typeof(y) for y in outputs))
-    moved = rule.linear(len(residuals))(residuals, rule.ungrouped(dots))
+    moved = rule.linear(len(residuals))(residuals, rule.ungrouped((consts, init, xs)))
     return out_tree.unflatten(merge([zero_tangent(y) for y in outputs], rule.is_moving, moved))
 
 
@@ -133,7 +138,7 @@ class Tangent:
     @property
     def is_moving(self) -> list[bool]:
         """Which of the outputs have tangents."""
-        return [is_differentiable(aval) for aval in self.avals]
+        return [*self.selected.carry, *map(is_differentiable, self.avals[self.n_carry :])]
 
     def linear(self, n_residuals: int) -> Linear:
         """As a linear function with a transpose of its own."""

@@ -31,7 +31,7 @@ class Tape:
 
     Args:
       step: the step.
-      selected: what is differentiated besides the carry.
+      selected: what is differentiated.
       consts, carry, x: examples.
 
     Attributes:
@@ -61,17 +61,15 @@ class Tape:
         trees = []
 
         def linearized(consts: Leaves, carry: Leaves, x: Leaves) -> Any:
-            is_moving = [is_differentiable(leaf) for leaf in carry]
-
             def some(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> Any:
                 out, y = step.fun(
                     merge(consts, selected.consts, some_consts),
-                    merge(carry, is_moving, moving),
+                    merge(carry, selected.carry, moving),
                     merge(x, selected.xs, some_x),
                 )
-                return (pick(out, is_moving), [leaf for leaf in y if is_differentiable(leaf)]), (out, y)
+                return (pick(out, selected.carry), [leaf for leaf in y if is_differentiable(leaf)]), (out, y)
 
-            arguments = pick(consts, selected.consts), pick(carry, is_moving), pick(x, selected.xs)
+            arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
             _, pull, (out, y) = jax.vjp(some, *arguments, has_aux=True)
             residuals, tree = residuals_of(pull)
             trees.append(tree)

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
+import jax.numpy as jnp
 
 from .._core import jaxcompat
 from .sources import Place, Source
+
+_CALLS = ("jit", "pjit", "closed_call")  # with an input of the jaxpr for each of their own
 
 
 class Inner(NamedTuple):
@@ -114,6 +117,30 @@ def names_in(jaxpr: Any) -> tuple[str, ...]:
 def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:
     """The sites that ``accept`` takes."""
     return [site for site in walk(jaxpr) if accept(site)]
+
+
+def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
+    """The variables of a jaxpr that can have a tangent if some of its inputs have one, and these inputs.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x, y: (jnp.sin(x), jax.lax.stop_gradient(x), y * 2))(1.0, 1.0).jaxpr
+    >>> [var in moving(jaxpr, [True, False]) for var in jaxpr.outvars]
+    [True, False, False]
+    """
+    body = jaxcompat.opened(jaxpr)
+    found = {var for var, moves in zip(body.invars, inputs, strict=True) if moves}
+    for eqn in body.eqns:
+        given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars]
+        if not any(given) or eqn.primitive.name == "stop_gradient":
+            continue
+        outputs = [True] * len(eqn.outvars)
+        if eqn.primitive.name in _CALLS:
+            inner = jaxcompat.opened(eqn.params["jaxpr"])
+            within = moving(inner, given)
+            outputs = [not isinstance(atom, jex.Literal) and atom in within for atom in inner.outvars]
+        differentiable = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]
+        found.update(v for v, moves, can in zip(eqn.outvars, outputs, differentiable, strict=True) if moves and can)
+    return found
 
 
 def backward_slice(jaxpr: Any, outputs: Sequence[Any]) -> list[Any]:

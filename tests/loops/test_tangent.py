@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from statetransform import MemoryBudget, transform
 from statetransform._checkpointed_loops import sweep
 from statetransform._checkpointed_loops.sweep import ByVjp, Selected, Step
 from statetransform._checkpointed_loops.tangent import Loop, Tangent, forward_only
@@ -34,6 +35,7 @@ def loop(reversing: Any, again: bool = True) -> Loop:
     return Loop(
         plain,
         functools.partial(sweep.forward, steps, reversing),
+        lambda selected: selected,
         functools.partial(sweep.backward, steps, reversing),
         (lambda consts, init, xs, _: sweep.nested(steps, consts, init, xs, N)) if again else None,
         "say how many",
@@ -115,3 +117,30 @@ def test_a_function_for_forward_mode_only_has_all_its_derivatives_in_it() -> Non
     for refused in (first, second(first), second(second(first))):
         with pytest.raises(ValueError, match="say how many"):
             jax.grad(refused)(0.3)
+
+
+def filtered(p: Any, **options: Any) -> Any:
+    """What a filter does: the gain has a course of its own, whatever is measured."""
+    step = jax.jit(lambda x, gain: (p * x + gain, jnp.sin(gain)))
+    init = jnp.float32(0.1), jnp.float32(1)
+    if options:
+        return transform.scan(lambda c, _: (step(*c), None), init, None, 20, **options)[0][0]
+    return transform.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, *step(*c[1:])), (0, *init), checkpoint=3)[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"checkpoint": 3}, {"checkpoint": MemoryBudget(100)}], ids=["while_loop", "carries", "blocks"]
+)
+def test_what_no_tangent_comes_to_is_not_differentiated(options: dict[str, Any]) -> None:
+    gradient = jax.grad(lambda p: filtered(p, **options))
+    assert " cos " not in str(jax.make_jaxpr(gradient)(0.7))
+    plain = lambda p: jax.lax.scan(lambda c, _: ((p * c[0] + c[1], jnp.sin(c[1])), None), (0.1, 1.0), None, 20)[0][0]
+    np.testing.assert_allclose(gradient(0.7), jax.grad(plain)(0.7), rtol=1e-6)
+    np.testing.assert_allclose(jax.jvp(gradient, (0.7,), (1.0,))[1], jax.hessian(plain)(0.7), rtol=1e-5)
+
+
+def test_a_tangent_comes_to_a_carry_by_way_of_others() -> None:
+    step = lambda c, _: ((c[0], c[0] * c[2], jnp.sin(c[1])), None)
+    total = lambda loop: lambda p: loop(step, (p, 0.2, 0.3), None, 9)[0][2]
+    few = lambda *args: transform.scan(*args, checkpoint=2)
+    np.testing.assert_allclose(jax.grad(total(few))(0.9), jax.grad(total(jax.lax.scan))(0.9), rtol=1e-6)
