@@ -122,7 +122,8 @@ class Measured:
         step = transform.grad(loss, argnums=1)
         staged = stage(step, (program.x, program.ps), {})
         closed = jax.make_jaxpr(lambda *xs: staged.fun(*xs))(*staged.inputs)
-        flat = jaxcompat.opened(inlined(inlined(closed)))
+        # What a rule was made for has been done: as the compiler sees it, and without what nobody wants of its outputs.
+        flat = jaxcompat.opened(inlined(inlined(closed, rules=True), rules=True))
         self.flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars)))).operations
         body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
         inputs = staged.inputs

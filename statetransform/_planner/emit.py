@@ -50,6 +50,7 @@ class Emitted:
         used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         self._lives = lives
+        self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         self._stretch = len(self._sequence) + 1 if is_loose else stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -61,9 +62,10 @@ class Emitted:
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
+        large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
         if kept:
-            outputs, kept = lax.optimization_barrier((outputs, kept))
-        return outputs, kept
+            large, kept = lax.optimization_barrier((large, kept))
+        return [large.get(i, x) for i, x in enumerate(outputs)], kept
 
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
@@ -109,7 +111,7 @@ class Emitted:
         """The variables of the values that are computed before a run and used by it or behind it."""
         joint = self._joint
         found = {v for v, first, last in self._lives if first < start <= last and v not in joint.graph.gradients}
-        return [joint.variables[v] for v in sorted(found)]
+        return [joint.variables[v] for v in sorted(found - self._ends)]
 
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""
@@ -142,6 +144,19 @@ def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:
         needed.difference_update(graph.nodes[i].outputs)
         needed.update(graph.nodes[i].inputs)
     return needed
+
+
+def _only_for_scalars(joint: Joint, sequence: Sequence[int], wanted: set[int]) -> set[int]:
+    """The values of the forward pass that lead to a loss only: `grad`, which does not want it, does not compute it."""
+    wanted |= {v for v in joint.graph.results if joint.variables[v].aval.shape}
+    found: set[int] = set()
+    for i in reversed(sequence):
+        node = joint.graph.nodes[i]
+        if wanted.isdisjoint(node.outputs) and i not in joint.graph.pinned:
+            found.update(node.outputs)
+        else:
+            wanted.update(node.inputs)
+    return found - wanted
 
 
 def _made(graph: Graph, sequence: Sequence[int]) -> set[int]:

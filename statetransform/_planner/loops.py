@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.loops import scan as binomial_scan
 from .._core import jaxcompat
 from .._core.errors import BudgetError
 from .._jaxpr.rewrite import evaluate
+from .._jaxpr.walk import moving
 from .cost import counts_of_scan
 
 
@@ -38,17 +40,26 @@ def _can_open(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and eqn.params["length"] > 2 and not eqn.effects
 
 
-def with_budget(closed: Any, size: int) -> Opened:
+def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
     """With at most so many bytes for each loop.
+
+    Args:
+      closed: the closed jaxpr of the function.
+      size: the bytes.
+      moves: which of its inputs are differentiated.
 
     Raises:
       BudgetError: one of them cannot do with that.
     """
     chosen: list[Any] = []
 
-    def run(eqn: Any, body: Any, init: Any, xs: Any, options: dict[str, Any]) -> Any:
+    with_tangent = moving(closed, moves)
+
+    def run(eqn: Any, inputs: Sequence[Any], body: Any, init: Any, xs: Any, options: dict[str, Any]) -> Any:
+        given = zip(eqn.invars, inputs, strict=True)
+        still = {id(x) for atom, x in given if isinstance(atom, jex.Literal) or atom not in with_tangent}
         budget = MemoryBudget(size)
-        out = binomial_scan(body, init, xs, checkpoint=budget, **options)
+        out = binomial_scan(body, init, xs, checkpoint=budget, is_still=lambda x: id(x) in still, **options)
         choice = budget.choices[-1]
         chosen.append(choice)
         return out
@@ -57,12 +68,12 @@ def with_budget(closed: Any, size: int) -> Opened:
     return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
 
 
-def with_least(closed: Any) -> Opened:
+def with_least(closed: Any, moves: Sequence[bool]) -> Opened:
     """With as few bytes for each loop as the most demanding one can do with."""
     size = 1
     while True:
         try:
-            return with_budget(closed, size)
+            return with_budget(closed, size, moves)
         except BudgetError as error:
             size = error.least if error.least is not None and error.least > size else 2 * size
 
@@ -71,7 +82,7 @@ def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
     """With each step recomputed from its carry, or from that and its products."""
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if keeps_products else None
     step = lambda body: jax.checkpoint(body, prevent_cse=False, policy=policy)
-    run = lambda eqn, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)
+    run = lambda eqn, inputs, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)
     return Opened(_rewritten(closed, run), ("products" if keeps_products else "step",))
 
 
@@ -100,5 +111,5 @@ def _scan(eqn: Any, inputs: Sequence[Any], run: Any) -> Sequence[Any]:
         return out[:n_carry], out[n_carry:]
 
     options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
-    carry, ys = run(eqn, body, list(init), list(xs), options)
+    carry, ys = run(eqn, inputs, body, list(init), list(xs), options)
     return [*carry, *ys]

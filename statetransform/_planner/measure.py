@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 
 _SHARE = 0.85  # of the budget for the loops of a function, until it is known what the rest needs
-_OPENED = 4  # versions with loops opened for one budget
+_OPENED = 6  # versions with loops opened for one budget
 _CHEAP = 1.01  # of the plain work: too little to look for less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
@@ -105,7 +105,8 @@ class Planner:
         self._versions: dict[Pattern, list[Version]] = {}
         self._plain: dict[Pattern, int | None] = {}
         self._thrifty: dict[Pattern, Version | None] = {}
-        self._opened_for: dict[int, Opened | None] = {}
+        self._opened_for: dict[tuple[Pattern, int], Opened | None] = {}
+        self._compilations = 0  # for this decision
 
     def versions(self, pattern: Pattern) -> list[Version]:
         """The function with its loops opened to various degrees, the plain one first."""
@@ -118,7 +119,7 @@ class Planner:
         """Temporary bytes of the plain gradient step."""
         if pattern not in self._plain:
             version = self.versions(pattern)[0]
-            self._plain[pattern] = temporary_bytes(version.as_outermost(version.plain_step), version.avals)
+            self._plain[pattern] = self._bytes_of(version, version.plain_step)
         return self._plain[pattern]
 
     def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
@@ -151,32 +152,30 @@ class Planner:
             return []
         products = self._version(pattern, with_steps(self.closed, True))
         found = {products.key: products}
-        size, too_large = budget * _SHARE / n, budget + 1
+        tried: list[tuple[int, int]] = []  # bytes for the loops, and bytes of all
+        size = int(budget * _SHARE)
         for _ in range(_OPENED):
-            opened = self._opened_to(int(size))
-            if opened is None or str(opened.key) in found:
-                # What is left seems to be too little, or nothing new: just less than what does not fit may do.
-                opened = self._opened_to((too_large - 1) // n)
+            opened = self._opened_to(pattern, size // n)
             if opened is None or str(opened.key) in found:
                 break
             version = self._version(pattern, opened)
             found[version.key] = version
-            if version.solver.plain.bytes > budget:
-                too_large = min(too_large, opened.bytes)
-            size = (budget - version.solver.plain.bytes + opened.bytes) / n
+            tried.append((opened.bytes, version.solver.plain.bytes))
+            size = _for_loops(tried, budget)
         if all(version.solver.plain.bytes > budget for version in found.values()):
             steps = self._version(pattern, with_steps(self.closed))
             found[steps.key] = steps
         return list(found.values())
 
-    def _opened_to(self, size: int) -> Opened | None:
+    def _opened_to(self, pattern: Pattern, size: int) -> Opened | None:
         """The function with so many bytes for each loop; None if one of them cannot do with that."""
-        if size not in self._opened_for:
+        key = pattern, size
+        if key not in self._opened_for:
             try:
-                self._opened_for[size] = with_budget(self.closed, size) if size > 0 else None
+                self._opened_for[key] = with_budget(self.closed, size, pattern.inputs) if size > 0 else None
             except BudgetError:
-                self._opened_for[size] = None
-        return self._opened_for[size]
+                self._opened_for[key] = None
+        return self._opened_for[key]
 
     def _version(self, pattern: Pattern, opened: Opened) -> Version:
         known = next((v for v in self.versions(pattern) if v.key == str(opened.key)), None)
@@ -189,7 +188,10 @@ class Planner:
         """The plan with the fewest bytes that is found."""
         others = [self.thrifty(pattern)]
         if scans_in(self.closed):
-            others += [self._version(pattern, with_least(self.closed)), self._version(pattern, with_steps(self.closed))]
+            others += [
+                self._version(pattern, with_least(self.closed, pattern.inputs)),
+                self._version(pattern, with_steps(self.closed)),
+            ]
         versions = [self.versions(pattern)[0], *filter(None, others)]
         return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
 
@@ -216,9 +218,35 @@ class Planner:
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
+        self._compilations = 0
         plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
         if plain is not None and plain <= budget:
-            return Decision(None, first.solver.plain.bytes, plain, 1.0)
+            plain = self._at_worst(pattern, first.plain_step, plain, budget)
+            if plain <= budget:
+                return Decision(None, first.solver.plain.bytes, plain, 1.0)
+        found = self._planned(pattern, budget, plain)
+        if isinstance(found, Shortage) or found.emitted is None or found.compiled is None:
+            return found
+        step = whole(found.emitted, first.joint.n_inputs)
+        return dataclasses.replace(found, compiled=self._at_worst(pattern, step, found.compiled, budget))
+
+    def _at_worst(self, pattern: Pattern, step: Callable[..., list[Any]], size: int, budget: int) -> int:
+        """The bytes of a step that fits without the value of the function, with it, too, if one more could be too much.
+
+        Compilers find room for intermediates by rules of thumb: with the value, one of them has a place of its own
+        at times.
+        """
+        first = self.versions(pattern)[0]
+        if not size <= budget < size + max(first.joint.graph.sizes, default=0) or self._compilations > _ATTEMPTS:
+            return size
+        return max(size, self._bytes_of(first, step, with_value=True) or 0)
+
+    def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = False) -> int | None:
+        self._compilations += 1
+        return temporary_bytes(version.as_outermost(step, with_value), version.avals)
+
+    def _planned(self, pattern: Pattern, budget: int, plain: int | None) -> Decision | Shortage:
+        first = self.versions(pattern)[0]
         # Where the compiler needs more for the plain program than the simulator sees, it will for a plan, too.
         ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
         target = int(budget * max(ratio, 0.85))
@@ -293,7 +321,7 @@ class Planner:
 
     def _compiled(self, version: Version, plan: Plan, first: Version, is_loose: bool = False) -> Decision:
         emitted = Emitted(version.joint, plan.sequence, is_loose)
-        size = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version.avals)
+        size = self._bytes_of(version, whole(emitted, version.joint.n_inputs))
         return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))
 
     def _shortage(self, pattern: Pattern) -> Shortage:
@@ -305,6 +333,18 @@ class Planner:
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
     size = decision.planned if decision.compiled is None else decision.compiled
     return size > budget, float(size) if size > budget else decision.cost
+
+
+def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
+    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
+    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
+    loops, all_of_it = ordered[0]
+    slope = 1.0
+    if len(ordered) > 1 and ordered[1][1] != all_of_it:
+        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
+    size = int(loops + slope * (budget - all_of_it))
+    too_large = [some for some, most in tried if most > budget]
+    return min(size, min(too_large, default=size + 1) - 1)
 
 
 def _has_loop(node: Any) -> bool:
@@ -372,14 +412,18 @@ class Version:
         given += [aval for aval in self.cotangents if aval.shape]
         return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in given]
 
-    def as_outermost(self, step: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """A gradient step as `jax.grad` runs it: the cotangent of a scalar is one."""
-        n = len(self.pattern.inputs)
+    def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = False) -> Callable[..., list[Any]]:
+        """A gradient step as `grad`, or `value_and_grad`, runs it: the cotangent of a scalar is one."""
+        n, active = len(self.pattern.inputs), self.pattern.outputs
+        is_scalar = [not var.aval.shape for var in jaxcompat.opened(self.closed).outvars]
 
         def run(*xs: Any) -> list[Any]:
             rest = iter(xs[n:])
             cts = [next(rest) if aval.shape else jnp.ones((), aval.dtype) for aval in self.cotangents]
-            return step(*xs[:n], *cts)
+            found = step(*xs[:n], *cts)
+            outputs, gradients = list(zip(found, active, is_scalar, strict=False)), found[len(active) :]
+            values = [x for x, is_active, scalar in outputs if is_active and (with_value or not scalar)]
+            return [*values, *gradients, *[x for x, is_active, _ in outputs if not is_active]]
 
         return run
 

@@ -92,6 +92,37 @@ def _values(joint: Joint, atom: Any) -> list[int]:
     return [v for a in (joint.views[atom].invars if atom in joint.views else ()) for v in _values(joint, a)]
 
 
+@pytest.mark.parametrize("share", [0.8, 0.75])
+def test_a_loop_between_large_stacks_has_what_these_leave(share: float) -> None:
+    planner, pattern = planner_of(stacked, *STACKED)
+    plain = planner.versions(pattern)[0]
+    offer = planner.plan(pattern, int(share * plain.solver.plain.bytes))
+    assert offer is not None
+    assert offer[1].cost < 2 * plain.joint.graph.cost
+
+
+def filtered(zs: jax.Array, f: jax.Array) -> jax.Array:
+    """A filter: what its covariance goes through does not depend on what is measured."""
+
+    def step(carry: Any, z: jax.Array) -> Any:
+        x, cov = carry
+        cov = jnp.tanh(f @ cov @ f.T)
+        gain = jnp.exp(cov) / (1 + jnp.cosh(cov))
+        return (f @ x + gain @ (z - x), jnp.sin(gain @ cov)), None
+
+    (x, _), _ = jax.lax.scan(step, (zs[0], jnp.eye(8)), zs)
+    return (x**2).sum()
+
+
+def test_what_a_loop_carries_without_a_tangent_is_not_differentiated_and_takes_no_residuals() -> None:
+    avals = jax.ShapeDtypeStruct((40, 8), jnp.float32), jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    planner, pattern = planner_of(filtered, *avals)
+    plain = planner.versions(pattern)[0]
+    offer = planner.plan(pattern, plain.solver.plain.bytes // 2)
+    assert offer is not None
+    assert offer[1].cost < 2 * plain.joint.graph.cost
+
+
 def test_a_loop_may_keep_its_products_and_nothing_else() -> None:
     planner, pattern = planner_of(stacked, *STACKED)
     first = planner.versions(pattern)[0]

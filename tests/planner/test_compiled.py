@@ -1,0 +1,87 @@
+"""What is said of a budget holds for the compiled gradient step, be the value of the function asked for or not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, policies, transform
+from statetransform._core import jaxcompat
+from statetransform._jaxpr.rewrite import inlined
+from statetransform._jaxpr.walk import backward_slice
+
+
+def noise(*shape: int, seed: int = 0) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape) * 0.1
+
+
+def diffuse(u: Any, k: Any) -> Any:
+    curvature = jnp.pad(u[1:] - u[:-1], ((0, 1), (0, 0))) - jnp.pad(u[1:] - u[:-1], ((1, 0), (0, 0)))
+    return u + 0.1 * k * curvature - 0.01 * u**3
+
+
+def apply(layer: Callable[[Any, Any], Any], x: Any, ps: Any) -> Any:
+    for p in ps:
+        x = layer(x, p)
+    return (x**2).mean()
+
+
+FIELDS = noise(32, 32), [noise(32, 32, seed=i) for i in range(8)]
+WEIGHTS = noise(128, 32), [noise(32, 32, seed=i) for i in range(8)]
+
+
+def diffusion() -> Any:
+    return lambda u, ks: apply(diffuse, u, ks), FIELDS
+
+
+def seen_diffusion() -> Any:
+    seen = State(jnp.zeros((32, 32)))
+
+    def loss(u: Any, ks: Any) -> Any:
+        for k in ks:
+            u = diffuse(u, k)
+        seen.value = u
+        return (u**2).mean()
+
+    return loss, FIELDS
+
+
+def network() -> Any:
+    return lambda x, ws: apply(lambda x, w: jax.nn.relu(x @ w), x, ws), WEIGHTS
+
+
+@pytest.mark.optimized
+@pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
+@pytest.mark.parametrize("share", [0.35, 0.2, 0.125])
+@pytest.mark.parametrize("make", [diffusion, seen_diffusion, network])
+def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(make: Any, share: float) -> None:
+    loss, args = make()
+    compiled = lambda step: transform.jit(step).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = int(share * compiled(transform.grad(loss, argnums=1)))
+    fitting = transform.checkpoint(loss, policy=policies.fit(budget))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = [compiled(kind(fitting, argnums=1)) for kind in (transform.grad, transform.value_and_grad)]
+        except ValueError as error:
+            assert "cannot be met" in str(error), error
+            return
+    is_said = any(issubclass(w.category, policies.PolicyWarning) for w in caught)
+    assert is_said or max(found) <= budget, (found, budget)
+
+
+def test_a_gradient_without_its_value_does_not_compute_the_loss() -> None:
+    loss, args = network()
+    plain = jax.jit(jax.grad(loss, argnums=1)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    fitting = transform.checkpoint(loss, policy=policies.fit(plain // 2))
+    sums = []
+    for kind in (transform.grad, transform.value_and_grad):
+        closed = inlined(jax.make_jaxpr(jax.jit(kind(fitting, argnums=1)))(*args), rules=True)
+        needed = backward_slice(closed, jaxcompat.opened(closed).outvars)
+        sums.append([eqn.primitive.name for eqn in needed].count("reduce_sum"))
+    assert sums == [0, 1]
