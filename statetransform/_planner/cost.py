@@ -65,6 +65,17 @@ def is_view(eqn: Any) -> bool:
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
 
 
+def is_reshaped(eqn: Any) -> bool:
+    """Whether compilers compute a product with fewer dimensions and reshape it.
+
+    No other value takes its buffer: they look for one among the operands themselves, which are views then.
+    """
+    if eqn.primitive.name != "dot_general":
+        return False
+    sides = zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True)
+    return any(len(_free(v, contracting, batch)) > 1 for v, contracting, batch in sides)
+
+
 def overwritten(eqns: Any) -> list[Any] | None:
     """The atoms whose buffers the first outputs may take, one for each; None if these may take any.
 
@@ -138,20 +149,36 @@ def unfused(eqns: Sequence[Any]) -> int:
     return max(numbers, expensive)
 
 
-def _convolution(eqn: Any) -> int:
-    """Copies of operands whose dimensions are not in the order that the library takes, as in gradients of weights."""
-    lhs, rhs = (nbytes(v.aval) for v in eqn.invars)
-    numbers = eqn.params["dimension_numbers"]
-    if numbers.lhs_spec[0] != 0:
-        return lhs + rhs + nbytes(eqn.outvars[0].aval)
-    return rhs if numbers.rhs_spec[0] < numbers.rhs_spec[1] and numbers.rhs_spec[0] else 0
+def copied(eqn: Any) -> list[Any]:
+    """The operands of a product that are copied for it, since their dimensions are not in the order that is needed."""
+    if eqn.primitive.name == "conv_general_dilated":
+        numbers = eqn.params["dimension_numbers"]
+        if numbers.lhs_spec[0] != 0:  # as in gradients of weights
+            return list(eqn.invars)
+        return [eqn.invars[1]] if numbers.rhs_spec[0] < numbers.rhs_spec[1] and numbers.rhs_spec[0] else []
+    if eqn.primitive.name != "dot_general":
+        return []
+    sides = list(zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True))
+    is_simple = all(
+        len(contracting) <= 1 and len(_free(v, contracting, batch)) <= 1 and tuple(batch) == tuple(range(len(batch)))
+        for v, contracting, batch in sides
+    )
+    found = []
+    for k, (v, contracting, batch) in enumerate(sides if not is_simple else ()):
+        free = _free(v, contracting, batch)
+        order = [*batch, *contracting, *free] if k else [*batch, *free, *contracting]
+        found += [v] if order != sorted(order) else []
+    return found
 
 
-def _dot(eqn: Any) -> int:
-    """Copies of operands whose batch dimensions do not lead."""
-    _, batch = eqn.params["dimension_numbers"]
-    copied = [v for v, dims in zip(eqn.invars, batch, strict=True) if tuple(dims) != tuple(range(len(dims)))]
-    return sum(nbytes(v.aval) for v in copied)
+def _free(v: Any, contracting: Sequence[int], batch: Sequence[int]) -> list[int]:
+    return [k for k in range(len(v.aval.shape)) if k not in contracting and k not in batch]
+
+
+def _copies(eqn: Any) -> int:
+    own = copied(eqn)
+    is_turned = eqn.primitive.name == "conv_general_dilated" and len(own) == 2
+    return sum(nbytes(v.aval) for v in [*own, *(eqn.outvars if is_turned else [])])
 
 
 def _scatter(eqn: Any) -> int:
@@ -159,7 +186,7 @@ def _scatter(eqn: Any) -> int:
     return 5 * operand if indices >= operand else 0
 
 
-_RULES = {"conv_general_dilated": _convolution, "dot_general": _dot, "scatter-add": _scatter, "scatter_add": _scatter}
+_RULES = {"conv_general_dilated": _copies, "dot_general": _copies, "scatter-add": _scatter, "scatter_add": _scatter}
 
 
 def _peak_inside(jaxpr: Any) -> int:

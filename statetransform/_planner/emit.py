@@ -18,12 +18,13 @@ from .._core import jaxcompat
 from . import cost
 from .graph import Graph
 from .joint import Joint
-from .simulate import lifetimes, split_of
+from .simulate import lifetimes, profile, split_of
 
 # With a barrier before each run the compiled program has the bytes of the plan to some percent. Without, compilers
 # reorder long stretches, and compute cheap values again in each consumer, which keeps what these are made of alive.
 # Barriers cost compile time, so in long plans there is one for a few runs.
 _BARRIERS = 200
+_HIGH = 0.9  # of the most bytes: from there on a barrier stands before each run
 # These compute equal numbers where they use them.
 _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
@@ -51,6 +52,7 @@ class Emitted:
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         self._lives = lives
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
+        self._is_loose, self._live = is_loose, profile(joint.graph, sequence)
         self._stretch = len(self._sequence) + 1 if is_loose else stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -58,7 +60,8 @@ class Emitted:
         run = _Run(self._joint, inputs, ())
         for t, i in enumerate(self._sequence[: self._split]):
             if t and t % self._stretch == 0:
-                run.tie(self._alive(t), [])
+                given = [a for i in self._sequence[t : min(t + self._stretch, self._split)] for a in self._copied(i)]
+                run.tie(self._alive(t), list(dict.fromkeys(given)))
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
@@ -90,7 +93,8 @@ class Emitted:
         starts, since = [], 0
         for t, again in enumerate(is_again):
             since += 1
-            if (again and (t == 0 or not is_again[t - 1])) or since >= self._stretch:
+            is_high = not self._is_loose and self._live[self._split + t] >= _HIGH * self._live.max()
+            if (again and (t == 0 or not is_again[t - 1])) or since >= self._stretch or is_high:
                 starts.append(self._split + t)
                 since = 0
         found: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -103,7 +107,8 @@ class Emitted:
             alive = self._alive(start)
             values = [*alive, *[var for var in seen if var not in alive]]
             end = ordered[n + 1] if n + 1 < len(ordered) else len(sequence)
-            given = [a for t in range(start, end) if is_again[t - self._split] for a in self._anchors(sequence[t])]
+            given = [a for i in sequence[start:end] for a in self._anchors(i)]
+            given += [a for i in sequence[start:end] for a in self._copied(i)]
             found[start] = values, list(dict.fromkeys(given))
         return found
 
@@ -118,9 +123,16 @@ class Emitted:
         node = self._joint.graph.nodes[i]
         if node.inputs:
             return []
-        given = set(self._joint.given)
-        read: list[Any] = []
-        stack = [atom for eqn in node.eqns for atom in eqn.invars]
+        read = self._given_in([atom for eqn in node.eqns for atom in eqn.invars])
+        return sorted(read, key=lambda var: getattr(var.aval, "size", 0))[:1]
+
+    def _copied(self, i: int) -> list[Any]:
+        """The given variables that are copied for a node: at the start and for all nodes, if nothing ties them."""
+        return self._given_in([atom for eqn in self._joint.graph.nodes[i].eqns for atom in cost.copied(eqn)])
+
+    def _given_in(self, atoms: list[Any]) -> list[Any]:
+        """The given variables that some atoms are, or are views of."""
+        given, read, stack = self._joint.given, [], atoms
         while stack:
             atom = stack.pop()
             if isinstance(atom, jex.Literal):
@@ -129,7 +141,7 @@ class Emitted:
                 read.append(atom)
             elif atom in self._joint.views:
                 stack.extend(self._joint.views[atom].invars)
-        return sorted(read, key=lambda var: getattr(var.aval, "size", 0))[:1]
+        return read
 
 
 def stretch_of(sequence: Sequence[int]) -> int:

@@ -73,6 +73,7 @@ class Graph:
       pinned: nodes that run exactly once, since they have effects.
       buffers: bytes of the memory of each result and gradient.
       early: the values whose memory compilers take at the start, no matter when they are computed.
+      fixed: the values whose buffers no outputs take, though they die.
     """
 
     nodes: tuple[Node, ...]
@@ -82,6 +83,7 @@ class Graph:
     pinned: frozenset[int] = frozenset()
     buffers: tuple[tuple[int, int], ...] = ()
     early: frozenset[int] = frozenset()
+    fixed: frozenset[int] = frozenset()
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
@@ -108,6 +110,13 @@ class Graph:
         """Whether the memory of each value is taken at the start."""
         found = np.zeros(len(self.sizes), bool)
         found[list(self.early)] = True
+        return found
+
+    @functools.cached_property
+    def is_fixed(self) -> np.ndarray:
+        """Whether no output takes the buffer of each value."""
+        found = np.zeros(len(self.sizes), bool)
+        found[list(self.fixed)] = True
         return found
 
     @functools.cached_property

@@ -73,10 +73,10 @@ class Joint:
         """The number of each variable that is a value of the graph."""
         return {var: i for i, var in enumerate(self.variables)}
 
-    @property
-    def given(self) -> list[Any]:
+    @functools.cached_property
+    def given(self) -> frozenset[Any]:
         """The variables that are there from the start: constants, inputs and cotangents."""
-        return [*self.jaxpr.constvars, *self.jaxpr.invars]
+        return frozenset((*self.jaxpr.constvars, *self.jaxpr.invars))
 
     @property
     def outputs(self) -> list[Any]:
@@ -247,8 +247,16 @@ class _Builder:
         buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
         # What a scan stacks is written into an array of zeros, which depends on nothing.
         early = frozenset(v for node in nodes if node.is_backward for v in set(node.outputs) - _carried(node))
-        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early)
+        fixed = in_numbers(self._never_taken(groups) & number.keys())
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early, fixed)
         return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views)
+
+    def _never_taken(self, groups: list[list[int]]) -> set[Any]:
+        """The variables whose buffers no output takes: they are no operands for compilers, views of them are."""
+        eqns = [self.eqns[t] for group in groups for t in group]
+        read = {a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)}
+        viewed = {root for atom in read if atom in self.views for root in self._roots_of([atom])}
+        return (viewed - read) | {eqn.outvars[0] for eqn in eqns if cost.is_reshaped(eqn)}
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)

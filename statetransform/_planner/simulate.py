@@ -65,7 +65,7 @@ def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: 
     np.subtract.at(change, lasts + 1, sizes)
     live = np.cumsum(change[:n]) + graph.scratch[steps]
     if n:
-        dies = lives.is_used[counts] & (graph.taking[steps[lasts]] != -1)
+        dies = lives.is_used[counts] & (graph.taking[steps[lasts]] != -1) & ~graph.is_fixed[lives.values[counts]]
         _take(lives, live, sizes[dies], lives.values[counts][dies], lasts[dies], guests)
     return live
 

@@ -72,6 +72,12 @@ def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
     assert profile(graph, [0, 1, 2]).tolist() == [8, 8, 8]
 
 
+def test_no_output_takes_the_buffer_of_a_value_that_compilers_see_through_a_view() -> None:
+    nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
+    graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}), fixed=frozenset({0}))
+    assert profile(graph, [0, 1, 2]).tolist() == [8, 16, 8]
+
+
 def with_buffers(*sizes: int) -> Graph:
     """Two values held up to the first node of the backward pass; it and each one behind it computes a gradient."""
     nodes = [Node((), (0,)), Node((0,), (1,)), Node((1,), (2,)), Node((0, 1), (3,), is_backward=True)]
