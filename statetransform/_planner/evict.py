@@ -7,6 +7,7 @@ bytes above the budget, summed over the steps at which it would not be there.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from .lives import Lives
 from .simulate import bytes_alive
 
 _TRIES = 12  # drops that are tried before giving up
-_NEAR = 24  # drops that are looked at closely
+_NEAR = 16  # drops that are looked at closely
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,12 @@ class _Drop:
 
 
 def lowered(
-    graph: Graph, sequence: Sequence[int], budget: int, moves: int = 150, held: frozenset[int] = frozenset()
+    graph: Graph,
+    sequence: Sequence[int],
+    budget: int,
+    moves: int = 150,
+    held: frozenset[int] = frozenset(),
+    most: float = math.inf,
 ) -> list[int] | None:
     """A plan within a budget made of one that is not; None if none is found with so many moves.
 
@@ -39,6 +45,7 @@ def lowered(
       budget: bytes.
       moves: how many values are dropped at most.
       held: values that are not dropped.
+      most: how much work may come on top.
     """
     now = list(sequence)
     lives = Lives(graph, now)
@@ -50,10 +57,13 @@ def lowered(
         found = None
         for drop in sorted(_drops(lives, live, budget, held), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
             after = [*now[: drop.at], *drop.nodes, *now[drop.at :]]
+            if graph.cost_of(drop.nodes) > most:
+                continue
             others = Lives(graph, after)
             other = bytes_alive(others)
             if _above(other, budget) < above:
                 found = after, others, other
+                most -= graph.cost_of(drop.nodes)
                 break
         if found is None:
             return None

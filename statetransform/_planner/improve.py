@@ -14,6 +14,7 @@ from .fill import filled
 from .graph import Graph
 from .simulate import pruned
 
+_MOST = 4.0  # times what is spared: more work on top does not become less than before
 _MOVES = 24  # drops that make room for one value
 
 
@@ -28,7 +29,8 @@ def improved(graph: Graph, sequence: Sequence[int], budget: int, attempts: int) 
             break
         tried.add(now[t])
         held = frozenset(graph.nodes[now[t]].outputs)
-        after = lowered(graph, pruned(graph, [*now[:t], *now[t + 1 :]]), budget, _MOVES, held)
+        spared = pruned(graph, [*now[:t], *now[t + 1 :]])
+        after = lowered(graph, spared, budget, _MOVES, held, _MOST * (cost - graph.cost_of(spared)))
         if after is None:
             continue
         after = filled(graph, pruned(graph, after), budget, 2)

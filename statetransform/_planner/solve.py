@@ -18,8 +18,7 @@ from .improve import improved
 from .simulate import peak, pruned
 from .tidy import tidied
 
-# Between the budgets of plans that others are made of.
-_GRID, _STEP = 1.15, 1.3
+_GRID = 1.15  # between the budgets of plans that others are made of
 _CHEAP = 1.003  # of the plain work: too little to look for less
 _ATTEMPTS = 20  # to make a plan better
 _HALVINGS = 5  # of the search for the least bytes
@@ -49,10 +48,10 @@ class Solver:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._rated: dict[tuple[int, ...], Plan] = {}
         self._blocks: dict[int, Blocks] = {}
         self._found: dict[int, Plan | None] = {}
         self._chains: dict[int, Plan | None] = {}
-        self._lowered: dict[int, Plan | None] = {}
         self.plain = min(self._plain(), key=lambda plan: plan.bytes)
 
     def _plain(self) -> list[Plan]:
@@ -67,12 +66,13 @@ class Solver:
 
     def rated(self, sequence: Sequence[int]) -> Plan:
         """A sequence without what nothing needs, and its figures."""
-        kept = pruned(self.graph, sequence)
-        better = tidied(self.graph, kept)
-        size, other = peak(self.graph, kept), peak(self.graph, better)
-        if other < size:
-            kept, size = better, other
-        return Plan(tuple(kept), size, self.graph.cost_of(kept))
+        kept = tuple(pruned(self.graph, sequence))
+        if kept not in self._rated:
+            better = tuple(tidied(self.graph, kept))
+            sizes = {some: peak(self.graph, some) for some in (kept, better)}
+            best = min(sizes, key=sizes.__getitem__)
+            self._rated[kept] = self._rated[best] = Plan(best, sizes[best], self.graph.cost_of(best))
+        return self._rated[kept]
 
     @property
     def _count(self) -> int:
@@ -136,23 +136,19 @@ class Solver:
         return [best, self._better(best.sequence, budget)]
 
     def _by_chain(self, budget: int) -> list[Plan]:
-        target, found = float(budget), []
+        target = float(budget)
         for _ in range(3):
             plan = self._chained(int(target))
             if plan is None:
                 # The chain counts some bytes twice: what it cannot do may be possible all the same.
-                if found or target > 1.4 * budget:
+                if target > 1.4 * budget:
                     break
                 target *= 1.25
-                continue
-            if plan.bytes <= budget:
-                found.append(self._better(plan.sequence, budget))
-                if plan.bytes > 0.9 * budget or target > budget:
-                    break
-                target = min(target * budget / max(plan.bytes, 1), 1.5 * target)
+            elif plan.bytes <= budget:
+                return [self._better(plan.sequence, budget)]
             else:
                 target = min(target * budget / plan.bytes, 0.97 * target)
-        return found
+        return []
 
     def _chained(self, target: int) -> Plan | None:
         """What the dynamic program finds for so many bytes, no matter what the bytes are in the end."""
@@ -174,24 +170,11 @@ class Solver:
         return found
 
     def _seeds(self, budget: int) -> Iterator[Plan]:
-        """The plain plan, and some for larger budgets; from grids, so that budgets have them in common."""
+        """The plain plan, and one for a larger budget; from a grid, so that budgets have it in common."""
         yield self.plain
-        steps = math.log(self.plain.bytes / max(budget, 1))
-        if (found := self._gradual(math.ceil(steps / math.log(_STEP)) - 3)) is not None:
-            yield found
-        k = math.ceil(steps / math.log(_GRID)) - 3
+        k = math.ceil(math.log(self.plain.bytes / max(budget, 1)) / math.log(_GRID)) - 3
         if k > 0 and (found := self._chained(int(self.plain.bytes / _GRID**k))) is not None:
             yield found
-
-    def _gradual(self, k: int) -> Plan | None:
-        """The plain plan, brought into smaller and smaller budgets; None where that goes no further."""
-        if k <= 0:
-            return None
-        if k not in self._lowered:
-            before, budget = self._gradual(k - 1) or self.plain, int(self.plain.bytes / _STEP**k)
-            sequence = before.sequence if before.bytes <= budget else lowered(self.graph, before.sequence, budget)
-            self._lowered[k] = None if sequence is None else self._better(sequence, budget)
-        return self._lowered[k]
 
     def _better(self, sequence: Sequence[int], budget: int) -> Plan:
         """A plan within the budget with less work than one that is."""
