@@ -37,6 +37,7 @@ _EXPENSIVE = frozenset(
 )  # fmt: skip
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 # These may write into the buffers of their operands.
+LOOPS = frozenset(("scan", "while"))
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
 _ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
@@ -132,6 +133,14 @@ def scratch(eqn: Any) -> int:
         most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
     rule = _RULES.get(eqn.primitive.name)
     return most + (rule(eqn) if rule else 0)
+
+
+def largest_inside(eqn: Any) -> int:
+    """Bytes of the largest value that the body of a loop makes a buffer for, 0 for what is no loop."""
+    bodies = [jaxcompat.opened(inner.jaxpr) for inner in inner_jaxprs(eqn)] if eqn.primitive.name in LOOPS else []
+    own = [e for body in bodies for e in body.eqns]
+    sizes = [nbytes(v.aval) for e in own if e.primitive.name not in _ALIASES for v in e.outvars]
+    return max([*sizes, *map(largest_inside, own)], default=0)
 
 
 def unfused(eqns: Sequence[Any]) -> int:

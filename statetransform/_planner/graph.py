@@ -24,6 +24,7 @@ class Node:
       inputs, outputs: values by number.
       cost: arithmetic operations.
       scratch: bytes that it needs inside, besides inputs and outputs.
+      pieces: the largest value inside, where these may be in the memory of results and gradients; 0 for none.
       is_backward: whether it depends on the cotangents.
       is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
       inplace: the outputs that may take the buffer of an input that dies here.
@@ -34,6 +35,7 @@ class Node:
     outputs: tuple[int, ...]
     cost: float = 1.0
     scratch: int = 0
+    pieces: int = 0
     is_backward: bool = False
     is_product: bool = False
     inplace: tuple[int, ...] = ()
@@ -123,6 +125,11 @@ class Graph:
     def scratch(self) -> np.ndarray:
         """Bytes that each node needs inside."""
         return np.array([node.scratch for node in self.nodes], np.int64)
+
+    @functools.cached_property
+    def pieces(self) -> np.ndarray:
+        """The largest value inside each node, where these may be elsewhere."""
+        return np.array([node.pieces for node in self.nodes], np.int64)
 
     @functools.cached_property
     def taking(self) -> np.ndarray:

@@ -52,8 +52,12 @@ def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: 
     if is_counted is not None:
         counts &= is_counted[lives.values]
     guests: frozenset[tuple[int, int]] = frozenset()
+    inside = graph.scratch[steps]
     if has_guests and graph.buffers:
-        found = _guests(lives, sizes)
+        found, rooms = _guests(lives, sizes)
+        for t in np.flatnonzero(graph.pieces[steps]).tolist():
+            piece = int(graph.pieces[steps[t]])
+            inside[t] -= min(sum(size // piece * piece for size, taken in rooms if not taken >> t & 1), inside[t])
         counts[found] = False
         guests = frozenset(zip(lives.values[found].tolist(), lives.firsts[found].tolist(), strict=True))
     lives.is_counted = counts
@@ -63,7 +67,7 @@ def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: 
     change = np.zeros(n + 1, np.int64)
     np.add.at(change, np.maximum(firsts, 0), sizes)
     np.subtract.at(change, lasts + 1, sizes)
-    live = np.cumsum(change[:n]) + graph.scratch[steps]
+    live = np.cumsum(change[:n]) + inside
     if n:
         dies = lives.is_used[counts] & (graph.taking[steps[lasts]] != -1) & ~graph.is_fixed[lives.values[counts]]
         _take(lives, live, sizes[dies], lives.values[counts][dies], lasts[dies], guests)
@@ -97,10 +101,11 @@ def _take(
         live[t] -= reused(graph, node, some, [v for v in node.inplace if (v, t) not in guests])
 
 
-def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
+def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The lives that are spent in the memory of results and gradients before these are computed.
 
-    As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
+    Besides, bytes of the memory of each, and when it is taken, as bits. As compilers do it: the largest values first,
+    each in the smallest buffer that is free all its life.
     """
     graph, n = lives.graph, lives.length
     begins = np.full(len(graph.nodes), -1)
@@ -129,7 +134,7 @@ def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
                 taken[k] |= steps
                 found.append(life)
                 break
-    return np.array(found, np.int64)
+    return np.array(found, np.int64), list(zip(room.tolist(), taken, strict=True))
 
 
 def reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int] | None = None) -> int:

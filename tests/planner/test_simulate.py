@@ -101,6 +101,14 @@ def test_memory_of_gradients_serves_values_until_these_are_computed(sizes: Any, 
     assert profile(graph, graph.plain).tolist() == expected
 
 
+@pytest.mark.parametrize(("pieces", "expected"), [(0, 10), (4, 2), (6, 4), (9, 10)])
+def test_what_loops_need_inside_may_be_in_the_memory_of_gradients(pieces: int, expected: int) -> None:
+    loop = Node((), (0,), scratch=10, pieces=pieces)
+    nodes = (loop, Node((0,), (1,)), Node((0,), (2,), is_backward=True))
+    graph = Graph(nodes, (0, 0, 0), frozenset({1}), frozenset({2}), buffers=((2, 8),))
+    assert profile(graph, [0, 1, 2]).tolist() == [expected, 0, 0]
+
+
 def test_a_value_that_is_not_there_is_refused() -> None:
     graph = chain(3)
     with pytest.raises(InvalidPlanError, match="before they are computed"):
