@@ -20,6 +20,7 @@ from .._core import jaxcompat
 from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes
 from . import bound
+from .cost import LOOPS
 from .emit import Emitted, whole
 from .graph import Graph
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
@@ -31,12 +32,12 @@ logger = logging.getLogger("statetransform")
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
-
 _SHARE = 0.85  # of the budget for the loops of a function, until it is known what the rest needs
 _OPENED = 6  # versions with loops opened for one budget
-_CHEAP = 1.01  # of the plain work: too little to look for less
+_CHEAP = 1.06  # of the plain work: a graph that repeats cheap work hardly leads to less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
+_NEARLY = 1.05  # of the budget: an excess that a plan with a little less takes away
 _ATTEMPTS = 2  # compilations before a budget is given up
 _NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
 _MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
@@ -262,16 +263,16 @@ class Planner:
             return Decision(None, offer[1].bytes, None, 1.0)
         best = self._compiled(*offer, first)
         loose = self._loose(first, plain, budget, best)
-        if loose is not None:
-            other = self._compiled(first, loose, first, True)
-            if other.compiled is not None and other.compiled <= budget:
-                return min((best, other), key=lambda d: _rank(d, budget))
-            return best
-        again = self._again(pattern, budget, target, offer, best)
-        if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
-            other = self._compiled(*again, first)
-            best = min((best, other), key=lambda d: _rank(d, budget))
-        return best
+        # What hardly exceeds the budget may lead to less work than what people write by hand.
+        is_near = best.compiled is None or loose is None or budget < best.compiled <= _NEARLY * budget
+        again = self._again(pattern, budget, target, offer, best) if is_near else None
+        if loose is not None and (again is None or loose.cost <= again[1].cost):
+            found = [best, self._compiled(first, loose, first, True)]
+        elif again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
+            found = [best, self._compiled(*again, first)]
+        else:
+            found = [best]
+        return min(found, key=lambda d: _rank(d, budget))
 
     def _loose(self, first: Version, plain: int | None, budget: int, found: Decision) -> Plan | None:
         """A plan as by hand that promises more than the one found, where the compiler fuses more than is seen.
@@ -289,9 +290,9 @@ class Planner:
 
     def _by_hand(self, pattern: Pattern, plain: int | None, budget: int) -> Decision | None:
         """When no plan is found: one as by hand may fit all the same, as compiled."""
+        first = self.versions(pattern)[0]
         if plain is None or self.necessary(pattern)[0] > budget:
             return None
-        first = self.versions(pattern)[0]
         for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
             found = self._compiled(first, plan, first, True)
             if found.compiled is not None and found.compiled <= budget:
@@ -348,7 +349,7 @@ def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
 
 
 def _has_loop(node: Any) -> bool:
-    return any(eqn.primitive.name in ("scan", "while") for eqn in node.eqns)
+    return any(eqn.primitive.name in LOOPS for eqn in node.eqns)
 
 
 def closed_of(staged: Any) -> tuple[Any, int]:
