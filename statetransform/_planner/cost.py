@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -123,8 +124,13 @@ class _Single:
         self.eqns = eqns
 
 
-def scratch(eqn: Any) -> int:
-    """Bytes that an equation needs inside: what one run of a body has alive at once, and what kernels need."""
+def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
+    """Bytes that an equation needs inside: what one run of a body has alive at once, and what kernels need.
+
+    Args:
+      eqn: the equation.
+      views: the equations of variables that are views.
+    """
     most = 0
     for inner in inner_jaxprs(eqn):
         most = max(most, _peak_inside(inner.jaxpr))
@@ -132,7 +138,7 @@ def scratch(eqn: Any) -> int:
     if factor:
         most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
     rule = _RULES.get(eqn.primitive.name)
-    return most + (rule(eqn) if rule else 0)
+    return most + (rule(eqn, views) if rule else 0)
 
 
 def largest_inside(eqn: Any) -> int:
@@ -158,8 +164,13 @@ def unfused(eqns: Sequence[Any]) -> int:
     return max(numbers, expensive)
 
 
-def copied(eqn: Any) -> list[Any]:
-    """The operands of a product that are copied for it, since their dimensions are not in the order that is needed."""
+def copied(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:
+    """The operands of a product that are copied for it, since their dimensions are not in the order that is needed.
+
+    Args:
+      eqn: the product.
+      views: the equations of variables that are views.
+    """
     if eqn.primitive.name == "conv_general_dilated":
         numbers = eqn.params["dimension_numbers"]
         if numbers.lhs_spec[0] != 0:  # as in gradients of weights
@@ -176,7 +187,7 @@ def copied(eqn: Any) -> list[Any]:
     for k, (v, contracting, batch) in enumerate(sides if not is_simple else ()):
         free = _free(v, contracting, batch)
         order = [*batch, *contracting, *free] if k else [*batch, *free, *contracting]
-        found += [v] if order != sorted(order) else []
+        found += [v] if _stored(v, order, views) != sorted(order) else []
     return found
 
 
@@ -184,13 +195,22 @@ def _free(v: Any, contracting: Sequence[int], batch: Sequence[int]) -> list[int]
     return [k for k in range(len(v.aval.shape)) if k not in contracting and k not in batch]
 
 
-def _copies(eqn: Any) -> int:
-    own = copied(eqn)
+def _stored(atom: Any, order: list[int], views: Mapping[Any, Any]) -> list[int]:
+    """An order of dimensions as one of those of the value that an atom is a view of."""
+    while not isinstance(atom, jex.Literal) and atom in views and views[atom].primitive.name == "transpose":
+        order = [views[atom].params["permutation"][k] for k in order]
+        atom = views[atom].invars[0]
+    return order
+
+
+def _copies(eqn: Any, views: Mapping[Any, Any]) -> int:
+    own = copied(eqn, views)
     is_turned = eqn.primitive.name == "conv_general_dilated" and len(own) == 2
     return sum(nbytes(v.aval) for v in [*own, *(eqn.outvars if is_turned else [])])
 
 
-def _scatter(eqn: Any) -> int:
+def _scatter(eqn: Any, views: Mapping[Any, Any]) -> int:
+    del views
     operand, indices = (nbytes(v.aval) for v in eqn.invars[:2])
     return 5 * operand if indices >= operand else 0
 

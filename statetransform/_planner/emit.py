@@ -128,7 +128,8 @@ class Emitted:
 
     def _copied(self, i: int) -> list[Any]:
         """The given variables that are copied for a node: at the start and for all nodes, if nothing ties them."""
-        return self._given_in([atom for eqn in self._joint.graph.nodes[i].eqns for atom in cost.copied(eqn)])
+        joint = self._joint
+        return self._given_in([atom for eqn in joint.graph.nodes[i].eqns for atom in cost.copied(eqn, joint.views)])
 
     def _given_in(self, atoms: list[Any]) -> list[Any]:
         """The given variables that some atoms are, or are views of."""

@@ -267,7 +267,7 @@ class _Builder:
             tuple(inputs),
             tuple(outputs),
             cost=sum(map(cost.operations, eqns)),
-            scratch=max(map(cost.scratch, eqns)) + cost.unfused(eqns),
+            scratch=max(cost.scratch(eqn, self.views) for eqn in eqns) + cost.unfused(eqns),
             pieces=max(map(cost.largest_inside, eqns)),
             is_backward=self.is_backward[group[-1]],
             is_product=eqns[-1].primitive.name in cost.PRODUCTS,

@@ -212,3 +212,14 @@ def test_copies_that_operations_need_are_made_when_they_are_needed(fun: Any, x: 
     assert plan is not None
     step = version.as_outermost(whole(Emitted(version.joint, plan.sequence), 7))
     assert (temporary_bytes(step, version.avals) or 0) <= 1.02 * plan.bytes
+
+
+def test_a_view_is_copied_for_a_product_that_needs_its_dimensions_in_another_order() -> None:
+    def of(x: Any) -> Any:
+        stored = jnp.sin(x)
+        return jnp.einsum("ebk,bd->ekd", stored, jnp.ones((5, 3))).sum() + jnp.einsum("ebk,kd->ebd", stored, w).sum()
+
+    x, w = jnp.ones((2, 5, 4)), jnp.ones((4, 3))
+    graph = joint(of, x).graph
+    forward = [node.scratch for node in graph.nodes if node.is_product and not node.is_backward]
+    assert sorted(forward) == [0, x.nbytes]
