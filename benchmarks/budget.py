@@ -27,7 +27,8 @@ from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner import measure as planning
 from statetransform._planner.joint import Pattern
-from statetransform._planner.measure import Planner, closed_of
+from statetransform._planner.measure import Planner
+from statetransform._planner.versions import closed_of
 from statetransform.inspect._view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,7 +14,8 @@ from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
-from .._planner.measure import Planner, closed_of, temporary_bytes
+from .._planner.measure import Planner, temporary_bytes
+from .._planner.versions import closed_of
 from ..inspect._render import plot_curve
 from ..inspect._table import Drawing
 from ..inspect._view import view_of
