@@ -257,8 +257,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         [
             f"pairs {len(rows)}, not proved impossible {len(possible)}, honoured {len(honoured)}"
             f" ({100 * len(honoured) / max(len(possible), 1):.0f} %)",
-            f"honoured by a hand policy {len(by_hand)}, of these not honoured at its operations {len(worse)}: "
-            + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
+            f"honoured by a hand policy {len(by_hand)}, of these honoured {len([r for r in by_hand if r in honoured])}, "
+            f"at {_mean([r['flops'] / r['hand'] for r in by_hand if r in honoured])} of its operations; "
+            f"not at most these {len(worse)}: " + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
             f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
             f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
             f"planning: {paces[len(paces) // 2]:.2f} s per 1,000 equations in the median, {paces[-1]:.2f} at most; "

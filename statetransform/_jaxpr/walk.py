@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .._core import jaxcompat
 from .sources import Place, Source
 
-_CALLS = ("jit", "pjit", "closed_call")  # with an input of the jaxpr for each of their own
+_CALLS = ("jit", "pjit", "closed_call", "core_call")  # with an input of the jaxpr for each of their own
 
 
 class Inner(NamedTuple):
@@ -134,8 +134,8 @@ def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
         if not any(given) or eqn.primitive.name == "stop_gradient":
             continue
         outputs = [True] * len(eqn.outvars)
-        if eqn.primitive.name in _CALLS:
-            inner = jaxcompat.opened(eqn.params["jaxpr"])
+        if eqn.primitive.name in _CALLS or jaxcompat.is_remat(eqn):
+            inner = jaxcompat.opened(inner_jaxprs(eqn)[0].jaxpr)
             within = moving(inner, given)
             outputs = [not isinstance(atom, jex.Literal) and atom in within for atom in inner.outvars]
         differentiable = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]
