@@ -250,6 +250,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     honoured = [r for r in possible if r["bytes"] is not None and r["bytes"] <= r["budget"]]
     by_hand = [r for r in rows if r["hand"] is not None]
     worse = [r for r in by_hand if r not in honoured or r["flops"] > r["hand"] * 1.001]
+    ratios = [r["flops"] / r["hand"] for r in by_hand if r in honoured]
     silent = [r for r in rows if r["bytes"] is not None and r["bytes"] > r["budget"] and not r["warned"]]
     paces = sorted(1000 * r["planning"] / r["equations"] for r in rows)
     over = lambda keep: _mean([r["flops"] / r["bound"] for r in honoured if keep(r["share"])])
@@ -257,9 +258,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         [
             f"pairs {len(rows)}, not proved impossible {len(possible)}, honoured {len(honoured)}"
             f" ({100 * len(honoured) / max(len(possible), 1):.0f} %)",
-            f"honoured by a hand policy {len(by_hand)}, of these honoured {len([r for r in by_hand if r in honoured])}, "
-            f"at {_mean([r['flops'] / r['hand'] for r in by_hand if r in honoured])} of its operations; "
-            f"not at most these {len(worse)}: " + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
+            f"honoured by a hand policy {len(by_hand)}, of these honoured {len(ratios)}, at {_mean(ratios)} of its "
+            f"operations; not at most these {len(worse)}: "
+            + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
             f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
             f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
             f"planning: {paces[len(paces) // 2]:.2f} s per 1,000 equations in the median, {paces[-1]:.2f} at most; "

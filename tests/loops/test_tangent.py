@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statetransform import MemoryBudget, transform
 from statetransform._checkpointed_loops import sweep
@@ -144,3 +146,48 @@ def test_a_tangent_comes_to_a_carry_by_way_of_others() -> None:
     total = lambda loop: lambda p: loop(step, (p, 0.2, 0.3), None, 9)[0][2]
     few = lambda *args: transform.scan(*args, checkpoint=2)
     np.testing.assert_allclose(jax.grad(total(few))(0.9), jax.grad(total(jax.lax.scan))(0.9), rtol=1e-6)
+
+
+@jax.custom_jvp
+def rounded(x: Any) -> Any:
+    return jnp.round(10 * x) / 10
+
+
+rounded.defjvp(lambda primals, tangents: (rounded(*primals), tangents[0]))  # a tangent that the function itself has not
+PARTS: list[Any] = [
+    jnp.sin,
+    jax.lax.stop_gradient,
+    rounded,
+    jax.jit(jnp.cos),
+    jax.checkpoint(jnp.tanh),
+    lambda x: (x > 0) * 1.0,
+]
+WIRES = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(range(len(PARTS)))), min_size=3, max_size=3
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(WIRES, st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([2, MemoryBudget(80)]))
+def test_whatever_leads_to_what_the_gradient_is_that_of_the_plain_scan(wires: Any, moves: Any, few: Any) -> None:
+    """Property: the gradient in some of the operands of a loop, whatever its step computes of what."""
+
+    def step(carry: Any, x: Any) -> Any:
+        values = [*carry, x]
+        for i, k, part in wires:
+            values.append(0.7 * PARTS[part](values[i % len(values)]) + 0.2 * values[k % len(values)])
+        return tuple(values[-2:]), values[-3]
+
+    operands = [jnp.float32(0.4), jnp.float32(-0.3), jnp.linspace(-1, 1, 7)]
+    moving = [i for i, moves_on in enumerate(moves) if moves_on] or [2]
+
+    def total(some: Any, loop: Any) -> Any:
+        full = [some[moving.index(i)] if i in moving else x for i, x in enumerate(operands)]
+        carry, ys = loop(step, tuple(full[:2]), full[2])
+        return carry[0] + 2 * carry[1] + (ys * jnp.arange(7.0)).sum()
+
+    some = [operands[i] for i in moving]
+    ours = jax.grad(total)(some, lambda *args: transform.scan(*args, checkpoint=few))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, jax.grad(total)(some, jax.lax.scan)
+    )
