@@ -2,6 +2,7 @@
 
 python benchmarks/budget.py --only mlp8,rnn_scan --budgets 0.5,0.25
 python benchmarks/budget.py --every 4 --no-hand
+python benchmarks/budget.py --time
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 import time
 import warnings
@@ -32,7 +34,7 @@ from statetransform._planner.versions import closed_of
 from statetransform.inspect._view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent))
-from budget_programs import PROGRAMS, Program
+from budget_programs import LARGE, PROGRAMS, Program
 
 BUDGETS = (0.9, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625)
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -117,9 +119,11 @@ class Alive(NamedTuple):
 
 
 class Measured:
-    """A gradient step: temporary bytes, operations, and the gradients."""
+    """A gradient step: temporary bytes, operations, the gradients, and a call that runs it."""
 
-    def __init__(self, loss: Callable[[Any, Any], Any], program: Program) -> None:
+    def __init__(
+        self, loss: Callable[[Any, Any], Any], program: Program, options: dict[str, Any] | None = FAST
+    ) -> None:
         step = transform.grad(loss, argnums=1)
         staged = stage(step, (program.x, program.ps), {})
         closed = jax.make_jaxpr(lambda *xs: staged.fun(*xs))(*staged.inputs)
@@ -130,9 +134,10 @@ class Measured:
         inputs = staged.inputs
         # What is closed over is an argument, too: constants of a program count as its temporaries.
         lowered = jax.jit(lambda cs, *xs: jaxcompat.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
-        compiled = lowered.compile(compiler_options=FAST)
+        compiled = lowered.compile(compiler_options=options)
         self.bytes = compiled.memory_analysis().temp_size_in_bytes
-        self.gradients = compiled(list(consts), *inputs)
+        self.run = lambda: jax.block_until_ready(compiled(list(consts), *inputs))
+        self.gradients = self.run()
 
 
 def differs(ours: list[Any], theirs: list[Any]) -> float:
@@ -240,6 +245,32 @@ def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[
     return rows
 
 
+def times(shares: tuple[float, ...], rounds: int = 25) -> None:
+    """Prints the time of steps under a budget over that of the plain step, in turns, for programs of some size."""
+    for name, make in LARGE.items():
+        program = make()
+        plain = Measured(run_layers(program), program, None)
+        for share in shares:
+            loss = transform.checkpoint(run_layers(program), policy=policies.fit(int(share * plain.bytes)))
+            try:
+                found = Measured(loss, program, None)
+            except st.BudgetError:
+                continue
+            turns = [(_seconds(found.run), _seconds(plain.run)) for _ in range(rounds)]
+            taken, flops = statistics.median(ours / theirs for ours, theirs in turns), found.flops / plain.flops
+            print(
+                f"{name:12} {share:<5} bytes {found.bytes / plain.bytes:.2f} operations {flops:.3f} time {taken:.3f} "
+                f"time over operations {taken / flops:.3f}",
+                flush=True,
+            )
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
 def _mean(ratios: list[float]) -> str:
     return "-" if not ratios else f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f} ({len(ratios)})"
 
@@ -277,7 +308,11 @@ def main() -> None:
     parser.add_argument("--budgets", help="shares of the plain step's temporary bytes")
     parser.add_argument("--no-hand", action="store_true", help="leave out the hand policies")
     parser.add_argument("--json", help="a file for the rows")
+    parser.add_argument("--time", action="store_true", help="the time of larger steps instead")
     options = parser.parse_args()
+    if options.time:
+        times(tuple(map(float, (options.budgets or "0.7,0.4").split(","))))
+        return
     names = options.only.split(",") if options.only else list(PROGRAMS)[:: options.every]
     shares = tuple(map(float, options.budgets.split(","))) if options.budgets else BUDGETS
     rows = []

@@ -307,3 +307,13 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "state_spiking_scan": lambda: with_position(spiking(30)),
     "mean_transformer4": lambda: with_average(transformer(4)),
 }
+
+#: Of a size at which arithmetic takes the time.
+LARGE: dict[str, Callable[[], Program]] = {
+    "mlp": lambda: mlp(8, 256, 2048),
+    "residual": lambda: residual(6, 128, 512),
+    "transformer": lambda: transformer(4, 128, 64, 8),
+    "nbody": lambda: nbody(4, 256),
+    "pde": lambda: pde(16, 512),
+    "rnn_scan": lambda: rnn(64, 256),
+}
