@@ -30,7 +30,7 @@ logger = logging.getLogger("statetransform")
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
-_SHARE = 0.85  # of the budget for the loops of a function, until it is known what the rest needs
+_ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
 _CHEAP = 1.06  # of the plain work: a graph that repeats cheap work hardly leads to less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
@@ -39,6 +39,7 @@ _NEARLY = 1.05  # of the budget: an excess that a plan with a little less takes 
 _ATTEMPTS = 2  # compilations before a budget is given up
 _NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
 _MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
+_OF_LOOPS = 1.05  # the same where compilers need besides what they need for the schedule at hand
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Planner:
         self._plain: dict[Pattern, int | None] = {}
         self._thrifty: dict[Pattern, Version | None] = {}
         self._opened_for: dict[tuple[Pattern, int], Opened | None] = {}
+        self._tried: dict[Pattern, list[tuple[int, int]]] = {}
         self._compilations = 0  # for this decision
 
     def versions(self, pattern: Pattern) -> list[Version]:
@@ -151,20 +153,24 @@ class Planner:
             return []
         products = self._version(pattern, with_steps(self.closed, True))
         found = {products.key: products}
-        tried: list[tuple[int, int]] = []  # bytes for the loops, and bytes of all
-        size = int(budget * _SHARE)
         for _ in range(_OPENED):
-            opened = self._opened_to(pattern, size // n)
+            opened = self._opened_to(pattern, _for_loops(self._known(pattern), budget) // n)
             if opened is None or str(opened.key) in found:
                 break
             version = self._version(pattern, opened)
             found[version.key] = version
-            tried.append((opened.bytes, version.solver.plain.bytes))
-            size = _for_loops(tried, budget)
+            self._known(pattern).append((opened.bytes, version.solver.plain.bytes))
         if all(version.solver.plain.bytes > budget for version in found.values()):
             steps = self._version(pattern, with_steps(self.closed))
             found[steps.key] = steps
         return list(found.values())
+
+    def _known(self, pattern: Pattern) -> list[tuple[int, int]]:
+        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
+        if pattern not in self._tried:
+            plain = with_budget(self.closed, _ENDLESS, pattern.inputs)
+            self._tried[pattern] = [(plain.bytes, self.versions(pattern)[0].solver.plain.bytes)]
+        return self._tried[pattern]
 
     def _opened_to(self, pattern: Pattern, size: int) -> Opened | None:
         """The function with so many bytes for each loop; None if one of them cannot do with that."""
@@ -307,9 +313,16 @@ class Planner:
         if found.compiled > budget:
             over = found.compiled - budget
             offers = (self._near(pattern, offer, max(int(plan.bytes - margin * over), 1)) for margin in _MARGINS)
-            return next(filter(None, offers), None) or self.least(pattern)
+            return self._alike(pattern, offer, over) or next(filter(None, offers), None) or self.least(pattern)
         room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
         return self._near(pattern, offer, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
+
+    def _alike(self, pattern: Pattern, offer: tuple[Version, Plan], over: int) -> tuple[Version, Plan] | None:
+        """A plan of the same nodes with a schedule for its loops that saves what is missing, and hardly more."""
+        size = int(offer[1].bytes - _OF_LOOPS * over)
+        found = self.plan(pattern, size) if scans_in(self.closed) and size > 0 else None
+        is_alike = found is not None and len(found[0].joint.graph.nodes) == len(offer[0].joint.graph.nodes)
+        return found if is_alike else None
 
     def _near(self, pattern: Pattern, offer: tuple[Version, Plan], budget: int) -> tuple[Version, Plan] | None:
         """A plan for another budget, from the one at hand if it is near; loops are opened anew for each budget."""

@@ -12,7 +12,7 @@ import pytest
 
 from statetransform._planner.cost import overwritten
 from statetransform._planner.joint import Joint, Pattern
-from statetransform._planner.measure import Planner
+from statetransform._planner.measure import Decision, Planner
 from statetransform._planner.simulate import peak
 
 
@@ -39,6 +39,29 @@ def test_a_loop_has_what_the_rest_leaves(share: float) -> None:
     offer = planner.plan(pattern, budget)
     assert offer is not None
     assert 0.9 * budget <= offer[1].bytes <= budget
+
+
+def test_no_version_repeats_the_plain_one() -> None:
+    planner, pattern = planner_of(long_loop, *AVALS)
+    top = planner.versions(pattern)[0].solver.plain.bytes
+    assert planner.plan(pattern, int(0.9 * top)) is not None
+    with_schedules = [version for version in planner.versions(pattern)[1:] if "products" not in version.key]
+    assert with_schedules
+    assert all(version.solver.plain.bytes < top for version in with_schedules)
+
+
+def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, pattern = planner_of(long_loop, *AVALS)
+    top = planner.versions(pattern)[0].solver.plain.bytes
+    budget, made = int(0.7 * top), planner._compiled
+    more = lambda found: dataclasses.replace(found, compiled=found.planned + budget // 10)
+    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=False: 0 if with_value else top)
+    monkeypatch.setattr(planner, "_compiled", lambda *args: more(made(*args)))
+    found = planner.decide(pattern, budget)
+    assert isinstance(found, Decision)
+    assert 0.95 * budget <= found.planned + budget // 10 <= budget
 
 
 def test_nothing_is_proved_about_the_steps_of_a_loop_that_can_be_opened() -> None:
