@@ -71,6 +71,9 @@ class Recomputation:
         columns = [value[v] for v in self.values[:n_wanted]] + [node[graph.producer[v]] for v in self.values]
         columns += [1] * len(node) + [value[u] for _, u in edges]
         self._rows, self._columns = np.array(rows, np.int32), np.array(columns, np.int32)
+        # By rows, as the matrix of each cut has them.
+        self._order = np.lexsort((self._columns, self._rows))
+        self._begin = np.searchsorted(self._rows[self._order], np.arange(2 + n + len(node) + 1)).astype(np.int32)
         self._priced = slice(n_wanted, n_wanted + n)
         self._paid = slice(n_wanted + n, n_wanted + n + len(node))
         self.sizes = np.array([graph.sizes[v] for v in self.values], float)
@@ -95,7 +98,7 @@ class Recomputation:
         capacity = np.full(len(self._rows), _ENDLESS, np.int32)
         capacity[self._priced] = np.minimum(np.floor(prices * scale), _ENDLESS)
         capacity[self._paid] = np.floor(self.costs * scale)
-        matrix = csr_matrix((capacity, (self._rows, self._columns)), shape=(n, n))
+        matrix = csr_matrix((capacity[self._order], self._columns[self._order], self._begin), shape=(n, n))
         found = maximum_flow(matrix, 0, 1)
         rest = matrix - found.flow
         rest.eliminate_zeros()

@@ -136,6 +136,7 @@ class _Builder:
     def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs, self.fusion = jaxpr, n_inputs, n_outputs, fusion
         self.eqns = _without_dead_code(jaxpr)
+        self.costs = list(map(cost.operations, self.eqns))
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
         given = [*jaxpr.constvars, *jaxpr.invars]
@@ -184,7 +185,7 @@ class _Builder:
         A cheap one may be computed in each of a few users, as compilers do, while that adds little work in all.
         """
         homes: dict[int, list[int]] = {}
-        spare = self.fusion.share * sum(cost.operations(self.eqns[t]) for t in worked)
+        spare = self.fusion.share * sum(self.costs[t] for t in worked)
         for t in reversed(worked):
             eqn = self.eqns[t]
             homes[t] = [t]
@@ -197,7 +198,7 @@ class _Builder:
                 found = sorted({home for u in using for home in homes[u]})
             else:
                 continue
-            extra = (len(found) - 1) * cost.operations(eqn)
+            extra = (len(found) - 1) * self.costs[t]
             if len(found) <= self.fusion.homes and extra <= spare:
                 spare -= extra
                 homes[t] = found
@@ -266,7 +267,7 @@ class _Builder:
         return Node(
             tuple(inputs),
             tuple(outputs),
-            cost=sum(map(cost.operations, eqns)),
+            cost=sum(self.costs[t] for t in group),
             scratch=max(cost.scratch(eqn, self.views) for eqn in eqns) + cost.unfused(eqns),
             pieces=max(map(cost.largest_inside, eqns)),
             is_backward=self.is_backward[group[-1]],
