@@ -37,8 +37,8 @@ _EXPENSIVE = frozenset(
      "logistic", "erf", "erfc")
 )  # fmt: skip
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
-# These may write into the buffers of their operands.
 LOOPS = frozenset(("scan", "while"))
+# These may write into the buffers of their operands.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
 _ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
