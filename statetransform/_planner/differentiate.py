@@ -144,7 +144,7 @@ class Budgeted:
     def _with_references(self, inputs: Leaves) -> list[Any]:
         """The plain function, if it meets the budget when all that can be is differentiated."""
         moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
-        plain = self._planner.plain_bytes(Pattern(moves, self._guess))
+        plain = self._planner.plain_for(Pattern(moves, self._guess), self._budget)
         if plain is None or plain > self._budget:
             needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(self._budget)})"
             reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"

@@ -123,6 +123,12 @@ class Planner:
             self._plain[pattern] = self._bytes_of(version, version.plain_step)
         return self._plain[pattern]
 
+    def plain_for(self, pattern: Pattern, budget: int) -> int | None:
+        """The same, with the value of the function, too, if that makes the difference."""
+        self._compilations = 0
+        size = self.plain_bytes(pattern)
+        return size if size is None else self._at_worst(pattern, self.versions(pattern)[0].plain_step, size, budget)
+
     def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
         """The cheapest plan found, over all versions."""
         first = self.versions(pattern)[0]
@@ -223,12 +229,9 @@ class Planner:
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
-        self._compilations = 0
-        plain, first = self.plain_bytes(pattern), self.versions(pattern)[0]
+        plain, first = self.plain_for(pattern, budget), self.versions(pattern)[0]
         if plain is not None and plain <= budget:
-            plain = self._at_worst(pattern, first.plain_step, plain, budget)
-            if plain <= budget:
-                return Decision(None, first.solver.plain.bytes, plain, 1.0)
+            return Decision(None, first.solver.plain.bytes, plain, 1.0)
         found = self._planned(pattern, budget, plain)
         if isinstance(found, Shortage) or found.emitted is None or found.compiled is None:
             return found
