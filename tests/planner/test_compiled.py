@@ -75,7 +75,7 @@ def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(
     assert is_said or max(found) <= budget, (found, budget)
 
 
-@pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 def test_a_gradient_without_its_value_does_not_compute_the_loss() -> None:
     loss, args = network()
     plain = jax.jit(jax.grad(loss, argnums=1)).lower(*args).compile().memory_analysis().temp_size_in_bytes
