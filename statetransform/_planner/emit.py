@@ -6,7 +6,7 @@ nothing after it can be moved before it, and what is computed again is not merge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,14 +50,14 @@ class Emitted:
         used = set(_needed_later(joint.graph, self._sequence[s:]))
         used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
-        self._lives = lives
+        self._lives, self._forms = lives, _forms(joint)
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         self._is_loose, self._live = is_loose, profile(joint.graph, sequence)
         self._stretch = len(self._sequence) + 1 if is_loose else stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
-        run = _Run(self._joint, inputs, ())
+        run = _Run(self._joint, inputs, (), self._forms)
         for t, i in enumerate(self._sequence[: self._split]):
             if t and t % self._stretch == 0:
                 given = [a for i in self._sequence[t : min(t + self._stretch, self._split)] for a in self._copied(i)]
@@ -73,7 +73,7 @@ class Emitted:
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
         joint = self._joint
-        run = _Run(joint, inputs, cotangents)
+        run = _Run(joint, inputs, cotangents, self._forms)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
         barriers = self._barriers()
         for t in range(self._split, len(self._sequence)):
@@ -103,7 +103,7 @@ class Emitted:
         for n, start in enumerate(ordered):
             before = ordered[n - 1] if n else self._split
             fresh = {v for i in sequence[before:start] for v in graph.nodes[i].outputs if v in graph.gradients}
-            seen = [joint.variables[v] for v in sorted(fresh)]
+            seen = [self._forms.get(joint.variables[v], joint.variables[v]) for v in sorted(fresh)]
             alive = self._alive(start)
             values = [*alive, *[var for var in seen if var not in alive]]
             end = ordered[n + 1] if n + 1 < len(ordered) else len(sequence)
@@ -191,11 +191,32 @@ def _values_of(joint: Joint, atom: Any) -> list[int]:
     return found
 
 
-class _Run:
-    """Evaluates nodes, making views where they are used."""
+def _forms(joint: Joint) -> dict[Any, Any]:
+    """For the variables that are nothing but gradients in another order or shape: what is the gradient.
 
-    def __init__(self, joint: Joint, inputs: Sequence[Any], cotangents: Sequence[Any]) -> None:
-        self._joint = joint
+    It is made at once. A compiler that sees the product for a weight's gradient together with its transpose computes
+    it in that order; where it does not, there are two of them for a while, and one more copy.
+    """
+    numbers, found = joint.numbers, dict[Any, Any]()
+    others = {v for node in joint.graph.nodes for v in node.inputs}
+    others |= {v for atom in joint.outputs for v in _values_of(joint, atom)}
+    for atom in dict.fromkeys(a for a in joint.gradients if not isinstance(a, jex.Literal)):
+        values = _values_of(joint, atom)
+        if atom not in numbers and len(values) == 1 and not others.issuperset(values):
+            root = joint.variables[values[0]]
+            if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
+                found[root] = atom
+        others.update(values)
+    return found
+
+
+class _Run:
+    """Evaluates nodes, making views where they are used, and those that are gradients at once."""
+
+    def __init__(
+        self, joint: Joint, inputs: Sequence[Any], cotangents: Sequence[Any], forms: Mapping[Any, Any]
+    ) -> None:
+        self._joint, self._forms = joint, forms
         self.env: dict[Any, Any] = dict(zip(joint.jaxpr.constvars, joint.consts, strict=True))
         self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
         self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
@@ -218,6 +239,8 @@ class _Run:
             if not self.env.keys().isdisjoint(eqn.outvars):
                 self._views.clear()  # they may be views of the old value
             self.env.update(zip(eqn.outvars, outputs, strict=True))
+            for form in [self._forms[var] for var in eqn.outvars if var in self._forms]:
+                self.env[form] = self.read(form)
 
     def tie(self, values: list[Any], given: list[Any]) -> None:
         """Puts a barrier around some variables."""
