@@ -2,6 +2,7 @@
 
 python benchmarks/budget.py --only mlp8,rnn_scan --budgets 0.5,0.25
 python benchmarks/budget.py --every 4 --no-hand
+python benchmarks/budget.py --summary some.json,others.json
 python benchmarks/budget.py --time
 """
 
@@ -284,7 +285,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ratios = [r["flops"] / r["hand"] for r in by_hand if r in honoured]
     silent = [r for r in rows if r["bytes"] is not None and r["bytes"] > r["budget"] and not r["warned"]]
     paces = sorted(1000 * r["planning"] / r["equations"] for r in rows)
-    over = lambda keep: _mean([r["flops"] / r["bound"] for r in honoured if keep(r["share"])])
+    over = lambda rows: (
+        f"{_mean([r['flops'] / r['bound'] for r in rows if r['share'] >= 0.35])} from 0.35 on, "
+        f"{_mean([r['flops'] / r['bound'] for r in rows if r['share'] < 0.35])} below"
+    )
+    # Loops are opened to do with less than they are written with, so only what is around them is in the bound.
+    straight = [r for r in honoured if not PROGRAMS[r["program"]]().is_loop]
     return "\n".join(
         [
             f"pairs {len(rows)}, not proved impossible {len(possible)}, honoured {len(honoured)}"
@@ -293,7 +299,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
             f"operations; not at most these {len(worse)}: "
             + ", ".join(f"{r['program']} {r['share']}" for r in worse[:30]),
             f"silent violations {len(silent)}; wrong values {sum((r['error'] or 0) > 1e-3 for r in rows)}",
-            f"operations over the bound: {over(lambda s: s >= 0.35)} from 0.35 on, {over(lambda s: s < 0.35)} below",
+            f"operations over the bound: {over(honoured)}",
+            f"the same without loops: {over(straight)}",
             f"planning: {paces[len(paces) // 2]:.2f} s per 1,000 equations in the median, {paces[-1]:.2f} at most; "
             f"{1000 * sum(r['planning'] for r in rows) / sum(r['equations'] for r in rows):.2f} over all; "
             f"at most {max(r['compilations'] for r in rows)} compilations",
@@ -308,10 +315,14 @@ def main() -> None:
     parser.add_argument("--budgets", help="shares of the plain step's temporary bytes")
     parser.add_argument("--no-hand", action="store_true", help="leave out the hand policies")
     parser.add_argument("--json", help="a file for the rows")
+    parser.add_argument("--summary", help="files of rows, with commas between: nothing runs, what they say together")
     parser.add_argument("--time", action="store_true", help="the time of larger steps instead")
     options = parser.parse_args()
     if options.time:
         times(tuple(map(float, (options.budgets or "0.7,0.4").split(","))))
+        return
+    if options.summary:
+        print(summary([row for file in options.summary.split(",") for row in json.loads(Path(file).read_text())]))
         return
     names = options.only.split(",") if options.only else list(PROGRAMS)[:: options.every]
     shares = tuple(map(float, options.budgets.split(","))) if options.budgets else BUDGETS

@@ -5,7 +5,8 @@
 The model learns to predict the next letter of a few sentences. `--memory` is what the
 intermediates of one gradient step may take: `policies.fit` decides what is kept and what is
 computed again. Before the training, the curve of what less memory would cost is printed and
-drawn. Weights, dropout and the count of steps are states.
+drawn, and after its first step what the budget chose. Weights, dropout and the count of
+steps are states.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def main() -> None:
     curve = policies.plan(model.loss, next(data))
     print(curve)
 
-    fitting = transform.checkpoint(model.loss, policy=policies.fit(options.memory))
+    budget = policies.fit(options.memory)
+    fitting = transform.checkpoint(model.loss, policy=budget)
     gradient = transform.value_and_grad(fitting, states=weights)
 
     @transform.jit
@@ -135,6 +137,8 @@ def main() -> None:
 
     for i in range(options.steps):
         loss = step(next(data))
+        if i == 0:
+            print(budget.choices[-1])
         if i % 20 == 0 or i == options.steps - 1:
             print(f"step {i:4}: loss {float(loss):.3f}")
     if options.out is not None:
@@ -143,9 +147,7 @@ def main() -> None:
         mpl.use("Agg")
         options.out.mkdir(parents=True, exist_ok=True)
         axes = curve.plot()
-        axes.axvline(
-            policies.fit(options.memory).bytes / 2**20, color="tab:red", label="budget"
-        )
+        axes.axvline(budget.bytes / 2**20, color="tab:red", label="budget")
         axes.legend()
         axes.figure.savefig(options.out / "transformer_budget.png", dpi=110)
 

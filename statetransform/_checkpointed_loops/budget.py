@@ -74,6 +74,39 @@ class Choice:
         return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} in all{cost}"
 
 
+@dataclasses.dataclass(frozen=True)
+class FunctionChoice:
+    """What a budget chose for the gradient of one function.
+
+    Attributes:
+      name: of the function.
+      planned_bytes: intermediates alive at the same time at most.
+      compiled_bytes: temporary bytes of the compiled gradient step; None where the backend does not say.
+      flops_over_plain: operations over those of plain differentiation.
+      is_plain: whether it is the plain program.
+      budget: bytes.
+    """
+
+    name: str
+    planned_bytes: int
+    compiled_bytes: int | None
+    flops_over_plain: float
+    is_plain: bool
+    budget: int
+
+    @property
+    def bytes(self) -> int:
+        """The planned bytes."""
+        return self.planned_bytes
+
+    def __str__(self) -> str:
+        sizes = f"{format_bytes(self.planned_bytes)} as planned"
+        if self.compiled_bytes is not None:
+            sizes += f", {format_bytes(self.compiled_bytes)} as compiled"
+        what = "the plain program" if self.is_plain else f"{self.flops_over_plain:.3f} times the FLOPs of the plain one"
+        return f"the gradient of {self.name} within {format_bytes(self.budget)}: {sizes}, {what}"
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemoryBudget:
     """The memory that a loop or a function may use to remember what its gradient needs.
@@ -120,15 +153,20 @@ class MemoryBudget:
             raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
-        """What was chosen for the loops that were traced with this very object, the last one last; at most 64."""
+    def choices(self) -> tuple[Choice | FunctionChoice, ...]:
+        """What was chosen for the loops and functions that were traced with this very object, the last 64 at most."""
         return _chosen.of(self)
+
+    def record(self, choice: Choice | FunctionChoice) -> None:
+        """Adds a choice."""
+        _chosen.add(self, choice)
 
     def __str__(self) -> str:
         return format_bytes(self.bytes)
 
     def __repr__(self) -> str:
-        return f"MemoryBudget({self.size!r})"
+        chosen = self.choices
+        return f"MemoryBudget({self.size!r})" + (f"  # {chosen[-1]}" if chosen else "")
 
     def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
         """The plan with the fewest step evaluations that fits.
@@ -156,7 +194,7 @@ class MemoryBudget:
                 necessary=least,
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
-        _chosen.add(self, best)
+        self.record(best)
         logger.info("%s: %s", where, best)
         return best
 
@@ -166,9 +204,9 @@ class _Chosen:
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()
-        self._found: dict[int, collections.deque[Choice]] = {}
+        self._found: dict[int, collections.deque[Choice | FunctionChoice]] = {}
 
-    def add(self, budget: MemoryBudget, choice: Choice) -> None:
+    def add(self, budget: MemoryBudget, choice: Choice | FunctionChoice) -> None:
         with self._lock:
             if id(budget) not in self._found:
                 self._found[id(budget)] = collections.deque(maxlen=self._most)
@@ -176,7 +214,7 @@ class _Chosen:
                 weakref.finalize(budget, self._found.pop, id(budget), None).atexit = False
             self._found[id(budget)].append(choice)
 
-    def of(self, budget: MemoryBudget) -> tuple[Choice, ...]:
+    def of(self, budget: MemoryBudget) -> tuple[Choice | FunctionChoice, ...]:
         with self._lock:
             return tuple(self._found.get(id(budget), ()))
 

@@ -44,7 +44,7 @@ def scan(
     checkpoint: int | str | MemoryBudget | None,
     block: int = 1,
     watch: Watch | None = None,
-    is_still: Callable[[Any], bool] = lambda x: False,
+    is_still: Callable[[Any], bool] | None = None,
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
@@ -127,7 +127,7 @@ def while_loop(
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        k = checkpoint.choose(where, None, *flat.nbytes(None, lambda x: False)).carries
+        k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
     flat.refuse_references(where)
     n_consts, call = len(flat.consts), flat.call
     goes, test_consts = flat.test(test)
@@ -262,12 +262,12 @@ class Flat:
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 
-    def nbytes(self, xs: Any, is_still: Callable[[Any], bool]) -> tuple[int, int]:
+    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int]:
         """Bytes of the carry, and of what one step records if it is differentiated in all that can be and is not still.
 
         What the step closes over is not differentiated if it is no tracer.
         """
-        can = lambda leaf: is_differentiable(leaf) and not is_still(leaf)
+        can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
         consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
         inputs = jax.tree.leaves(xs)
         selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))

@@ -9,6 +9,7 @@ pass of the plan. Where that is differentiated again, the plain function takes i
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checkpointed_loops.budget import FunctionChoice, MemoryBudget
 from .._checkpointed_loops.linear import Linear
 from .._core import jaxcompat
 from .._core.errors import BudgetError
@@ -27,17 +29,19 @@ from .emit import whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, shortage_message
 
+logger = logging.getLogger("statetransform")
+
 MARK = "statetransform_within_a_budget"
 
 Leaves = Sequence[Any]
 
 
-def planned(fun: Callable[..., Any], budget: int, active: Any = True) -> Callable[..., Any]:
+def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -> Callable[..., Any]:
     """A pure function whose gradient keeps its intermediates within a budget.
 
     Args:
       fun: a function of pytrees of arrays.
-      budget: bytes.
+      budget: the budget, which records what is chosen.
       active: a tree prefix of the result with a flag for the outputs that are expected to have cotangents.
 
     Returns:
@@ -56,7 +60,8 @@ def planned(fun: Callable[..., Any], budget: int, active: Any = True) -> Callabl
         closed, shapes = traced
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
         body, consts = jaxcompat.without_constvars(without_budgets(closed))
-        out = Budgeted(body, budget, _guess(flags, jax.tree.leaves(shapes)))(*consts, *leaves)
+        name = getattr(fun, "__name__", type(fun).__name__)
+        out = Budgeted(name, body, budget, _guess(flags, jax.tree.leaves(shapes)))(*consts, *leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
     return call
@@ -103,13 +108,15 @@ class Budgeted:
     """A flat function and its budget.
 
     Args:
+      name: of the function.
       body: an open jaxpr without constants.
-      budget: bytes.
+      budget: the budget, which records what is chosen.
       guess: which outputs are expected to have cotangents.
     """
 
-    def __init__(self, body: Any, budget: int, guess: tuple[bool, ...]) -> None:
-        self._body, self._budget, self._guess = body, budget, guess
+    def __init__(self, name: str, body: Any, budget: MemoryBudget, guess: tuple[bool, ...]) -> None:
+        self._name, self._body, self._guess = name, body, guess
+        self._asked, self._budget = budget, budget.bytes
         self._planner = Planner(_closed(body))
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
@@ -157,8 +164,15 @@ class Budgeted:
             found = self._planner.decide(pattern, self._budget)
             self._decisions[pattern] = found
             if isinstance(found, Decision):
+                self._record(found)
                 self._warn(found)
         return self._decisions[pattern]
+
+    def _record(self, found: Decision) -> None:
+        is_plain = found.emitted is None
+        chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget)
+        self._asked.record(chosen)
+        logger.info("checkpoint: %s", chosen)
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:

@@ -60,8 +60,7 @@ def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
         still = {id(x) for atom, x in given if isinstance(atom, jex.Literal) or atom not in with_tangent}
         budget = MemoryBudget(size)
         out = binomial_scan(body, init, xs, checkpoint=budget, is_still=lambda x: id(x) in still, **options)
-        choice = budget.choices[-1]
-        chosen.append(choice)
+        chosen.append(budget.choices[-1])
         return out
 
     jaxpr = _rewritten(closed, run)

@@ -1,7 +1,8 @@
 """From a budget to a program: plans, compiles, reads the bytes, and plans again.
 
-At most three compilations for each pattern of differentiation: of the plain gradient step, of the plan, and of the plan
-with what operations need inside taken into account.
+At most three compilations for each pattern of differentiation: of the plain gradient step, of the plan, and of a plan
+with what operations need inside taken into account, or else of the step that was chosen together with the function's
+value, where one more array would be too much.
 """
 
 from __future__ import annotations

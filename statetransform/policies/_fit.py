@@ -33,7 +33,8 @@ def fit(size: int | str) -> MemoryBudget:
       size: bytes, or a text such as "512 MiB".
 
     Returns:
-      A :class:`statetransform.MemoryBudget`, for `transform.checkpoint(f, policy=...)`.
+      A :class:`statetransform.MemoryBudget`, for `transform.checkpoint(f, policy=...)`. Its `choices` say what was
+      chosen.
 
     Raises:
       TypeError, ValueError: `size` is not a size.
@@ -46,8 +47,11 @@ def fit(size: int | str) -> MemoryBudget:
       ...         x = jnp.tanh(x @ w)
       ...     return (x**2).sum()
       >>> x, ws = jnp.ones((256, 32)), [jnp.ones((32, 32))] * 8
-      >>> fitting = transform.checkpoint(loss, policy=policies.fit("1 MiB"))
+      >>> budget = policies.fit("256 KiB")
+      >>> fitting = transform.checkpoint(loss, policy=budget)
       >>> gradients = transform.grad(fitting, argnums=1)(x, ws)
+      >>> print(budget.choices[-1])
+      the gradient of loss within 256 KiB: ... as planned, ... as compiled, ...
     """
     return MemoryBudget(size)
 

@@ -168,7 +168,7 @@ class _Around:
             _refuse_references((args, kwargs))
             if isinstance(self._policy, MemoryBudget):
                 # Of the results, what is written to states rarely has a cotangent.
-                return planned(body, self._policy.bytes, (True, False, False))(*args, **kwargs)
+                return planned(body, self._policy, (True, False, False))(*args, **kwargs)
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
             # Names in a policy are looked for in the jaxpr.
             is_checked = isinstance(self._policy, Policy) or names_of(self._policy)

@@ -181,6 +181,12 @@ def test_choices_are_those_of_one_object_and_no_more_than_64_are_kept() -> None:
     assert copy.copy(budget).choices == ()
 
 
+def test_a_budget_shows_what_was_chosen_last() -> None:
+    budget = st.MemoryBudget("1 KiB")
+    choice = budget.choose("scan", 100, 4, 4)
+    assert repr(budget) == f"MemoryBudget('1 KiB')  # {choice}"
+
+
 def test_choices_go_with_their_budget() -> None:
     budget = st.MemoryBudget("1 KiB")
     before = len(budgets._chosen._found)
