@@ -36,7 +36,7 @@ _OPENED = 6  # versions with loops opened for one budget
 _CHEAP = 1.06  # of the plain work: a graph that repeats cheap work hardly leads to less
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
-_NEARLY = 1.05  # of the budget: an excess that a plan with a little less takes away
+_LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _ATTEMPTS = 2  # compilations before a budget is given up
 _NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
 _MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
@@ -269,18 +269,27 @@ class Planner:
             return self._by_hand(pattern, plain, budget) or self._shortage(pattern)
         if plain is None and offer[0] is first and offer[1] == first.solver.plain:
             return Decision(None, offer[1].bytes, None, 1.0)
-        best = self._compiled(*offer, first)
-        loose = self._loose(first, plain, budget, best)
-        # What hardly exceeds the budget may lead to less work than what people write by hand.
-        is_near = best.compiled is None or loose is None or budget < best.compiled <= _NEARLY * budget
-        again = self._again(pattern, budget, target, offer, best) if is_near else None
+        best = self._compiled(*offer)
+        second = self._second(pattern, budget, target, offer, best, self._loose(first, plain, budget, best))
+        return best if second is None else min(best, self._compiled(*second), key=lambda d: _rank(d, budget))
+
+    def _second(
+        self,
+        pattern: Pattern,
+        budget: int,
+        target: int,
+        offer: tuple[Version, Plan],
+        found: Decision,
+        loose: Plan | None,
+    ) -> tuple[Version, Plan, bool] | None:
+        """What to compile when a plan has been compiled, and whether with few barriers: what may take less work."""
+        again = self._again(pattern, budget, target, offer, found)
         if loose is not None and (again is None or loose.cost <= again[1].cost):
-            found = [best, self._compiled(first, loose, first, True)]
-        elif again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
-            found = [best, self._compiled(*again, first)]
-        else:
-            found = [best]
-        return min(found, key=lambda d: _rank(d, budget))
+            return self.versions(pattern)[0], loose, True
+        if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
+            return *again, False
+        exceeds = found.compiled is not None and found.compiled > budget
+        return (*offer, True) if exceeds else None
 
     def _loose(self, first: Version, plain: int | None, budget: int, found: Decision) -> Plan | None:
         """A plan as by hand that promises more than the one found, where the compiler fuses more than is seen.
@@ -302,7 +311,7 @@ class Planner:
         if plain is None or self.necessary(pattern)[0] > budget:
             return None
         for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
-            found = self._compiled(first, plan, first, True)
+            found = self._compiled(first, plan, True)
             if found.compiled is not None and found.compiled <= budget:
                 return found
         return None
@@ -315,11 +324,16 @@ class Planner:
             return None
         plan = offer[1]
         if found.compiled > budget:
-            over = found.compiled - budget
+            over = max(found.compiled - budget, int(_LITTLE * budget))
             offers = (self._near(pattern, offer, max(int(plan.bytes - margin * over), 1)) for margin in _MARGINS)
-            return self._alike(pattern, offer, over) or next(filter(None, offers), None) or self.least(pattern)
+            return self._alike(pattern, offer, over) or next(filter(None, offers), None) or self._less(pattern, plan)
         room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
         return self._near(pattern, offer, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
+
+    def _less(self, pattern: Pattern, plan: Plan) -> tuple[Version, Plan] | None:
+        """The plan with the fewest bytes that is found, if it has fewer than another one."""
+        least = self.least(pattern)
+        return least if least[1].bytes < plan.bytes else None
 
     def _alike(self, pattern: Pattern, offer: tuple[Version, Plan], over: int) -> tuple[Version, Plan] | None:
         """A plan of the same nodes with a schedule for its loops that saves what is missing, and hardly more."""
@@ -335,7 +349,8 @@ class Planner:
         found = version.solver.near(plan, budget) if is_near and not scans_in(self.closed) else None
         return self.plan(pattern, budget) if found is None else (version, found)
 
-    def _compiled(self, version: Version, plan: Plan, first: Version, is_loose: bool = False) -> Decision:
+    def _compiled(self, version: Version, plan: Plan, is_loose: bool = False) -> Decision:
+        first = self.versions(version.pattern)[0]
         emitted = Emitted(version.joint, plan.sequence, is_loose)
         size = self._bytes_of(version, whole(emitted, version.joint.n_inputs))
         return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -126,6 +129,39 @@ def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -
     assert found.compiled <= budget and found.cost < 1.5
 
 
+def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
+    """Makes a compiler of a function from planned to compiled bytes."""
+
+    def compiled(planner: Planner, version: Any, plan: Any, is_loose: bool = False) -> Decision:
+        del is_loose
+        cost = planner.versions(version.pattern)[0].joint.graph.cost
+        return Decision(None, plan.bytes, bytes_of(plan.bytes), plan.cost / cost)
+
+    monkeypatch.setattr(Planner, "_compiled", compiled)
+    monkeypatch.setattr(Planner, "plain_bytes", lambda *_: plain)
+
+
+def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_more_than_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def layers(x: Any, ws: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return (x**2).sum()
+
+    widths = [*range(40, 64), 64]
+    ws = [jnp.ones(shape) for shape in pairwise(widths)]
+    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 40)), ws))
+    pattern = Pattern((True,) * 25, (True,))
+    plain = planner.versions(pattern)[0].solver.plain.bytes
+    unit = plain // 64
+    compiles_to(monkeypatch, plain, lambda size: math.ceil(size / unit) * unit + 8)
+    for units in (54, 47, 40, 33, 26):
+        found = planner.decide(pattern, units * unit)
+        assert isinstance(found, Decision) and found.compiled is not None
+        assert found.compiled <= units * unit, (units, found.compiled / unit)
+
+
 def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_by_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,13 +176,7 @@ def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_
     pattern = Pattern((True,) * 13, (True,))
     plain = planner.versions(pattern)[0].solver.plain.bytes
 
-    def compiled(_: Planner, version: Any, plan: Any, first: Any, is_loose: bool = False) -> Decision:
-        del version, is_loose
-        size = plain - 2 * (plain - plan.bytes) // 3
-        return Decision(None, plan.bytes, size, plan.cost / first.joint.graph.cost)
-
-    monkeypatch.setattr(Planner, "_compiled", compiled)
-    monkeypatch.setattr(Planner, "plain_bytes", lambda *_: plain)
+    compiles_to(monkeypatch, plain, lambda size: plain - 2 * (plain - size) // 3)
     for share in (0.8, 0.7, 0.6):
         found = planner.decide(pattern, int(share * plain))
         assert isinstance(found, Decision) and found.compiled is not None
