@@ -12,6 +12,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from .cuts import Recomputation
 from .graph import Graph
 from .simulate import closure, profile
@@ -195,9 +197,22 @@ class Blocks:
         """Bytes of some values."""
         return sum(self.graph.sizes[v] for v in values)
 
-    def step_bytes(self, i: int, k: int) -> int:
-        """Bytes of what enters block `k` and does not enter block `i`."""
-        return self.size(self.crossing[k] - self.crossing[i])
+    @functools.cached_property
+    def step_bytes(self) -> np.ndarray:
+        """Bytes of what enters a block, by columns, and does not enter another one, by rows."""
+        enters = np.zeros((self.count, len(self.graph.sizes)), np.int64)
+        for k, values in enumerate(self.crossing[:-1]):
+            enters[k, list(values)] = 1
+        shared = enters * self.graph.bytes @ enters.T
+        return np.triu(shared.diagonal() - shared)
+
+    @functools.cached_property
+    def running_bytes(self) -> np.ndarray:
+        """Bytes alive while blocks from one up to another run forward and keep nothing, besides what enters them."""
+        running = np.zeros((self.count, self.count), np.int64)
+        # Each of them runs while what enters it is there.
+        running[:, 1:] = np.triu(self.step_bytes + self.running_peak)[:, :-1]
+        return np.maximum.accumulate(running, axis=1)
 
     @functools.cached_property
     def running_peak(self) -> list[int]:

@@ -21,45 +21,44 @@ from .blocks import Blocks, Level, backward_part
 from .graph import Graph
 from .simulate import closure
 
-_UNITS = 128  # into how many units the budget is divided
+_UNITS = 256  # of memory at most; a budget has at least half as many
 # Infinite for fewer units than needed, by what is needed and what is there.
-_IMPOSSIBLE_BELOW = np.where(np.arange(_UNITS + 1) < np.arange(_UNITS + 2)[:, None], np.inf, 0.0)
+_IMPOSSIBLE_BELOW = np.where(np.arange(_UNITS) < np.arange(_UNITS + 1)[:, None], np.inf, 0.0)
+
+
+def unit_for(budget: int) -> int:
+    """Bytes of a unit for a budget: a power of two, as sizes often are, which similar budgets have in common."""
+    return 1 << max(budget.bit_length() - (_UNITS - 1).bit_length(), 0)
 
 
 class Chain:
-    """The dynamic program for one budget.
+    """The dynamic program for all budgets of less than so many units.
 
     Args:
       blocks: the chain.
-      budget: bytes.
+      unit: bytes.
     """
 
-    def __init__(self, blocks: Blocks, budget: int) -> None:
-        self._blocks, self._budget = blocks, budget
-        self._unit = max(budget / _UNITS, 1e-9)
+    def __init__(self, blocks: Blocks, unit: int) -> None:
+        self._blocks, self._unit = blocks, unit
         n = blocks.count
         # Behind as many impossible units, so that memory that is not there needs no case of its own.
-        padded = np.full((n, n, 2 * _UNITS + 2), np.inf)
-        self._best = padded[:, :, _UNITS + 1 :]
-        self._less = np.lib.stride_tricks.sliding_window_view(padded, _UNITS + 1, axis=-1)[:, :, ::-1]
-        self._choice = np.zeros((n, n, _UNITS + 1), np.int32)
+        padded = np.full((n, n, 2 * _UNITS), np.inf)
+        self._best = padded[:, :, _UNITS:]
+        self._less = np.lib.stride_tricks.sliding_window_view(padded, _UNITS, axis=-1)[:, :, ::-1]
+        self._choice = np.zeros((n, n, _UNITS), np.int32)
         self._total = np.concatenate([[0.0], np.cumsum(blocks.forward_cost)])
         self._levels = blocks.levels
         self._fill()
 
     def _units(self, size: Any) -> Any:
-        return np.ceil(np.asarray(size) / self._unit - 1e-9).astype(np.int64)
+        return -(-size // self._unit)
 
     def _fill(self) -> None:
         n, blocks = self._blocks.count, self._blocks
-        step, running = np.zeros((n, n), np.int64), np.zeros((n, n), np.int64)
-        for i in range(n):
-            for k in range(i + 1, n):
-                step[i, k] = blocks.step_bytes(i, k)
-                # Block k - 1 runs while what enters it is there.
-                running[i, k] = max(running[i, k - 1], step[i, k - 1] + blocks.running_peak[k - 1])
         tables = _Tables(self._levels, np.array([*blocks.entering_bytes[:-1], 0]))
-        self._step, self._running = self._units(step), self._units(running[:, :, None] + tables.cotangents)
+        self._step = self._units(blocks.step_bytes)
+        self._running = self._units(blocks.running_bytes[:, :, None] + tables.cotangents)
         kept_bytes = self._units(tables.bytes)
         for length in range(n):
             i = np.arange(n - length)
@@ -90,17 +89,13 @@ class Chain:
         work += _IMPOSSIBLE_BELOW[_up_to_all(self._running[start, k, j[:, None]])]
         return work
 
-    @property
-    def cost(self) -> float:
-        """The least work; infinite where nothing fits."""
-        return float(self._best[0, -1, _UNITS])
-
-    def sequence(self) -> list[int] | None:
-        """The plan, None where nothing fits."""
-        if not math.isfinite(self.cost):
+    def sequence(self, budget: int) -> list[int] | None:
+        """The plan within a budget, None where nothing fits."""
+        units = budget // self._unit
+        if not math.isfinite(self._best[0, -1, units]):
             return None
         writer = Writer(self._blocks)
-        stack: list[tuple] = [("solve", 0, self._blocks.count - 1, _UNITS)]
+        stack: list[tuple] = [("solve", 0, self._blocks.count - 1, units)]
         while stack:
             what, *rest = stack.pop()
             if what == "solve":
@@ -121,7 +116,7 @@ class Chain:
             if i == j:
                 return [("run", i, i + 1, level.kept), ("backward", i), ("release", level.kept)]
             enters = blocks.crossing[i + 1]
-            left = m - int(self._units(level.bytes) + self._units(blocks.step_bytes(i, i + 1)))
+            left = m - int(self._units(level.bytes) + self._step[i, i + 1])
             return [
                 ("run", i, i + 1, level.kept | enters),
                 ("solve", i + 1, j, left),
@@ -130,7 +125,7 @@ class Chain:
                 ("release", level.kept),
             ]
         enters = blocks.crossing[which]
-        left = m - int(self._units(blocks.step_bytes(i, which)))
+        left = m - int(self._step[i, which])
         return [
             ("run", i, which, enters),
             ("solve", which, j, left),
@@ -156,7 +151,7 @@ class _Tables:
 
 def _up_to_all(units: np.ndarray) -> np.ndarray:
     """More units than there are make no difference."""
-    return np.minimum(units, _UNITS + 1)
+    return np.minimum(units, _UNITS)
 
 
 class Writer:

@@ -140,8 +140,11 @@ class Planner:
             others.append(thrifty)
         for version in others:
             least = min((offer[1].cost for offer in offers), default=math.inf)
-            if version.joint.graph.cost < least and (plan := version.solver.plan(budget)) is not None:
-                offers.append((version, plan))
+            draft = version.solver.draft(budget) if version.joint.graph.cost < least else None
+            # Plans are improved at some expense: not those that begin with more work than others.
+            begun = [some.cost for offer in offers if (some := offer[0].solver.draft(budget)) is not None]
+            if draft is not None and draft.cost < min(begun, default=math.inf):
+                offers.append((version, version.solver.plan(budget) or draft))
         return min(offers, key=lambda offer: (offer[1].cost, offer[1].bytes), default=None)
 
     def thrifty(self, pattern: Pattern) -> Version | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from . import bound, exact
 from .blocks import Blocks, backward_part
-from .chain import Chain
+from .chain import Chain, unit_for
 from .evict import lowered
 from .fill import filled
 from .graph import Graph
@@ -50,8 +50,10 @@ class Solver:
         self.graph = graph
         self._rated: dict[tuple[int, ...], Plan] = {}
         self._blocks: dict[int, Blocks] = {}
-        self._found: dict[int, Plan | None] = {}
-        self._chains: dict[int, Plan | None] = {}
+        self._drafts: dict[int, Plan | None] = {}
+        self._improved: dict[int, Plan] = {}
+        self._dropped: dict[tuple[tuple[int, ...], int], Plan | None] = {}
+        self._chains: dict[int, Chain] = {}
         self.plain = min(self._plain(), key=lambda plan: plan.bytes)
 
     def _plain(self) -> list[Plan]:
@@ -98,42 +100,40 @@ class Solver:
 
     def plan(self, budget: int) -> Plan | None:
         """The cheapest plan found within a budget, None if there is none."""
+        draft = self.draft(budget)
+        if draft is None or draft.cost <= _CHEAP * self.graph.cost:
+            return draft
+        if budget not in self._improved:
+            better = self.rated(improved(self.graph, draft.sequence, budget, _ATTEMPTS))
+            self._improved[budget] = _cheapest([draft, better], budget) or draft
+        return self._improved[budget]
+
+    def draft(self, budget: int) -> Plan | None:
+        """The cheapest plan found within a budget before it is improved by force, None if there is none."""
         if self.plain.bytes <= budget:
             return self.plain
         if budget < self.necessary:
             return None
-        if budget not in self._found:
+        if budget not in self._drafts:
             plans = [*self._by_chain(budget), *self._by_hand(budget), *self._by_dropping(budget, self._seeds(budget))]
             if len(self.graph.nodes) <= exact.LARGEST and (found := exact.best(self.graph, budget)) is not None:
                 plans.append(self.rated(found[1]))
             if not plans and self.least.bytes <= budget:
                 plans.append(self._better(self.least.sequence, budget))
-            self._found[budget] = self._best(plans, budget)
-        return self._found[budget]
+            self._drafts[budget] = _cheapest(plans, budget)
+        return self._drafts[budget]
 
     def near(self, plan: Plan, budget: int) -> Plan | None:
         """A plan within a budget made of the best one for a budget that is hardly larger or smaller, in less time."""
         plans = [*self._by_hand(budget), *self._by_dropping(budget, [plan, self.plain])]
         if plan.bytes <= budget:
             plans.append(self._better(plan.sequence, budget))
-        return self._best(plans, budget)
-
-    def _best(self, plans: list[Plan], budget: int) -> Plan | None:
-        """The cheapest of some plans that fit, improved."""
-        fitting = [plan for plan in plans if plan.bytes <= budget]
-        plan = min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
-        if plan is None or plan.cost <= _CHEAP * self.graph.cost:
-            return plan
-        better = self.rated(improved(self.graph, plan.sequence, budget, _ATTEMPTS))
-        return min(plan, better, key=lambda some: (some.bytes > budget, some.cost, some.bytes))
+        return _cheapest(plans, budget)
 
     def _by_hand(self, budget: int) -> list[Plan]:
         """The cheapest of the plans by hand that fit, and what becomes of it with the memory that is left."""
-        fitting = [plan for plan in self.by_hand if plan.bytes <= budget]
-        if not fitting:
-            return []
-        best = min(fitting, key=lambda plan: (plan.cost, plan.bytes))
-        return [best, self._better(best.sequence, budget)]
+        best = _cheapest(self.by_hand, budget)
+        return [] if best is None else [best, self._better(best.sequence, budget)]
 
     def _by_chain(self, budget: int) -> list[Plan]:
         target = float(budget)
@@ -152,22 +152,23 @@ class Solver:
 
     def _chained(self, target: int) -> Plan | None:
         """What the dynamic program finds for so many bytes, no matter what the bytes are in the end."""
-        if target not in self._chains:
-            sequence = Chain(self._chain(self._count), target).sequence()
-            self._chains[target] = None if sequence is None else self.rated(sequence)
-        return self._chains[target]
+        unit = unit_for(target)
+        if unit not in self._chains:
+            self._chains[unit] = Chain(self._chain(self._count), unit)
+        sequence = self._chains[unit].sequence(target)
+        return None if sequence is None else self.rated(sequence)
 
     def _by_dropping(self, budget: int, seeds: Iterable[Plan]) -> list[Plan]:
         """Plans for larger budgets, brought into this one."""
-        found, seen = [], set()
-        for seed in seeds:
-            if seed.bytes <= budget or seed.sequence in seen:
-                continue
-            seen.add(seed.sequence)
-            sequence = lowered(self.graph, seed.sequence, budget)
-            if sequence is not None:
-                found.append(self._better(sequence, budget))
-        return found
+        larger = dict.fromkeys(seed.sequence for seed in seeds if seed.bytes > budget)
+        return [plan for sequence in larger if (plan := self._lowered(sequence, budget)) is not None]
+
+    def _lowered(self, sequence: tuple[int, ...], budget: int) -> Plan | None:
+        key = sequence, budget
+        if key not in self._dropped:
+            found = lowered(self.graph, sequence, budget)
+            self._dropped[key] = None if found is None else self._better(found, budget)
+        return self._dropped[key]
 
     def _seeds(self, budget: int) -> Iterator[Plan]:
         """The plain plan, and one for a larger budget; from a grid, so that budgets have it in common."""
@@ -203,3 +204,8 @@ class Solver:
             sequence = lowered(self.graph, found.sequence, budget)
             found = None if sequence is None else self.rated(sequence)
         return found
+
+
+def _cheapest(plans: list[Plan], budget: int) -> Plan | None:
+    fitting = [plan for plan in plans if plan.bytes <= budget]
+    return min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)

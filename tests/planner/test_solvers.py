@@ -9,7 +9,7 @@ import pytest
 
 from statetransform._planner import bound, exact
 from statetransform._planner.blocks import Blocks
-from statetransform._planner.chain import Chain
+from statetransform._planner.chain import Chain, unit_for
 from statetransform._planner.evict import lowered
 from statetransform._planner.fill import filled
 from statetransform._planner.graph import Graph, Node
@@ -117,7 +117,7 @@ def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, bud
 def test_the_dynamic_program_needs_no_more_than_it_was_given() -> None:
     graph = chain(20)
     for budget in (6, 8, 12, 16):
-        sequence = Chain(Blocks(graph, 20), budget).sequence()
+        sequence = Chain(Blocks(graph, 20), unit_for(budget)).sequence(budget)
         assert sequence is not None
         check(graph, sequence)
         assert peak(graph, sequence) <= budget
