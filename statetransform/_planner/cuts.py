@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import numpy as np
 
+from .flow import ENDLESS, Network
 from .graph import Graph
 
-_MOST = 1_000_000_000  # of all capacities together, which have to be integers of 32 bits
-_ENDLESS = 2_000_000_000
+_MOST = 1_000_000_000  # of all costs together, which are integers here: flows of these are exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,46 +68,28 @@ class Recomputation:
         # Vertices: the source, the sink, the values, the nodes.
         value = {v: 2 + k for k, v in enumerate(self.values)}
         node = {i: 2 + n + k for k, i in enumerate(self.nodes)}
-        rows = [0] * n_wanted + [value[v] for v in self.values] + list(node.values()) + [node[i] for i, _ in edges]
-        columns = [value[v] for v in self.values[:n_wanted]] + [node[graph.producer[v]] for v in self.values]
-        columns += [1] * len(node) + [value[u] for _, u in edges]
-        self._rows, self._columns = np.array(rows, np.int32), np.array(columns, np.int32)
-        # By rows, as the matrix of each cut has them.
-        self._order = np.lexsort((self._columns, self._rows))
-        self._begin = np.searchsorted(self._rows[self._order], np.arange(2 + n + len(node) + 1)).astype(np.int32)
-        self._priced = slice(n_wanted, n_wanted + n)
-        self._paid = slice(n_wanted + n, n_wanted + n + len(node))
+        self._priced = [(value[v], node[graph.producer[v]]) for v in self.values]
+        paid = [(i, 1) for i in node.values()]
+        free = [(0, value[v]) for v in self.values[:n_wanted]] + [(node[i], value[u]) for i, u in edges]
+        self._edges = [*self._priced, *paid, *free]
+        self._network = Network(2 + n + len(node), self._edges)
         self.sizes = np.array([graph.sizes[v] for v in self.values], float)
         # What is not part of the forward pass is computed once, no matter when.
         self.costs = np.array([graph.nodes[i].cost if i in graph.primal else 0.0 for i in self.nodes], float)
 
     @functools.cached_property
-    def shape(self) -> tuple[bytes, ...]:
+    def shape(self) -> tuple[Any, ...]:
         """Equal for equal problems about different values."""
-        return tuple(a.tobytes() for a in (self._rows, self._columns, self.sizes, self.costs))
+        return tuple(self._edges), *self.sizes.tolist(), *self.costs.tolist()
 
     def cut(self, prices: np.ndarray) -> Cut:
         """The best choice at a price for each value."""
-        # JAX itself needs SciPy; it is imported only where a plan is made.
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-        n = 2 + len(self.values) + len(self.nodes)
-        if n == 2:
-            return Cut(frozenset(), 0.0)
         scale = _MOST / max(float(self.costs.sum()), 1e-9)
-        capacity = np.full(len(self._rows), _ENDLESS, np.int32)
-        capacity[self._priced] = np.minimum(np.floor(prices * scale), _ENDLESS)
-        capacity[self._paid] = np.floor(self.costs * scale)
-        matrix = csr_matrix((capacity[self._order], self._columns[self._order], self._begin), shape=(n, n))
-        found = maximum_flow(matrix, 0, 1)
-        rest = matrix - found.flow
-        rest.eliminate_zeros()
-        inside = np.zeros(n, bool)
-        inside[breadth_first_order(rest, 0, return_predecessors=False)] = True
-        ends = self._rows[self._priced], self._columns[self._priced]
-        held = np.flatnonzero(inside[ends[0]] & ~inside[ends[1]])
-        return Cut(frozenset(held.tolist()), found.flow_value / scale)
+        paid = np.floor(np.concatenate([prices, self.costs]) * scale).astype(np.int64).tolist()
+        capacities = paid + [ENDLESS] * (len(self._edges) - len(paid))
+        total, inside = self._network.cut(capacities)
+        held = [k for k, (value, node) in enumerate(self._priced) if value in inside and node not in inside]
+        return Cut(frozenset(held), total / scale)
 
     def frontier(self, most: int) -> list[frozenset[int]]:
         """What to hold, by position, for prices from low to high."""
