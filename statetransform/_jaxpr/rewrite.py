@@ -70,20 +70,24 @@ def evaluate(
 
 
 def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
-    params = eqn.params
-    if kind_of(eqn) in ENTERED or jaxcompat.is_remat(eqn):
-
-        def inside(value: Any) -> Any:
-            if isinstance(value, (tuple, list)):
-                return type(value)(map(inside, value)) if any(map(jaxcompat.is_jaxpr, value)) else value
-            if not jaxcompat.is_jaxpr(value):
-                return value
-            new = _rewritten(value, visitor, place.inside(value))
-            # Where JAX keeps an open jaxpr (inside `remat` before 0.11) it expects one back.
-            return new if hasattr(value, "consts") else jaxcompat.opened(new)
-
-        params = {key: inside(value) for key, value in params.items()}
+    params = _params(eqn, lambda inner: _rewritten(inner, visitor, place.inside(inner)))
     return jaxcompat.bind(eqn.primitive, inputs, params)
+
+
+def _params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The parameters of an equation, with the jaxprs in it changed if it is one of those that are entered."""
+    if kind_of(eqn) not in ENTERED and not jaxcompat.is_remat(eqn):
+        return eqn.params
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(inside, value)) if any(map(jaxcompat.is_jaxpr, value)) else value
+        if not jaxcompat.is_jaxpr(value):
+            return value
+        # Where JAX keeps an open jaxpr (inside `remat` before 0.11) it expects one back.
+        return change(value) if hasattr(value, "consts") else jaxcompat.opened(change(value))
+
+    return {key: inside(value) for key, value in eqn.params.items()}
 
 
 def inlined(jaxpr: Any, *, remat: bool = True, rules: bool = False) -> Any:
@@ -99,27 +103,73 @@ def inlined(jaxpr: Any, *, remat: bool = True, rules: bool = False) -> Any:
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
+    return _flat(jaxpr, lambda eqn: _called(eqn, remat, rules), None)
 
-    def visitor(call: Any) -> Visitor:
-        def inline(eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
-            inner = _called(eqn, remat, rules)
+
+def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:
+    """A jaxpr without calls, with the source of an equation around it, if that is given, for all of its equations.
+
+    The equations are copied, not traced: to trace a program a second time takes several times as long.
+    """
+    body, lines = jaxcompat.opened(jaxpr), _Lines(called)
+    outputs = lines.add(body, jaxcompat.consts_of(jaxpr), body.invars, call)
+    return jaxcompat.with_equations(body, lines.eqns, outputs, lines.consts)
+
+
+class _Lines:
+    """The equations of a jaxpr and of what it calls, one after the other.
+
+    Args:
+      called: the jaxpr that an equation does nothing but run, or None.
+
+    Attributes:
+      eqns: the equations.
+      consts: the values of all constants, by their new variables.
+    """
+
+    def __init__(self, called: Callable[[Any], Any]) -> None:
+        self.eqns: list[Any] = []
+        self.consts: dict[Any, Any] = {}
+        self._called = called
+
+    def add(self, body: Any, consts: Sequence[Any], inputs: Sequence[Any], call: Any, scopes: Any = None) -> list[Any]:
+        """Adds an open jaxpr for some inputs.
+
+        Args:
+          body: the jaxpr.
+          consts: the values of its constants.
+          inputs: the atoms of its inputs.
+          call: the equation whose source its equations get; None for their own.
+          scopes: the equation in whose name scopes they are.
+
+        Returns:
+          The atoms of its outputs.
+        """
+        own = {var: jex.Var(var.aval) for var in body.constvars}
+        self.consts.update(zip(own.values(), consts, strict=True))
+        env = {**own, **dict(zip(body.invars, inputs, strict=True))}
+        read = lambda atom: atom if isinstance(atom, jex.Literal) else env[atom]
+        for eqn in body.eqns:
+            atoms, inner = list(map(read, eqn.invars)), self._called(eqn)
+            placed = jaxcompat.placed(eqn, call, scopes)
             if inner is None:
-                # Tracing the body of a loop again takes much longer than looking whether anything would change.
-                return None if _has_calls(eqn, remat, rules) else jaxcompat.bind(eqn.primitive, inputs, eqn.params)
-            body = jaxcompat.opened(inner)
-            # The inside of a library function has the stack of its first call, wherever that was.
-            outer = call or (eqn if is_library_code(body) else None)
-            return evaluate(body, jaxcompat.consts_of(inner), inputs, visitor(outer), place if outer else None, outer)
+                outputs = [jex.Var(var.aval) for var in eqn.outvars]
+                # Bodies of loops that stay what they are stay shared.
+                has_calls = _has_calls(eqn, self._called)
+                params = _params(eqn, lambda inner: _flat(inner, self._called, call)) if has_calls else eqn.params
+                self.eqns.append(placed.replace(invars=atoms, outvars=outputs, params=params))
+            else:
+                # The inside of a library function has the stack of its first call, wherever that was.
+                outer = call or (eqn if is_library_code(jaxcompat.opened(inner)) else None)
+                outputs = self.add(jaxcompat.opened(inner), jaxcompat.consts_of(inner), atoms, outer, placed)
+            env.update(zip(eqn.outvars, outputs, strict=True))
+        return list(map(read, body.outvars))
 
-        return inline
 
-    return rewrite(jaxpr, visitor(None))
-
-
-def _has_calls(eqn: Any, remat: bool, rules: bool) -> bool:
+def _has_calls(eqn: Any, called: Callable[[Any], Any]) -> bool:
     """Whether there is something to inline in the inner jaxprs of an equation."""
     return any(
-        _called(inside, remat, rules) is not None or _has_calls(inside, remat, rules)
+        called(inside) is not None or _has_calls(inside, called)
         for inner in inner_jaxprs(eqn)
         for inside in jaxcompat.opened(inner.jaxpr).eqns
     )

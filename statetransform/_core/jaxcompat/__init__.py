@@ -26,6 +26,7 @@ from .binding import bind_remat as bind_remat
 from .binding import define as define
 from .binding import define_batching as define_batching
 from .binding import in_place_of as in_place_of
+from .binding import placed as placed
 from .binding import run as run
 from .binding import splice as splice
 from .contexts import TOP_LEVEL as TOP_LEVEL
@@ -54,6 +55,7 @@ from .jaxprs import part_of as part_of
 from .jaxprs import remat_params as remat_params
 from .jaxprs import residuals_of as residuals_of
 from .jaxprs import user_frames as user_frames
+from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars
 from .tracers import Tracer as Tracer
 from .tracers import has_tracer as has_tracer

@@ -159,3 +159,17 @@ def in_place_of(eqn: Any, caller: Any = None) -> Iterator[None]:
     traceback = (eqn if caller is None else caller).source_info.traceback
     with source_info_util.user_context(traceback, name_stack=stack), eqn.ctx.manager:
         yield
+
+
+def placed(eqn: Any, caller: Any = None, scopes: Any = None) -> Any:
+    """An equation with another source, and behind the name scopes of one around it.
+
+    Args:
+      eqn: the equation.
+      caller: another equation, whose source to give; None for its own.
+      scopes: another equation, whose name scopes to put in front of its own; None for none.
+    """
+    info = eqn.source_info
+    stack = info.name_stack if scopes is None else scopes.source_info.name_stack + info.name_stack
+    traceback = (eqn if caller is None else caller).source_info.traceback
+    return eqn.replace(source_info=info.replace(traceback=traceback, name_stack=stack))

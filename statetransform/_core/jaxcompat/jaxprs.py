@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +40,18 @@ def opened(jaxpr: Any) -> Any:
 def consts_of(jaxpr: Any) -> Sequence[Any]:
     """The values of a jaxpr's constants; empty for an open jaxpr of the older releases."""
     return getattr(jaxpr, "consts", ())
+
+
+def with_equations(jaxpr: Any, eqns: Sequence[Any], outvars: Sequence[Any], consts: Mapping[Any, Any]) -> Any:
+    """A closed jaxpr with the inputs of an open one, and their names.
+
+    Args:
+      jaxpr: the open jaxpr.
+      eqns, outvars: the equations and outputs.
+      consts: the values of the constants by their variables.
+    """
+    new = jaxpr.replace(constvars=list(consts), eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info)
+    return jex.ClosedJaxpr(new, list(consts.values()))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def name_in_params(primitive: Any, params: Any) -> str | None:
