@@ -160,10 +160,8 @@ def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     moves = tuple(is_float and n_x <= i < n_x + n_ps for i, is_float in enumerate(floats))
     pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
     planner = Planner(closed)
-    joint = planner.versions(pattern)[0].joint
-    least = planner.least_cost(pattern)
-    cost = lambda budget: least(budget) / joint.graph.cost
-    return cost, planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
+    joint = planner.versions(pattern).first.joint
+    return planner.least_work(pattern), planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
 
 
 class Clock:
@@ -212,7 +210,7 @@ def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[
     """One row for each budget of one program."""
     program = PROGRAMS[name]()
     plain = Measured(run_layers(program), program)
-    least_cost, necessary, equations = bounds_of(program)
+    least_work, necessary, equations = bounds_of(program)
     hand = {}
     if with_hand:
         for label, loss in hand_policies(program).items():
@@ -234,7 +232,7 @@ def measure(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[
                 "impossible": necessary > budget,
                 "bytes": None if found is None else found.bytes,
                 "flops": None if found is None else found.flops / plain.flops,
-                "bound": least_cost(budget),
+                "bound": least_work(budget),
                 "hand": min(fitting, default=None),
                 "error": None if found is None else differs(found.gradients, plain.gradients),
                 "warned": bool(said) and found is not None,

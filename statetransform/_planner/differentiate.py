@@ -280,7 +280,7 @@ class Budgeted:
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
         n = len(pattern.outputs)
         if found.emitted is None:
-            step = self._planner.versions(pattern)[0].plain_step
+            step = self._planner.versions(pattern).first.plain_step
         else:
             step = whole(found.emitted, len(primals))
         primals, cts = jax.lax.optimization_barrier((primals, list(cts)))

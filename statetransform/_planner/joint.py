@@ -35,6 +35,7 @@ class Fusion:
     homes: int
 
 
+NOTHING_TWICE = Fusion(0.0, 1)
 MODEST = Fusion(0.01, 3)
 THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
 
@@ -58,6 +59,7 @@ class Joint:
       graph: the nodes.
       variables: the variable of each value of the graph.
       views: the equation that makes each variable that is a view, or is made of constants.
+      work: the operations of plain differentiation, without those that some of the nodes repeat.
     """
 
     jaxpr: Any
@@ -67,6 +69,7 @@ class Joint:
     graph: Graph
     variables: tuple[Any, ...]
     views: dict[Any, Any]
+    work: float
 
     @functools.cached_property
     def numbers(self) -> dict[Any, int]:
@@ -250,7 +253,8 @@ class _Builder:
         early = frozenset(v for node in nodes if node.is_backward for v in set(node.outputs) - _carried(node))
         fixed = in_numbers(self._never_taken(groups) & number.keys())
         graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early, fixed)
-        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views)
+        work = sum(self.costs[t] for t in {t for i in graph.needed for t in groups[i]})
+        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, work)
 
     def _never_taken(self, groups: list[list[int]]) -> set[Any]:
         """The variables whose buffers no output takes: they are no operands for compilers, views of them are."""

@@ -10,30 +10,28 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes
 from . import bound
 from .cost import LOOPS
 from .emit import Emitted, whole
 from .graph import Graph
 from .joint import THRIFTY, Pattern
-from .loops import Opened, scans_in, with_budget, with_least, with_steps
+from .loops import scans_in
 from .solve import Plan
-from .versions import Version
+from .versions import Version, Versions
 
 logger = logging.getLogger("statetransform")
 
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
-_ENDLESS = 1 << 62  # bytes with which a loop is not opened
-_OPENED = 6  # versions with loops opened for one budget
-_CHEAP = 1.06  # of the plain work: a graph that repeats cheap work hardly leads to less
+_LITTLE_WORK = 1.02  # of the plain work: a graph that repeats some of it hardly leads to less
+_CHEAP = 1.06  # the same for one that repeats much
 # How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
 _FUSES = 1.1
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
@@ -103,24 +101,20 @@ class Planner:
 
     def __init__(self, closed: Any) -> None:
         self.closed = closed
-        self._versions: dict[Pattern, list[Version]] = {}
+        self._versions: dict[Pattern, Versions] = {}
         self._plain: dict[Pattern, int | None] = {}
-        self._thrifty: dict[Pattern, Version | None] = {}
-        self._opened_for: dict[tuple[Pattern, int], Opened | None] = {}
-        self._tried: dict[Pattern, list[tuple[int, int]]] = {}
         self._compilations = 0  # for this decision
 
-    def versions(self, pattern: Pattern) -> list[Version]:
-        """The function with its loops opened to various degrees, the plain one first."""
+    def versions(self, pattern: Pattern) -> Versions:
+        """The function in its various forms."""
         if pattern not in self._versions:
-            first = Version(self.closed, pattern)
-            self._versions[pattern] = [first]
+            self._versions[pattern] = Versions(self.closed, pattern)
         return self._versions[pattern]
 
     def plain_bytes(self, pattern: Pattern) -> int | None:
         """Temporary bytes of the plain gradient step."""
         if pattern not in self._plain:
-            version = self.versions(pattern)[0]
+            version = self.versions(pattern).first
             self._plain[pattern] = self._bytes_of(version, version.plain_step)
         return self._plain[pattern]
 
@@ -128,93 +122,45 @@ class Planner:
         """The same, with the value of the function, too, if that makes the difference."""
         self._compilations = 0
         size = self.plain_bytes(pattern)
-        return size if size is None else self._at_worst(pattern, self.versions(pattern)[0].plain_step, size, budget)
+        return size if size is None else self._at_worst(pattern, self.versions(pattern).first.plain_step, size, budget)
 
     def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
         """The cheapest plan found, over all versions."""
-        first = self.versions(pattern)[0]
-        offers = [(first, plan)] if (plan := first.solver.plan(budget)) is not None else []
-        others = self._opened(pattern, budget)
-        is_cheap = bool(offers) and offers[0][1].cost <= _CHEAP * first.joint.graph.cost
-        if not is_cheap and (thrifty := self.thrifty(pattern)) is not None:
-            others.append(thrifty)
-        for version in others:
-            least = min((offer[1].cost for offer in offers), default=math.inf)
-            draft = version.solver.draft(budget) if version.joint.graph.cost < least else None
-            # Plans are improved at some expense: not those that begin with more work than others.
-            begun = [some.cost for offer in offers if (some := offer[0].solver.draft(budget)) is not None]
-            if draft is not None and draft.cost < min(begun, default=math.inf):
-                offers.append((version, version.solver.plan(budget) or draft))
+        versions = self.versions(pattern)
+        first, exact = versions.first, versions.exact
+        draft = exact.solver.draft(budget)
+        if draft is not None and self._is_little(draft, first):
+            return exact, exact.solver.plan(budget) or draft
+        offers: list[tuple[Version, Plan]] = []
+        for version in (first, *versions.opened(budget)):
+            self._offer(offers, version, budget)
+        least = min((plan.cost for _, plan in offers), default=math.inf)
+        if least > _CHEAP * first.joint.work and (thrifty := versions.fused(THRIFTY)) is not None:
+            self._offer(offers, thrifty, budget)
+        offers += [(exact, draft)] if draft is not None and not offers else []
         return min(offers, key=lambda offer: (offer[1].cost, offer[1].bytes), default=None)
 
-    def thrifty(self, pattern: Pattern) -> Version | None:
-        """The function with more of its cheap values computed where they are used; None if there are none."""
-        if pattern not in self._thrifty:
-            first = self.versions(pattern)[0]
-            version = Version(first.closed, pattern, "thrifty", THRIFTY, first)
-            is_other = len(version.joint.graph.nodes) < len(first.joint.graph.nodes)
-            self._thrifty[pattern] = version if is_other else None
-        return self._thrifty[pattern]
+    def _offer(self, offers: list[tuple[Version, Plan]], version: Version, budget: int) -> None:
+        """Adds the plan of a version to those of others, improved at some expense, if it begins with less work."""
+        least = min((plan.cost for _, plan in offers), default=math.inf)
+        draft = version.solver.draft(budget) if version.joint.graph.cost < least else None
+        begun = [some.cost for other, _ in offers if (some := other.solver.draft(budget)) is not None]
+        if draft is not None and draft.cost < min(begun, default=math.inf):
+            offers.append((version, version.solver.plan(budget) or draft))
 
-    def _opened(self, pattern: Pattern, budget: int) -> list[Version]:
-        """Versions with the loops opened such that they have what the rest leaves of a budget."""
-        first, n = self.versions(pattern)[0], len(scans_in(self.closed))
-        if not n or first.solver.plain.bytes <= budget:
-            return []
-        products = self._version(pattern, with_steps(self.closed, True))
-        found = {products.key: products}
-        for _ in range(_OPENED):
-            opened = self._opened_to(pattern, _for_loops(self._known(pattern), budget) // n)
-            if opened is None or str(opened.key) in found:
-                break
-            version = self._version(pattern, opened)
-            found[version.key] = version
-            self._known(pattern).append((opened.bytes, version.solver.plain.bytes))
-        if all(version.solver.plain.bytes > budget for version in found.values()):
-            steps = self._version(pattern, with_steps(self.closed))
-            found[steps.key] = steps
-        return list(found.values())
-
-    def _known(self, pattern: Pattern) -> list[tuple[int, int]]:
-        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
-        if pattern not in self._tried:
-            plain = with_budget(self.closed, _ENDLESS, pattern.inputs)
-            self._tried[pattern] = [(plain.bytes, self.versions(pattern)[0].solver.plain.bytes)]
-        return self._tried[pattern]
-
-    def _opened_to(self, pattern: Pattern, size: int) -> Opened | None:
-        """The function with so many bytes for each loop; None if one of them cannot do with that."""
-        key = pattern, size
-        if key not in self._opened_for:
-            try:
-                self._opened_for[key] = with_budget(self.closed, size, pattern.inputs) if size > 0 else None
-            except BudgetError:
-                self._opened_for[key] = None
-        return self._opened_for[key]
-
-    def _version(self, pattern: Pattern, opened: Opened) -> Version:
-        known = next((v for v in self.versions(pattern) if v.key == str(opened.key)), None)
-        if known is None:
-            known = Version(opened.jaxpr, pattern, str(opened.key))
-            self.versions(pattern).append(known)
-        return known
+    def _is_little(self, plan: Plan, first: Version) -> bool:
+        return plan.cost <= _LITTLE_WORK * first.joint.work
 
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""
-        others = [self.thrifty(pattern)]
-        if scans_in(self.closed):
-            others += [
-                self._version(pattern, with_least(self.closed, pattern.inputs)),
-                self._version(pattern, with_steps(self.closed)),
-            ]
-        versions = [self.versions(pattern)[0], *filter(None, others)]
+        versions = self.versions(pattern).thriftiest()
         return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
 
     def necessary(self, pattern: Pattern) -> tuple[int, str, str | None]:
         """The fewest bytes that are proved to be necessary, the operation that needs them, and its source."""
         from .._jaxpr.sources import source_of
 
-        graph = (self.thrifty(pattern) or self.versions(pattern)[0]).joint.graph
+        graph = (self.versions(pattern).fused(THRIFTY) or self.versions(pattern).first).joint.graph
         size, node = bound.least_bytes(graph, self._loops(graph))
         if node is None:
             return 0, "nothing", None
@@ -222,10 +168,11 @@ class Planner:
         source = source_of(eqn)
         return size, eqn.primitive.name, None if source is None else str(source)
 
-    def least_cost(self, pattern: Pattern) -> bound.LeastCost:
-        """The operations that are proved to be necessary, for any budget."""
-        graph = self.versions(pattern)[0].joint.graph
-        return bound.LeastCost(graph, self._loops(graph))
+    def least_work(self, pattern: Pattern) -> Callable[[int], float]:
+        """The operations over those of plain differentiation that are proved to be necessary, for any budget."""
+        graph = self.versions(pattern).first.joint.graph
+        least = bound.LeastCost(graph, self._loops(graph))
+        return lambda budget: least(budget) / graph.cost if graph.cost else 1.0
 
     def _loops(self, graph: Graph) -> list[int]:
         """The nodes that can be run in other ways, if loops are opened."""
@@ -233,7 +180,7 @@ class Planner:
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
-        plain, first = self.plain_for(pattern, budget), self.versions(pattern)[0]
+        plain, first = self.plain_for(pattern, budget), self.versions(pattern).first
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain, 1.0)
         found = self._planned(pattern, budget, plain)
@@ -248,7 +195,7 @@ class Planner:
         Compilers find room for intermediates by rules of thumb: with the value, one of them has a place of its own
         at times.
         """
-        first = self.versions(pattern)[0]
+        first = self.versions(pattern).first
         if not size <= budget < size + max(first.joint.graph.sizes, default=0) or self._compilations > _ATTEMPTS:
             return size
         return max(size, self._bytes_of(first, step, with_value=True) or 0)
@@ -258,7 +205,7 @@ class Planner:
         return temporary_bytes(version.as_outermost(step, with_value), version.avals)
 
     def _planned(self, pattern: Pattern, budget: int, plain: int | None) -> Decision | Shortage:
-        first = self.versions(pattern)[0]
+        first = self.versions(pattern).first
         # Where the compiler needs more for the plain program than the simulator sees, it will for a plan, too.
         ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
         target = int(budget * max(ratio, 0.85))
@@ -270,7 +217,7 @@ class Planner:
             offer = least  # of another way to run the loops than those for this budget
         if offer is None:
             return self._by_hand(pattern, plain, budget) or self._shortage(pattern)
-        if plain is None and offer[0] is first and offer[1] == first.solver.plain:
+        if plain is None and offer[0] in (first, self.versions(pattern).exact) and offer[1] == offer[0].solver.plain:
             return Decision(None, offer[1].bytes, None, 1.0)
         best = self._compiled(*offer)
         second = self._second(pattern, budget, target, offer, best, self._loose(first, plain, budget, best))
@@ -288,7 +235,7 @@ class Planner:
         """What to compile when a plan has been compiled, and whether with few barriers: what may take less work."""
         again = self._again(pattern, budget, target, offer, found)
         if loose is not None and (again is None or loose.cost <= again[1].cost):
-            return self.versions(pattern)[0], loose, True
+            return self.versions(pattern).first, loose, True
         if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
             return *again, False
         exceeds = found.compiled is not None and found.compiled > budget
@@ -304,13 +251,13 @@ class Planner:
             return None
         fitting = [plan for plan in first.solver.by_hand if plan.bytes * plain <= budget * seen]
         best = min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
-        if best is None or (found.compiled <= budget and found.cost * first.joint.graph.cost <= best.cost):
+        if best is None or (found.compiled <= budget and found.cost * first.joint.work <= best.cost):
             return None
         return best
 
     def _by_hand(self, pattern: Pattern, plain: int | None, budget: int) -> Decision | None:
         """When no plan is found: one as by hand may fit all the same, as compiled."""
-        first = self.versions(pattern)[0]
+        first = self.versions(pattern).first
         if plain is None or self.necessary(pattern)[0] > budget:
             return None
         for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
@@ -350,13 +297,15 @@ class Planner:
         version, plan = offer
         is_near = plan.bytes <= _NEAR * budget and budget <= _NEAR * plan.bytes
         found = version.solver.near(plan, budget) if is_near and not scans_in(self.closed) else None
+        if found is not None and version is self.versions(pattern).exact and not self._is_little(found, version):
+            found = None
         return self.plan(pattern, budget) if found is None else (version, found)
 
     def _compiled(self, version: Version, plan: Plan, is_loose: bool = False) -> Decision:
-        first = self.versions(version.pattern)[0]
+        first = self.versions(version.pattern).first
         emitted = Emitted(version.joint, plan.sequence, is_loose)
         size = self._bytes_of(version, whole(emitted, version.joint.n_inputs))
-        return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.graph.cost, 1e-9))
+        return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.work, 1e-9))
 
     def _shortage(self, pattern: Pattern) -> Shortage:
         _, plan = self.least(pattern)
@@ -367,18 +316,6 @@ class Planner:
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
     size = decision.planned if decision.compiled is None else decision.compiled
     return size > budget, float(size) if size > budget else decision.cost
-
-
-def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
-    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
-    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
-    loops, all_of_it = ordered[0]
-    slope = 1.0
-    if len(ordered) > 1 and ordered[1][1] != all_of_it:
-        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
-    size = int(loops + slope * (budget - all_of_it))
-    too_large = [some for some, most in tried if most > budget]
-    return min(size, min(too_large, default=size + 1) - 1)
 
 
 def _has_loop(node: Any) -> bool:

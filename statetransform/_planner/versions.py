@@ -1,17 +1,22 @@
-"""A function in one form, with its gradient step, its graph and its plans; its loops may be opened."""
+"""A function in one form, with its gradient step, its graph and its plans, and all its forms together."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .._core import jaxcompat
-from .joint import MODEST, Fusion, Joint, Pattern, build, flattened, joint_step
+from .._core.errors import BudgetError
+from .joint import MODEST, NOTHING_TWICE, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
+from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
+
+_ENDLESS = 1 << 62  # bytes with which a loop is not opened
+_OPENED = 6  # versions with loops opened for one budget
 
 
 def closed_of(staged: Any) -> tuple[Any, int]:
@@ -93,3 +98,97 @@ class Version:
     def plain_step(self, *xs: Any) -> list[Any]:
         """The gradient step as JAX differentiates it."""
         return jaxcompat.eval_jaxpr(jaxcompat.opened(self.step), jaxcompat.consts_of(self.step), *xs)
+
+
+class Versions:
+    """A function in various forms, made when they are asked for.
+
+    Args:
+      closed: the closed jaxpr.
+      pattern: what is differentiated.
+
+    Attributes:
+      first: with little work repeated.
+      opened_so_far: with its loops opened.
+    """
+
+    def __init__(self, closed: Any, pattern: Pattern) -> None:
+        self._closed, self._pattern = closed, pattern
+        self.first = Version(closed, pattern)
+        self.opened_so_far: list[Version] = []
+        self._fused: dict[Fusion, Version | None] = {}
+        self._opened_for: dict[int, Opened | None] = {}
+
+    @property
+    def exact(self) -> Version:
+        """With nothing computed twice that the plain function computes once."""
+        return self.fused(NOTHING_TWICE) or self.first
+
+    def fused(self, fusion: Fusion) -> Version | None:
+        """With more of its cheap values computed where they are used than the first one, or fewer; None for as many."""
+        if fusion not in self._fused:
+            version = Version(self._closed, self._pattern, "fused", fusion, self.first)
+            is_other = len(version.joint.graph.nodes) != len(self.first.joint.graph.nodes)
+            self._fused[fusion] = version if is_other else None
+        return self._fused[fusion]
+
+    def thriftiest(self) -> list[Version]:
+        """Those among which the one is that can do with the fewest bytes."""
+        found = [self.first, self.fused(THRIFTY)]
+        if scans_in(self._closed):
+            found.append(self._version(with_least(self._closed, self._pattern.inputs)))
+            found.append(self._version(with_steps(self._closed)))
+        return [version for version in found if version is not None]
+
+    def opened(self, budget: int) -> list[Version]:
+        """With the loops opened such that they have what the rest leaves of a budget."""
+        n = len(scans_in(self._closed))
+        if not n or self.first.solver.plain.bytes <= budget:
+            return []
+        products = self._version(with_steps(self._closed, True))
+        found = {products.key: products}
+        for _ in range(_OPENED):
+            opened = self._opened_to(_for_loops(self._known, budget) // n)
+            if opened is None or str(opened.key) in found:
+                break
+            version = self._version(opened)
+            found[version.key] = version
+            self._known.append((opened.bytes, version.solver.plain.bytes))
+        if all(version.solver.plain.bytes > budget for version in found.values()):
+            steps = self._version(with_steps(self._closed))
+            found[steps.key] = steps
+        return list(found.values())
+
+    @functools.cached_property
+    def _known(self) -> list[tuple[int, int]]:
+        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
+        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
+        return [(plain.bytes, self.first.solver.plain.bytes)]
+
+    def _opened_to(self, size: int) -> Opened | None:
+        """The function with so many bytes for each loop; None if one of them cannot do with that."""
+        if size not in self._opened_for:
+            try:
+                self._opened_for[size] = with_budget(self._closed, size, self._pattern.inputs) if size > 0 else None
+            except BudgetError:
+                self._opened_for[size] = None
+        return self._opened_for[size]
+
+    def _version(self, opened: Opened) -> Version:
+        known = next((v for v in self.opened_so_far if v.key == str(opened.key)), None)
+        if known is None:
+            known = Version(opened.jaxpr, self._pattern, str(opened.key))
+            self.opened_so_far.append(known)
+        return known
+
+
+def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
+    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
+    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
+    loops, all_of_it = ordered[0]
+    slope = 1.0
+    if len(ordered) > 1 and ordered[1][1] != all_of_it:
+        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
+    size = int(loops + slope * (budget - all_of_it))
+    too_large = [some for some, most in tried if most > budget]
+    return min(size, min(too_large, default=size + 1) - 1)

@@ -159,8 +159,8 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
-    first = planner.versions(pattern)[0]
-    graph, top = first.joint.graph, first.solver.plain
+    first = planner.versions(pattern).exact
+    top, work = first.solver.plain, first.joint.work
     offers = [(first, top)]
     least = planner.least(pattern)
     ratio = max(least[1].bytes, 1) / max(top.bytes, 1)
@@ -169,7 +169,7 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if offer is not None:
             offers.append(offer)
     offers.append(least)
-    points, cheapest, least_cost = [], None, planner.least_cost(pattern)
+    points, cheapest, least_work = [], None, planner.least_work(pattern)
     for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
         if cheapest is not None and found.cost >= cheapest - 1e-9:
             continue  # another plan does it with less
@@ -178,7 +178,6 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if is_compiled:
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
             size = temporary_bytes(version.as_outermost(step), version.avals)
-        floor = min(least_cost(found.bytes), found.cost)
-        over_plain = lambda cost: cost / graph.cost if graph.cost else 1.0
-        points.append(Point(found.bytes, size, over_plain(found.cost), over_plain(floor)))
+        over_plain = found.cost / work if work else 1.0
+        points.append(Point(found.bytes, size, over_plain, min(least_work(found.bytes), over_plain)))
     return points[::-1]

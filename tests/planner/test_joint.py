@@ -134,7 +134,7 @@ def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[
 
     def compiled(planner: Planner, version: Any, plan: Any, is_loose: bool = False) -> Decision:
         del is_loose
-        cost = planner.versions(version.pattern)[0].joint.graph.cost
+        cost = planner.versions(version.pattern).first.joint.work
         return Decision(None, plan.bytes, bytes_of(plan.bytes), plan.cost / cost)
 
     monkeypatch.setattr(Planner, "_compiled", compiled)
@@ -153,7 +153,7 @@ def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_m
     ws = [jnp.ones(shape) for shape in pairwise(widths)]
     planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 40)), ws))
     pattern = Pattern((True,) * 25, (True,))
-    plain = planner.versions(pattern)[0].solver.plain.bytes
+    plain = planner.versions(pattern).first.solver.plain.bytes
     unit = plain // 64
     compiles_to(monkeypatch, plain, lambda size: math.ceil(size / unit) * unit + 8)
     for units in (54, 47, 40, 33, 26):
@@ -174,7 +174,7 @@ def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_
 
     planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 16)), [jnp.ones((16, 16))] * 12))
     pattern = Pattern((True,) * 13, (True,))
-    plain = planner.versions(pattern)[0].solver.plain.bytes
+    plain = planner.versions(pattern).first.solver.plain.bytes
 
     compiles_to(monkeypatch, plain, lambda size: plain - 2 * (plain - size) // 3)
     for share in (0.8, 0.7, 0.6):
@@ -237,7 +237,7 @@ def small_unet(x: Any, ws: Any) -> Any:
 def test_copies_that_operations_need_are_made_when_they_are_needed(fun: Any, x: Any, w: Any) -> None:
     """Made at the start, for both passes together, they would be there all the time."""
     planner = Planner(jax.make_jaxpr(fun)(x, [w] * 6))
-    version = planner.versions(Pattern((False, *[True] * 6), (True,)))[0]
+    version = planner.versions(Pattern((False, *[True] * 6), (True,))).first
     plan = version.solver.plan(3 * version.solver.plain.bytes // 4)
     assert plan is not None
     step = version.as_outermost(whole(Emitted(version.joint, plan.sequence), 7))
