@@ -30,15 +30,17 @@ def least_bytes(graph: Graph, loops: Collection[int] = ()) -> tuple[int, int | N
 
     Args:
       graph: the graph.
-      loops: nodes that can be run in other ways: what they need and compute is proved for none of them.
+      loops: nodes that can be run in other ways, with other residuals from those in the forward pass to those in the
+        backward pass. However they are run, they read their other inputs, and write what is no residual.
     """
     best, which = 0, None
     above, unknown = _above(graph, loops), _made_by(graph, loops)
-    for i in sorted(graph.needed.difference(loops)):
+    for i in sorted(graph.needed):
         node = graph.nodes[i]
-        sizes = [graph.sizes[v] for v in {*node.inputs, *node.outputs} - unknown]
+        has_residuals = i in loops and not node.is_backward
+        sizes = [graph.sizes[v] for v in {*(set(node.inputs) - unknown), *(() if has_residuals else node.outputs)}]
         need = sum(sizes) - _elsewhere(graph, i, sizes, above[i])
-        if node.inplace:
+        if node.inplace and not has_residuals:
             need -= reused(graph, node, node.inputs)
         if need > best:
             best, which = need, i

@@ -88,6 +88,15 @@ STACKED = jax.ShapeDtypeStruct((30, 16, 32), jnp.float32), jax.ShapeDtypeStruct(
 STACK = 4 * 30 * 16 * 32
 
 
+def test_a_loop_needs_what_it_runs_over_and_its_cotangent_however_it_is_run() -> None:
+    def waves(w: jax.Array) -> jax.Array:
+        xs = jnp.sin(w * jnp.arange(30.0)[:, None, None])
+        return jax.lax.scan(lambda h, x: (jnp.tanh(h * x) + x, None), jnp.ones((16, 32)), xs)[0].sum()
+
+    planner, pattern = planner_of(waves, jax.ShapeDtypeStruct((16, 32), jnp.float32))
+    assert 2 * STACK <= planner.necessary(pattern)[0] <= planner.least(pattern)[1].bytes
+
+
 def test_what_a_backward_scan_stacks_takes_memory_from_the_start() -> None:
     planner, pattern = planner_of(lambda x, w: stacked(2 * x, w) + x.sum(), *STACKED)
     graph = planner.versions(pattern).first.joint.graph
