@@ -36,6 +36,7 @@ _CHEAP = 1.06  # the same for one that repeats much
 _FUSES = 1.1
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _ATTEMPTS = 2  # compilations before a budget is given up
+_FAR = 1.25  # times the planned bytes
 _NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
 _MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
 _OF_LOOPS = 1.05  # the same where compilers need besides what they need for the schedule at hand
@@ -234,10 +235,12 @@ class Planner:
     ) -> tuple[Version, Plan, bool] | None:
         """What to compile when a plan has been compiled, and whether with few barriers: what may take less work."""
         again = self._again(pattern, budget, target, offer, found)
+        # A compiler that needs much more fuses across barriers, and holds what it fuses with.
+        is_far = found.compiled is not None and found.compiled > max(_FAR * offer[1].bytes, budget)
         if loose is not None and (again is None or loose.cost <= again[1].cost):
             return self.versions(pattern).first, loose, True
         if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
-            return *again, False
+            return *again, is_far
         exceeds = found.compiled is not None and found.compiled > budget
         return (*offer, True) if exceeds else None
 

@@ -108,25 +108,39 @@ def test_what_the_compiler_fuses_need_not_be_held() -> None:
     assert found.compiled <= 0.6 * plain and found.cost < 1.4
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the CPU's compiler of this JAX merges what comes again")
-def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -> None:
+def waves(u: Any, *ks: Any) -> Any:
     """All that is computed again for a step of this kind is fused into one loop."""
+    for k in ks:
+        lap = jnp.pad(u[1:] - u[:-1], ((0, 1), (0, 0))) - jnp.pad(u[1:] - u[:-1], ((1, 0), (0, 0)))
+        u = u + 0.1 * k * lap - 0.01 * u**3
+    return (u**2).mean()
 
-    def waves(u: Any, *ks: Any) -> Any:
-        for k in ks:
-            lap = jnp.pad(u[1:] - u[:-1], ((0, 1), (0, 0))) - jnp.pad(u[1:] - u[:-1], ((1, 0), (0, 0)))
-            u = u + 0.1 * k * lap - 0.01 * u**3
-        return (u**2).mean()
 
-    pattern = Pattern((False, *[True] * 8), (True,))
-    planner = Planner(jax.make_jaxpr(waves)(*[jnp.ones((32, 32))] * 9))
+def planner_of_waves(steps: int) -> tuple[Planner, Pattern, int]:
+    """With the bytes of the plain step."""
+    pattern = Pattern((False, *[True] * steps), (True,))
+    planner = Planner(jax.make_jaxpr(waves)(*[jnp.ones((32, 32))] * (steps + 1)))
     plain = planner.plain_bytes(pattern)
     assert plain is not None
+    return planner, pattern, plain
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the CPU's compiler of this JAX merges what comes again")
+def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -> None:
+    planner, pattern, plain = planner_of_waves(8)
     budget = plain // 16
     assert planner.plan(pattern, budget) is None
     found = planner.decide(pattern, budget)
     assert isinstance(found, Decision) and found.compiled is not None
     assert found.compiled <= budget and found.cost < 1.5
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the CPU's compiler of this JAX merges what comes again")
+def test_where_the_compiler_needs_much_more_it_is_left_to_fuse_the_next_plan_as_it_likes() -> None:
+    planner, pattern, plain = planner_of_waves(24)
+    found = planner.decide(pattern, plain // 16)
+    assert isinstance(found, Decision) and found.compiled is not None
+    assert found.compiled <= plain // 16 and found.cost < 1.2
 
 
 def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
