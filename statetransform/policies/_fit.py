@@ -47,11 +47,11 @@ def fit(size: int | str) -> MemoryBudget:
       ...         x = jnp.tanh(x @ w)
       ...     return (x**2).sum()
       >>> x, ws = jnp.ones((256, 32)), [jnp.ones((32, 32))] * 8
-      >>> budget = policies.fit("256 KiB")
+      >>> budget = policies.fit("1 MiB")
       >>> fitting = transform.checkpoint(loss, policy=budget)
       >>> gradients = transform.grad(fitting, argnums=1)(x, ws)
       >>> print(budget.choices[-1])
-      the gradient of loss within 256 KiB: ... as planned, ... as compiled, ...
+      the gradient of loss within 1 MiB: ... as planned, ... as compiled, ...
     """
     return MemoryBudget(size)
 
