@@ -47,12 +47,8 @@ def evaluate(
     args: Sequence[Any],
     visitor: Visitor,
     caller: Place | None = None,
-    call: Any = None,
 ) -> list[Any]:
-    """Runs an open jaxpr on values, with ``visitor`` asked at every equation.
-
-    Each equation keeps its source, or gets that of ``call``, an equation around it.
-    """
+    """Runs an open jaxpr on values, with ``visitor`` asked at every equation; each equation keeps its source."""
     env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
 
     def read(atom: Any) -> Any:
@@ -60,7 +56,7 @@ def evaluate(
 
     for eqn in body.eqns:
         inputs = [read(v) for v in eqn.invars]
-        with jaxcompat.in_place_of(eqn, call):
+        with jaxcompat.in_place_of(eqn):
             at = Place(eqn, caller)
             outputs = visitor(eqn, inputs, at)
             if outputs is None:

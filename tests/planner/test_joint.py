@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -143,6 +143,20 @@ def test_where_the_compiler_needs_much_more_it_is_left_to_fuse_the_next_plan_as_
     assert found.compiled <= plain // 16 and found.cost < 1.2
 
 
+def planner_of_layers(batch: int, widths: Sequence[int]) -> tuple[Planner, Pattern, int]:
+    """With the bytes of the plain step, as planned."""
+
+    def layers(x: Any, ws: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return (x**2).sum()
+
+    ws = [jnp.ones(shape) for shape in pairwise(widths)]
+    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((batch, widths[0])), ws))
+    pattern = Pattern((True,) * (len(ws) + 1), (True,))
+    return planner, pattern, planner.versions(pattern).first.solver.plain.bytes
+
+
 def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
     """Makes a compiler of a function from planned to compiled bytes."""
 
@@ -158,16 +172,7 @@ def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[
 def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_more_than_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def layers(x: Any, ws: Any) -> Any:
-        for w in ws:
-            x = jnp.tanh(x @ w)
-        return (x**2).sum()
-
-    widths = [*range(40, 64), 64]
-    ws = [jnp.ones(shape) for shape in pairwise(widths)]
-    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 40)), ws))
-    pattern = Pattern((True,) * 25, (True,))
-    plain = planner.versions(pattern).first.solver.plain.bytes
+    planner, pattern, plain = planner_of_layers(32, [*range(40, 64), 64])
     unit = plain // 64
     compiles_to(monkeypatch, plain, lambda size: math.ceil(size / unit) * unit + 8)
     for units in (54, 47, 40, 33, 26):
@@ -181,15 +186,7 @@ def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_
 ) -> None:
     """Two thirds of it, say: a plan with less by what was missing would exceed the budget again."""
 
-    def layers(x: Any, ws: Any) -> Any:
-        for w in ws:
-            x = jnp.tanh(x @ w)
-        return (x**2).sum()
-
-    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((32, 16)), [jnp.ones((16, 16))] * 12))
-    pattern = Pattern((True,) * 13, (True,))
-    plain = planner.versions(pattern).first.solver.plain.bytes
-
+    planner, pattern, plain = planner_of_layers(32, [16] * 13)
     compiles_to(monkeypatch, plain, lambda size: plain - 2 * (plain - size) // 3)
     for share in (0.8, 0.7, 0.6):
         found = planner.decide(pattern, int(share * plain))

@@ -145,19 +145,13 @@ def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, 
 
 
 @contextlib.contextmanager
-def in_place_of(eqn: Any, caller: Any = None) -> Iterator[None]:
+def in_place_of(eqn: Any) -> Iterator[None]:
     """What is bound in this context has the source, the name scopes and the configuration of an equation.
-
-    Args:
-      eqn: the equation.
-      caller: another equation, whose source to give instead. JAX traces its own functions once, so that the equations
-        in them have the stack of the first call.
 
     The interpreters that JAX exports take over the source, but cannot be told what to do with an equation.
     """
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    traceback = (eqn if caller is None else caller).source_info.traceback
-    with source_info_util.user_context(traceback, name_stack=stack), eqn.ctx.manager:
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
         yield
 
 
@@ -166,7 +160,8 @@ def placed(eqn: Any, caller: Any = None, scopes: Any = None) -> Any:
 
     Args:
       eqn: the equation.
-      caller: another equation, whose source to give; None for its own.
+      caller: another equation, whose source to give; None for its own. JAX traces its own functions once, so that the
+        equations in them have the stack of the first call.
       scopes: another equation, whose name scopes to put in front of its own; None for none.
     """
     info = eqn.source_info
