@@ -1,3 +1,7 @@
+#!/usr/bin/env -S uv run --script
+# /// script
+# dependencies = ["nox>=2025.2"]
+# ///
 """The version matrix: each interpreter that is there with each JAX that runs on it.
 
 nox -s newest                            the checkout on the newest of both
@@ -20,8 +24,9 @@ import tarfile
 
 import nox
 
+nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
-MATRIX = {"3.11": ["0.10"], "3.12": ["0.11", "0.12"], "3.13": ["0.11", "0.12"]}
+MATRIX = {"3.11": ["0.10"], "3.12": ["0.11", "0.12"], "3.13": ["0.11", "0.12"], "3.14": ["0.12"]}
 
 
 def interpreter(version: str) -> str | None:
@@ -124,3 +129,7 @@ def add_adapters(age: str, python: str) -> None:
 
 for _age, _place in {"oldest": 0, "newest": -1}.items():
     add_adapters(_age, (list(FOUND.values()) or [sys.executable])[_place])
+
+
+if __name__ == "__main__":
+    nox.main()
