@@ -15,21 +15,31 @@ def plot_schedule(plan: Schedule, ax: Any = None) -> Any:
     if ax is None:
         pyplot = require("matplotlib.pyplot", "plot", "schedule.plot")
         _, ax = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    time, seen, since = 0, set(), {0: 0}
+    time, seen, since, away = 0, set(), {0: 0}, {}
     lines: dict[str, list[tuple[list[int], list[int]]]] = {"advance": [], "reverse": []}
     stored: list[tuple[int, int, int]] = []
+    far: list[tuple[int, int, int]] = []
     for action in plan.actions:
         if action.kind in lines:
             length = action.stop - action.start
             lines[action.kind].append(([time, time + length], [action.start, action.stop]))
             time += length
-        if action.kind == "store":
+        if action.kind in ("store", "read"):
             since[action.start] = time
+        if action.kind == "write":
+            away[action.start] = time
+            since.pop(action.start, None)
+        if action.kind == "read":
+            far.append((action.start, away.pop(action.start), time))
         if action.kind == "reverse" and action.start in since:
             stored.append((action.start, since.pop(action.start), time))
-    for step, start, stop in stored:
-        ax.hlines(step, start, stop, color="0.75", linewidth=1, label=None if "stored" in seen else "stored carry")
-        seen.add("stored")
+    for carries, color, style, label in (
+        (stored, "0.75", "solid", "stored carry"),
+        (far, "tab:orange", "dotted", "carry far away"),
+    ):
+        for step, start, stop in carries:
+            ax.hlines(step, start, stop, color=color, linestyle=style, linewidth=1, label=label)
+            label = None
     for (kind, segments), color, width in zip(lines.items(), ("tab:blue", "black"), (1.2, 2.4), strict=True):
         for x, y in segments:
             ax.plot(x, y, color=color, linewidth=width, label=None if kind in seen else kind, solid_capstyle="butt")
@@ -37,8 +47,12 @@ def plot_schedule(plan: Schedule, ax: Any = None) -> Any:
     ax.set(
         xlabel="time (step evaluations)",
         ylabel="step",
-        title=f"{plan.n} steps, {plan.k} stored carries: {plan.evaluations} evaluations",
+        title=f"{plan.n} steps, {plan.k} stored carries{_far(plan)}: {plan.evaluations} evaluations",
         ylim=(-0.02 * plan.n, 1.02 * plan.n),
     )
     ax.legend(loc="upper right", framealpha=0.9)
     return ax
+
+
+def _far(plan: Schedule) -> str:
+    return f", {plan.writes} far away" if plan.far else ""

@@ -58,11 +58,11 @@ def test_evaluations_agree_with_another_package(c: int) -> None:
         assert sum(a.n1 - a.n0 for a in forward if not a.write_adj_deps) == plan.advances(n, c), (n, c)
 
 
-@given(n=hs.integers(0, 200), k=hs.integers(0, 40))
-def test_every_schedule_can_be_carried_out(n: int, k: int) -> None:
+@given(n=hs.integers(0, 200), k=hs.integers(0, 40), far=hs.integers(0, 30))
+def test_every_schedule_can_be_carried_out(n: int, k: int, far: int) -> None:
     """Property: each step is reversed once, last first, from a carry that is there; at most `k` carries are stored."""
-    schedule = st.schedule(n, k)
-    slots, at, reversed_, peak = {0: 0}, 0, [], 0
+    schedule = st.schedule(n, k, far=far)
+    slots, at, reversed_, peak, away = {0: 0}, 0, [], 0, {}
     for action in schedule.actions:
         if action.kind == "advance":
             assert at == action.start < action.stop
@@ -73,6 +73,13 @@ def test_every_schedule_can_be_carried_out(n: int, k: int) -> None:
         elif action.kind == "restore":
             at = slots[action.slot]
             assert at == action.start
+        elif action.kind == "write":
+            assert at == action.start and len(away) == action.slot < far
+            away[action.slot] = at
+        elif action.kind == "read":
+            at = away.pop(action.slot)
+            assert at == action.start
+            slots = {0: at}
         else:
             # After the forward pass the carry before the last step is still at hand.
             assert action.start in (at, before)
@@ -81,6 +88,7 @@ def test_every_schedule_can_be_carried_out(n: int, k: int) -> None:
         peak = max(peak, len(slots) - 1)
     assert reversed_ == list(range(n))[::-1]
     assert peak == schedule.peak <= k
+    assert not away
 
 
 def test_nothing_is_computed_again_when_there_is_room() -> None:
@@ -126,3 +134,56 @@ def test_it_prints_and_plots() -> None:
 def test_the_table_on_the_device_has_one_size_for_all_lengths() -> None:
     sizes = {plan.table(21, n).shape for n in (2, 100, 1000, 100_000)}
     assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 20])
+@pytest.mark.parametrize("n", [1, 4, 30, 100, 1000])
+def test_more_room_far_away_never_takes_more_evaluations(n: int, k: int) -> None:
+    found = [st.schedule(n, k, far=far) for far in (0, 1, 2, 3, 7, 20, 1000)]
+    evaluations = [schedule.evaluations for schedule in found]
+    assert evaluations == sorted(evaluations, reverse=True)
+    assert evaluations[0] == st.schedule(n, k).evaluations
+    # With room enough, no step runs more than three times.
+    assert evaluations[-1] <= 3 * n + 1
+    for schedule in found:
+        assert schedule.writes == schedule.reads <= schedule.far
+        assert schedule.transfers == 2 * schedule.writes
+        assert sum(schedule.periods.sizes) == n
+
+
+@pytest.mark.parametrize("k", [0, 2, 19])
+def test_segments_between_far_carries_are_those_with_the_fewest_evaluations(k: int) -> None:
+    """All ways to split are tried; a carry far away that saves one evaluation alone is not worth its transfers."""
+    n = 60
+    cost = lambda size: plan.advances(size, k + 1) + 2 * size
+    least = [[0.0] + [float("inf")] * n for _ in range(8)]
+    for far in range(1, 8):
+        least[far] = [0.0, *[min(cost(p) + least[far - 1][m - p] for p in range(1, m + 1)) for m in range(1, n + 1)]]
+        best = min(least[far][n - last] + plan.advances(last, k + 1) + last + 1 for last in range(1, n + 1))
+        schedule = st.schedule(n, k, far=far)
+        assert schedule.evaluations - best <= far - schedule.writes
+
+
+def test_a_thousand_steps_with_a_few_tens_of_transfers_take_2_9_evaluations_a_step() -> None:
+    actions = checkpoint_schedules.PeriodicDiskRevolve(1000, 20)
+    forward = [a for a in actions if isinstance(a, checkpoint_schedules.Forward)]
+    periodic = sum(a.n1 - a.n0 for a in forward)
+    schedule = st.schedule(1000, 19, far=100)
+    assert schedule.evaluations <= 1.002 * periodic
+    assert schedule.writes == 37
+
+
+def test_what_is_no_number_of_far_carries_is_refused() -> None:
+    with pytest.raises(TypeError, match="`far` must be a number of carries"):
+        st.schedule(10, 2, far="2GiB")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`far` must be 0 or more, not -1"):
+        st.schedule(10, 2, far=-1)
+
+
+@pytest.mark.usefixtures("matplotlib")
+def test_a_schedule_with_two_places_draws_and_prints_both() -> None:
+    schedule = st.schedule(40, 2, far=3)
+    assert "far away           3 writes, 3 reads" in str(schedule)
+    assert "far=3" in repr(schedule)
+    labels = [text.get_text() for text in schedule.plot().get_legend().get_texts()]
+    assert labels == ["stored carry", "carry far away", "advance", "reverse"]
