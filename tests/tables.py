@@ -28,6 +28,7 @@ class Row:
       is_loop: the body must keep the types of its states.
       reverse: reverse mode through it works.
       shares: states are shared between lanes, so what is written may not depend on the argument.
+      drops: nothing that is written leaves it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Row:
     is_loop: bool = False
     reverse: bool = True
     shares: bool = False
+    drops: bool = False
 
     def takes(self, case: Case) -> bool:
         """Whether the transform can do anything with a program."""
@@ -50,6 +52,10 @@ def _grad(twin: Twin) -> Twin:
         return jax.grad(loss, has_aux=True)(x)
 
     return f
+
+
+def _discard(twin: Twin) -> Twin:
+    return lambda values, x: (twin(values, x)[0], values)
 
 
 def _jvp(twin: Twin) -> Twin:
@@ -148,6 +154,7 @@ ROWS = [
     Row("checkpoint", transform.checkpoint, jax.checkpoint),
     Row("jit", transform.jit, jax.jit),
     Row("named_call", transform.named_call, lambda twin: jax.named_call(twin, name="twin")),
+    Row("discard_writes", transform.discard_writes, _discard, drops=True),
     Row("grad", transform.grad, _grad),
     Row("jvp", lambda f: lambda x: transform.jvp(f, (x,), (jnp.ones_like(x),))[1], _jvp),
     Row("vjp", _ours_vjp, _vjp),

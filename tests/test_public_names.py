@@ -19,13 +19,13 @@ FACE = {
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",
-    "eval_shape", "for_loop", "fori_loop", "functionalize", "grad", "hessian", "jacfwd",
+    "discard_writes", "eval_shape", "for_loop", "fori_loop", "functionalize", "grad", "hessian", "jacfwd",
     "jacrev", "jit", "jvp", "lift", "linearize", "make_jaxpr", "map", "named_call", "remat",
     "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
 }  # fmt: skip
 OF_JAX = {
     name: getattr(home, name)
-    for name in sorted(TRANSFORMS - {"checkify", "for_loop", "functionalize", "lift", "remat"})
+    for name in sorted(TRANSFORMS - {"checkify", "discard_writes", "for_loop", "functionalize", "lift", "remat"})
     for home in (jax, jax.lax)
     if hasattr(home, name)
 }

@@ -47,7 +47,7 @@ class Stream(Generator):
 
 
 DECORATORS = (
-    *("jit", "checkpoint", "vmap", "named_call", "checkify", "custom_vjp", "custom_jvp"),
+    *("jit", "checkpoint", "vmap", "named_call", "discard_writes", "checkify", "custom_vjp", "custom_jvp"),
     *("grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "functionalize", "make_jaxpr"),
 )
 LAZY = {

@@ -65,8 +65,8 @@ class Lift:
 
         return fresh(self._fun, run, innermost())
 
-    def leave(self, out: Any, written: list[Any], born: list[Any]) -> Any:
-        """After the JAX transform has returned: hands the writes on and returns the output."""
+    def leave(self, out: Any, written: list[Any] | None, born: list[Any]) -> Any:
+        """After the JAX transform has returned: hands the writes on, or drops them for None, and returns the output."""
         assert self.outcome is not None
         self._outer = self._place = None
         return self.outcome.finish(out, written, born)

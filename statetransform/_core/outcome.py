@@ -67,9 +67,9 @@ class Outcome:
         self.has_nodes: bool = bool(objects or out_born)
         self.has_carriers: bool = has_carriers
 
-    def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
-        """Leaves the states to whoever is outside and returns the output."""
-        pairs = [*zip(self.written, written, strict=True), *self.static_written]
+    def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
+        """Leaves the states to whoever is outside, without writes for None, and returns the output."""
+        pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
         if self.has_carriers:
             out = attached(out)

@@ -9,7 +9,7 @@ from ._custom import custom_jvp, custom_vjp
 from ._jit import jit
 from ._products import jvp, linearize, vjp
 from ._scan import associative_scan, for_loop, map, scan
-from ._thin import checkify, eval_shape, make_jaxpr, named_call, shard_map
+from ._thin import checkify, discard_writes, eval_shape, make_jaxpr, named_call, shard_map
 from ._vmap import vmap
 from ._while import fori_loop, while_loop
 
@@ -22,6 +22,7 @@ __all__ = [
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "discard_writes",
     "eval_shape",
     "for_loop",
     "fori_loop",

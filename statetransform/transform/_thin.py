@@ -1,4 +1,5 @@
-"""Transforms that need nothing but the lift: `named_call`, `eval_shape`, `make_jaxpr`, `shard_map`, `checkify`."""
+"""Transforms that need nothing but the lift: `named_call`, `eval_shape`, `make_jaxpr`, `shard_map`, `checkify`,
+`discard_writes`."""
 
 from __future__ import annotations
 
@@ -68,6 +69,54 @@ class NamedCall(Transformed):
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
         return at_once(jax.named_call(run, **self._jax_options))
+
+
+@overload
+def discard_writes(fun: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def discard_writes(fun: None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def discard_writes(fun: Any = None) -> Any:
+    """Runs a function over states and drops what it writes to them.
+
+    The function sees its own writes while it runs. When it returns, every state is as it was before the call. So each
+    call starts from the same states, which is what a gradient check, a line search or an evaluation needs. A
+    `RandomState` gives the same keys in each call.
+
+    Only states are restored. A plain attribute, list or dict that the function changes stays changed. A state that the
+    function creates and stores somewhere keeps the last value that it was given, since it had no value before.
+
+    Args:
+      fun (Callable): a function, method, static or class method, or callable object; None for the form with
+        parentheses.
+
+    Returns:
+      Callable: the function with the same signature and output.
+
+    Raises:
+      TypeError: `fun` is not a function.
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> u = State(1.0, name="u")
+      >>> def grow(rate):
+      ...     u.value = u.value * (1 + rate)
+      ...     return u.value**2
+      >>> slope = transform.grad(transform.discard_writes(grow))
+      >>> float(slope(0.5)), float(slope(0.5)), u.value
+      (3.0, 3.0, 1.0)
+    """
+    return decorate(WritesDiscarded, fun)
+
+
+class WritesDiscarded(Transformed):
+    """A function whose frame is dropped with what was written in it."""
+
+    where = "discard_writes"
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lift = Lift(bind(self.__wrapped__, obj))
+        out, _, born = lift.call({}, args, kwargs)  # the arguments stay the same objects
+        return lift.leave(out, None, born)
 
 
 @bound_as_in(jax.shard_map)

@@ -111,12 +111,10 @@ class LaneFrame(Frame):
     def written(self) -> dict[State, Any]:
         """What was written; a shared state must have one value for all lanes.
 
-        A random state that was split over the lanes has advanced once, however the lanes went on.
+        A random state that was split over the lanes has advanced once, however often the lanes drew from it.
         """
         written = super().written()
-        for state, value in self._advanced.items():
-            self.sites.setdefault(state, state._created)
-            written[state] = value
+        written.update({state: value for state, value in self._advanced.items() if state in written})
         for state, value in written.items():
             shared = self._lanes.axis_of(state) is None and state not in self._advanced and not state.static
             if shared and any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value)):

@@ -232,3 +232,15 @@ def test_lanes_write_batched_values_or_are_refused_by_name(kinds: tuple[str, ...
     np.testing.assert_allclose(out, expected, rtol=1e-5)
     for kind, cell, value in zip(kinds, model.cells, values, strict=True):
         np.testing.assert_allclose(KINDS[kind][1](cell), value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kinds", ALL, ids=" ".join)
+def test_writes_to_cells_are_discarded(kinds: tuple[str, ...]) -> None:
+    model = Model(kinds)
+    values = model.values()
+    expected, _ = pure(values, X)
+    inside = transform.discard_writes(model.step)
+    for f in (inside, transform.jit(inside), transform.discard_writes(transform.jit(model.step))):
+        for _ in range(2):
+            np.testing.assert_allclose(f(X), expected, rtol=1e-5)
+            assert model.values() == values

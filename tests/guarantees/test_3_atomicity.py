@@ -53,7 +53,7 @@ def test_a_body_that_raises_changes_nothing_and_the_next_call_works(rows: tuple[
     assert b.value["v"].tolist() == [1.0, 1.0]
     switch["on"] = False
     f(jnp.float32(1))
-    assert a.value > 1.0
+    assert a.value == 1.0 if any(row.drops for row in rows) else a.value > 1.0
 
 
 def test_what_follows_in_an_outer_body_can_still_take_everything_back() -> None:

@@ -13,7 +13,7 @@ from statetransform import State, transform
 from ..tables import BY_NAME, Row
 
 STAGED = ["checkpoint", "jit", "scan", "for_loop", "fori_loop", "while_loop", "cond"]
-DIRECT = ["named_call", "grad", "jvp", "vjp", "vmap"]
+DIRECT = ["named_call", "discard_writes", "grad", "jvp", "vjp", "vmap"]
 
 
 def counting() -> tuple[Any, list[int], State]:

@@ -57,3 +57,20 @@ slope("no")  # pyright: ignore[reportArgumentType]
 lanes([1.0])  # pyright: ignore[reportArgumentType]
 transform.hessian(scale)(1, y="b")
 transform.jacrev(scale)("no")  # pyright: ignore[reportArgumentType]
+
+
+@transform.discard_writes
+def ahead(x: int, y: str = "a") -> float:
+    return x * len(y)
+
+
+class Rod:
+    @transform.discard_writes()
+    def step(self, x: float) -> str:
+        return str(x)
+
+
+assert_type(ahead(1, y="b"), float)
+assert_type(transform.discard_writes(scale)(1), float)
+assert_type(Rod().step(1.0), str)
+ahead("no")  # pyright: ignore[reportArgumentType]
