@@ -29,13 +29,16 @@ from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner import measure as planning
-from statetransform._planner.joint import Pattern
+from statetransform._planner.cost import LOOPS
+from statetransform._planner.joint import THRIFTY, Pattern
+from statetransform._planner.loops import scans_in
 from statetransform._planner.measure import Planner
 from statetransform._planner.versions import closed_of
 from statetransform.inspect._view import view_of as stage
 
-sys.path.insert(0, str(Path(__file__).parent))
-from budget_programs import LARGE, PROGRAMS, Program
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.budget_programs import LARGE, PROGRAMS, Program
+from benchmarks.necessary import bound
 
 BUDGETS = (0.9, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625)
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -160,8 +163,14 @@ def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     moves = tuple(is_float and n_x <= i < n_x + n_ps for i, is_float in enumerate(floats))
     pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
     planner = Planner(closed)
-    joint = planner.versions(pattern).first.joint
-    return planner.least_work(pattern), planner.necessary(pattern)[0], len(joint.jaxpr.eqns)
+    versions = planner.versions(pattern)
+    joint, thrifty = versions.first.joint, (versions.fused(THRIFTY) or versions.first).joint.graph
+    # Loops can be run in other ways.
+    has_loop = lambda node: any(eqn.primitive.name in LOOPS for eqn in node.eqns) and bool(scans_in(closed))
+    loops = lambda graph: [i for i, node in enumerate(graph.nodes) if has_loop(node)]
+    least = bound.LeastCost(joint.graph, loops(joint.graph))
+    over_plain = lambda budget: least(budget) / joint.graph.cost if joint.graph.cost else 1.0
+    return over_plain, bound.least_bytes(thrifty, loops(thrifty))[0], len(joint.jaxpr.eqns)
 
 
 class Clock:

@@ -191,7 +191,6 @@ class MemoryBudget:
                 f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
                 "carry smaller.",
                 least=least,
-                necessary=least,
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         self.record(best)

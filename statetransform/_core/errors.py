@@ -333,13 +333,11 @@ class BudgetError(StateTransformError, ValueError):
 
     Attributes:
       least: the fewest bytes for which a plan was found.
-      necessary: the fewest bytes that are proved to be necessary.
     """
 
-    def __init__(self, message: str, *, least: int | None = None, necessary: int | None = None) -> None:
+    def __init__(self, message: str, *, least: int | None = None) -> None:
         super().__init__(message)
         self.least: int | None = least
-        self.necessary: int | None = necessary
 
 
 class StaleReadWarning(UserWarning):

@@ -1,142 +1,89 @@
-"""The forward pass cut into a chain of blocks, for solvers that treat it as one.
+"""The forward pass cut into blocks in a row, as the layers of a model are, each with its part of the backward pass.
 
 A cut is a place between two forward nodes. What crosses it, the values computed before and used behind, is all that
-is needed to go on from there. Each backward node belongs to the block whose values it needs, so that the backward
-pass goes through the blocks from the last to the first.
+is needed to go on from there. A backward node belongs to the block with the latest value that it needs, so that the
+backward pass goes through the blocks from the last to the first.
 """
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
+import itertools
 from collections.abc import Sequence
 
-import numpy as np
-
-from .cuts import Recomputation
 from .graph import Graph
-from .simulate import closure, profile
+from .simulate import closure
 
-_LEVELS = 8  # prices at which is asked what a block keeps
+_RISE = 1.25  # between two cuts: of the bytes that cross at the smaller one
 
 
 @dataclasses.dataclass(frozen=True)
-class Level:
-    """One choice of what a block keeps of its own values for its backward part.
+class Blocks:
+    """Blocks in a row.
 
     Attributes:
-      kept: the values.
-      again: the nodes that the backward part runs besides its own, each before the first that needs it.
-      work: the nodes that the backward part runs, in order.
-      forward: the nodes that a run of the block from what enters it has to run to have what is kept.
-      bytes: of what is kept besides what enters the block.
-      backward_peak: bytes alive in the backward part besides what enters the block.
-      cost: of `work`.
+      nodes: the forward nodes of each block.
+      backward: the backward nodes of each block.
+      crossing: the values that cross each cut, both ends included.
     """
 
-    kept: frozenset[int]
-    work: tuple[int, ...]
-    forward: tuple[int, ...]
-    bytes: int
-    backward_peak: int
-    forward_peak: int
-    cost: float
-    forward_cost: float
+    nodes: list[list[int]]
+    backward: list[list[int]]
+    crossing: list[frozenset[int]]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.nodes)
 
 
-class Blocks:
-    """A chain of blocks.
+class Row:
+    """The forward pass as a row of nodes, to be cut.
 
     Args:
       graph: the graph.
-      count: how many blocks there should be at most.
+
+    Attributes:
+      at: the position in the row of the node that computes each forward value.
     """
 
-    def __init__(self, graph: Graph, count: int) -> None:
-        self.graph = graph
-        self.primal = sorted(graph.primal)
-        self._position = {i: p for p, i in enumerate(self.primal)}
-        self._place_lazy()
-        self._cuts(count)
-        self._assign()
-
-    def _place_lazy(self) -> None:
-        """Forward nodes that only the backward pass needs stand behind the last value that they use."""
-        graph = self.graph
-        self._at: dict[int, int] = {}  # position of each forward value
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._primal = sorted(graph.primal)
+        self._position = {i: p for p, i in enumerate(self._primal)}
+        self.at: dict[int, int] = {}
         for i, node in enumerate(graph.nodes):
-            if node.is_backward:
-                continue
-            where = self._position.get(i)
-            if where is None:
-                where = max((self._at[v] for v in node.inputs if v in self._at), default=-1)
-            self._at.update(dict.fromkeys(node.outputs, where))
+            if not node.is_backward:
+                self.at.update(dict.fromkeys(node.outputs, self._where(i)))
+        self._behind = self._backward_positions()
+        self._last = self._last_uses()
+        self._crossing = self._crossing_bytes()
 
-    @property
-    def forward_values(self) -> dict[int, int]:
-        """The values of the forward pass, each with the position of the node that computes it."""
-        return self._at
-
-    def _cuts(self, count: int) -> None:
-        """Chooses the cuts: few bytes cross them, and between two of them lies about the same work."""
-        graph, n = self.graph, len(self.primal)
-        last_use = self._last_uses()
-        change = [0] * (n + 1)
-        weights = [0.0] * n
-        for value, where in self._at.items():
-            size = graph.sizes[value]
-            if where < 0 or not size:
-                continue
-            weights[where] += size
-            until = last_use.get(value, where)
-            if until > where:
-                change[where + 1] += size
-                change[until + 1 if until < n else n] -= size
-        crossing, now = [0] * (n + 1), 0
-        for p in range(n + 1):
-            now += change[p]
-            crossing[p] = now
-        self.cuts = _choose(crossing, weights, count)
-        self.count = len(self.cuts) - 1
-
-    def _last_uses(self) -> dict[int, int]:
-        """The last position at which a forward value is used, by a forward node or a backward one of that position."""
-        last: dict[int, int] = {}
-        for i, node in enumerate(self.graph.nodes):
-            if node.is_backward:
-                continue
-            where = self._position.get(i)
-            if where is None:
-                where = self._at[node.outputs[0]] if node.outputs else -1
-            for value in node.inputs:
-                last[value] = max(last.get(value, -1), where)
-        position = self._backward_positions()
-        for i, where in position.items():
-            for value in self.graph.nodes[i].inputs:
-                if value in self._at:
-                    last[value] = max(last.get(value, -1), where)
-        return last
+    def _where(self, i: int) -> int:
+        """A forward node that only the backward pass needs is behind the last value that it uses."""
+        if (where := self._position.get(i)) is not None:
+            return where
+        return max((self.at[v] for v in self._graph.nodes[i].inputs), default=-1)
 
     def _backward_positions(self) -> dict[int, int]:
         """Of each backward node the position of the latest forward value that it needs, never before its inputs'."""
-        graph, end = self.graph, len(self.primal) - 1
+        graph, end = self._graph, len(self._primal) - 1
         found: dict[int, int] = {}
         for i, node in enumerate(graph.nodes):
             if not node.is_backward:
                 continue
-            own = [self._at[v] for v in node.inputs if v in self._at and v not in graph.free]
-            above = [found[graph.producer[v]] for v in node.inputs if v not in self._at]
+            own = [self.at[v] for v in node.inputs if v in self.at and v not in graph.free]
+            above = [found[graph.producer[v]] for v in node.inputs if v not in self.at]
             where = min(above, default=end)
-            if own and max(own) >= 0:
-                where = min(where, max(own))
-            found[i] = where
+            found[i] = min(where, max(own)) if own and max(own) >= 0 else where
         self._delay(found)
         return found
 
     def _delay(self, found: dict[int, int]) -> None:
         """Moves backward nodes that need no forward value to where they are used, if that holds nothing for longer."""
-        graph = self.graph
+        graph = self._graph
+        size = lambda values: sum(graph.sizes[v] for v in values)
         users: dict[int, list[int]] = {}
         for i in found:
             for v in graph.nodes[i].inputs:
@@ -144,142 +91,119 @@ class Blocks:
         for i in sorted(found, reverse=True):
             node = graph.nodes[i]
             using = [found[u] for v in node.outputs for u in users.get(v, ())]
-            if not using or i in graph.pinned or any(v in self._at for v in node.inputs):
+            if not using or i in graph.pinned or any(v in self.at for v in node.inputs):
                 continue
             where = max(using)
             longer = [v for v in node.inputs if not any(u != i and found[u] <= where for u in users[v])]
-            if where < found[i] and self.size(longer) <= self.size(node.outputs):
+            if where < found[i] and size(longer) <= size(node.outputs):
                 found[i] = where
 
-    def _assign(self) -> None:
-        graph = self.graph
-        block_at = lambda where: min(max(bisect.bisect_right(self.cuts, where) - 1, 0), self.count - 1)
-        self.nodes = [self.primal[a:b] for a, b in zip(self.cuts, self.cuts[1:], strict=False)]
-        self.backward: list[list[int]] = [[] for _ in range(self.count)]
-        for i, where in self._backward_positions().items():
-            self.backward[block_at(where)].append(i)
-        last = self._last_uses()
-        self.crossing: list[frozenset[int]] = []
-        for cut in self.cuts:
-            inside = {v for v, where in self._at.items() if where < cut <= last.get(v, -1) and v not in graph.free}
-            self.crossing.append(frozenset(v for v in inside if graph.sizes[v]))
-        self._cotangents()
+    def _last_uses(self) -> dict[int, int]:
+        """The last position at which each forward value is used, by a forward node or a backward one."""
+        last: dict[int, int] = {}
+        for i, node in enumerate(self._graph.nodes):
+            where = self._behind[i] if node.is_backward else self._where(i)
+            for v in node.inputs:
+                if v in self.at:
+                    last[v] = max(last.get(v, -1), where)
+        return last
 
-    def _cotangents(self) -> None:
-        """What the backward part of each block gets from those behind it, and leaves to those before it."""
-        graph = self.graph
-        block_of = {i: b for b, some in enumerate(self.backward) for i in some}
-        lowest: dict[int, int] = {}
-        for i, b in block_of.items():
-            for v in graph.nodes[i].inputs:
-                if v not in self._at:
-                    lowest[v] = min(lowest.get(v, b), b)
-        self.entering: list[set[int]] = [set() for _ in range(self.count)]
-        self.leaving: list[set[int]] = [set() for _ in range(self.count)]
-        for v, low in lowest.items():
-            high = block_of[graph.producer[v]]
-            for b in range(low, high):
-                self.entering[b].add(v)
-            for b in range(low + 1, high + 1):
-                self.leaving[b].add(v)
-
-    @functools.cached_property
-    def entering_bytes(self) -> list[int]:
-        """Bytes of the cotangents that enter the backward part of each block."""
-        return [self.size(values) for values in self.entering]
-
-    @functools.cached_property
-    def forward_cost(self) -> list[float]:
-        """Operations of each block."""
-        return [self.graph.cost_of(nodes) for nodes in self.nodes]
-
-    def size(self, values: Sequence[int] | frozenset[int] | set[int]) -> int:
-        """Bytes of some values."""
-        return sum(self.graph.sizes[v] for v in values)
-
-    @functools.cached_property
-    def step_bytes(self) -> np.ndarray:
-        """Bytes of what enters a block, by columns, and does not enter another one, by rows."""
-        enters = np.zeros((self.count, len(self.graph.sizes)), np.int64)
-        for k, values in enumerate(self.crossing[:-1]):
-            enters[k, list(values)] = 1
-        shared = enters * self.graph.bytes @ enters.T
-        return np.triu(shared.diagonal() - shared)
-
-    @functools.cached_property
-    def running_bytes(self) -> np.ndarray:
-        """Bytes alive while blocks from one up to another run forward and keep nothing, besides what enters them."""
-        running = np.zeros((self.count, self.count), np.int64)
-        # Each of them runs while what enters it is there.
-        running[:, 1:] = np.triu(self.step_bytes + self.running_peak)[:, :-1]
-        return np.maximum.accumulate(running, axis=1)
-
-    @functools.cached_property
-    def running_peak(self) -> list[int]:
-        """Bytes alive while a block runs forward and keeps nothing, besides what enters it."""
-        found = []
-        for b, nodes in enumerate(self.nodes):
-            end = self.crossing[b + 1] - self.crossing[b]
-            found.append(self._peak(nodes, self._there(nodes, set()), set(), set(end)))
+    def _crossing_bytes(self) -> list[int]:
+        """Bytes that cross each place between two nodes, both ends included."""
+        n = len(self._primal)
+        change = [0] * (n + 2)
+        for v, where in self.at.items():
+            if where >= 0 and (until := self._last.get(v, where)) > where:
+                change[where + 1] += self._graph.sizes[v]
+                change[min(until + 1, n)] -= self._graph.sizes[v]
+        found, now = [], 0
+        for p in range(n + 1):
+            now += change[p]
+            found.append(now)
         return found
 
-    def _there(self, nodes: Sequence[int], held: frozenset[int] | set[int]) -> set[int]:
-        made = {v for i in nodes for v in self.graph.nodes[i].outputs}
-        used = {v for i in nodes for v in self.graph.nodes[i].inputs}
-        return {*held, *(used - made)}
+    def narrow(self) -> list[int]:
+        """The places where few bytes cross, with more on both sides: where a model's layers meet.
 
-    @functools.cached_property
-    def levels(self) -> list[list[Level]]:
-        """The choices of each block, those that keep most first."""
-        known: dict[tuple[bytes, ...], list[frozenset[int]]] = {}  # layers are often equal
-        return [self._levels_of(b, known) for b in range(self.count)]
+        Between two of them the bytes rise by a quarter at least, and fall again, so that the small values inside a
+        layer make no places of their own.
+        """
+        crossing, n = self._crossing, len(self._primal)
+        found, best, top, is_falling = [], 0, 0, False
+        for p in range(1, n):
+            now = crossing[p]
+            if is_falling and now < crossing[best]:
+                best = p
+            elif is_falling and now > _RISE * crossing[best]:
+                found.append(best)
+                top, is_falling = now, False
+            elif not is_falling:
+                top = max(top, now)
+                if _RISE * now < top:
+                    best, is_falling = p, True
+        return [*found, best] if is_falling else found
 
-    def _levels_of(self, b: int, known: dict[tuple[bytes, ...], list[frozenset[int]]]) -> list[Level]:
-        graph, held = self.graph, self.crossing[b] | self.graph.free
-        wanted = {v for i in self.backward[b] for v in graph.nodes[i].inputs if v in self._at and v not in held}
-        found: dict[frozenset[int], Level] = {}
-        ways = Recomputation(graph, wanted, held)
-        if ways.shape not in known:
-            known[ways.shape] = ways.frontier(_LEVELS)
-        self._add(found, b, frozenset(wanted))
-        for some in known[ways.shape]:
-            self._add(found, b, frozenset(ways.values[k] for k in some))
-        self._add(found, b, frozenset())
-        return sorted(found.values(), key=lambda level: -level.bytes)
+    def cut(self, places: Sequence[int]) -> Blocks:
+        """Blocks between some places."""
+        cuts = [0, *places, len(self._primal)]
+        count, graph = len(cuts) - 1, self._graph
+        backward: list[list[int]] = [[] for _ in range(count)]
+        for i, where in self._behind.items():
+            backward[min(max(bisect.bisect_right(cuts, where) - 1, 0), count - 1)].append(i)
+        crossing: list[set[int]] = [set() for _ in cuts]
+        for v, where in self.at.items():
+            if graph.sizes[v] and v not in graph.free:
+                first = bisect.bisect_right(cuts, where)
+                for k in range(first, bisect.bisect_right(cuts, self._last.get(v, -1))):
+                    crossing[k].add(v)
+        nodes = [self._primal[a:b] for a, b in itertools.pairwise(cuts)]
+        return Blocks(nodes, backward, list(map(frozenset, crossing)))
 
-    def _add(self, found: dict[frozenset[int], Level], b: int, kept: frozenset[int]) -> None:
-        if kept in found:
-            return
-        graph, entering = self.graph, self.crossing[b] | self.graph.free
-        work = backward_part(graph, self.backward[b], entering | kept, self._at)
-        new = kept - entering
-        forward = closure(graph, new, entering)
-        start = self._there(work, entering | kept | self.entering[b]) - self.crossing[b]
-        # Kept values may die in the backward part; what enters is not counted.
-        before = {v for v in start if v in kept or v in self.entering[b]}
-        there = self._there(work, before)
-        peak = self._peak(work, there, before, self.leaving[b])
-        run = sorted({*self.nodes[b], *forward})
-        end = (self.crossing[b + 1] | new) - entering
-        running = self._peak(run, self._there(run, set()), set(), {v for v in end if graph.producer[v] in set(run)})
-        found[kept] = Level(
-            kept,
-            tuple(work),
-            tuple(forward),
-            self.size(new),
-            peak,
-            running,
-            graph.cost_of(work),
-            graph.cost_of(run),
-        )
 
-    def _peak(self, nodes: Sequence[int], there: set[int], counted: set[int], end: set[int]) -> int:
-        """Bytes alive, without those of values that are there and not counted."""
-        made = {v for i in nodes for v in self.graph.nodes[i].outputs}
-        stays = {v for v in end if v in made or v in there}
-        unseen = there - counted - made
-        top = profile(self.graph, nodes, start=there, end=stays, uncounted=unseen)
-        return max(int(top.max(initial=0)), self.size(counted))
+class Writer:
+    """Writes a plan block by block, knowing which values are held.
+
+    Args:
+      graph: the graph.
+      row: its forward pass.
+      blocks: that, cut.
+
+    Attributes:
+      sequence: what has been written.
+    """
+
+    def __init__(self, graph: Graph, row: Row, blocks: Blocks) -> None:
+        self._graph, self._row, self._blocks = graph, row, blocks
+        self._holders: dict[int, int] = {}
+        self._reached = 0
+        self.sequence: list[int] = []
+
+    @property
+    def _held(self) -> set[int]:
+        return {v for v, n in self._holders.items() if n} | self._graph.free
+
+    def run(self, i: int, k: int, kept: frozenset[int]) -> None:
+        """Blocks from `i` up to `k`, to have some values, which are held from now on."""
+        held = self._held
+        # The forward pass proper runs everything once.
+        nodes = {n for b in range(max(i, self._reached), k) for n in self._blocks.nodes[b]}
+        made = {v for n in nodes for v in self._graph.nodes[n].outputs}
+        nodes.update(closure(self._graph, [v for v in kept if v not in made], held | made))
+        missing = {v for n in nodes for v in self._graph.nodes[n].inputs if v not in made}
+        nodes.update(closure(self._graph, missing, held))
+        self._reached = max(self._reached, k)
+        self.sequence += sorted(nodes)
+        for v in kept:
+            self._holders[v] = self._holders.get(v, 0) + 1
+
+    def backward(self, b: int) -> None:
+        """The backward part of a block."""
+        self.sequence += backward_part(self._graph, self._blocks.backward[b], self._held, self._row.at)
+
+    def release(self, kept: frozenset[int]) -> None:
+        """Some values are held no more."""
+        for v in kept:
+            self._holders[v] -= 1
 
 
 def backward_part(
@@ -309,21 +233,3 @@ def backward_part(
                 add(lazy[v])
         order.append(i)
     return order
-
-
-def _choose(crossing: list[int], weights: list[float], count: int) -> list[int]:
-    """Cuts at the fewest bytes in each of `count` stretches of equal weight, the ends included."""
-    n = len(weights)
-    if n <= 1 or count <= 1:
-        return [0, n]
-    total, cuts, bound, sofar, best = sum(weights) + n, [0], 0.0, 0.0, None
-    share = total / count
-    for p in range(1, n):
-        sofar += weights[p - 1] + 1
-        if best is None or crossing[p] < crossing[best]:
-            best = p
-        if sofar >= bound + share or p == n - 1:
-            bound = sofar
-            cuts.append(best)
-            best = None
-    return [*sorted(set(cuts)), n]

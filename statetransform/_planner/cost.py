@@ -78,6 +78,11 @@ def is_reshaped(eqn: Any) -> bool:
     return any(len(_free(v, contracting, batch)) > 1 for v, contracting, batch in sides)
 
 
+def is_batched(eqn: Any) -> bool:
+    """Whether an equation is a product of many matrices, one for each index of a batch."""
+    return eqn.primitive.name == "dot_general" and bool(eqn.params["dimension_numbers"][1][0])
+
+
 def overwritten(eqns: Any) -> list[Any] | None:
     """The atoms whose buffers the first outputs may take, one for each; None if these may take any.
 

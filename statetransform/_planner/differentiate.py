@@ -274,7 +274,7 @@ class Budgeted:
     def _pull(self, pattern: Pattern, primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
         found = self.decision(pattern)
         if isinstance(found, Shortage):
-            raise BudgetError(shortage_message(self._budget, found), least=found.least, necessary=found.necessary)
+            raise BudgetError(shortage_message(self._budget, found), least=found.least)
         if pattern.outputs == self._guess and found.emitted is not None:
             return self._compiled(("backward", pattern), found.emitted.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.

@@ -27,6 +27,7 @@ class Node:
       pieces: the largest value inside, where these may be in the memory of results and gradients; 0 for none.
       is_backward: whether it depends on the cotangents.
       is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
+      is_batched: whether it is a product of many matrices.
       inplace: the outputs that may take the buffer of an input that dies here.
       eqns: what it stands for.
     """
@@ -38,6 +39,7 @@ class Node:
     pieces: int = 0
     is_backward: bool = False
     is_product: bool = False
+    is_batched: bool = False
     inplace: tuple[int, ...] = ()
     eqns: tuple[Any, ...] = dataclasses.field(default=(), compare=False, repr=False)
 

@@ -1,54 +1,65 @@
 """The plans that people write by hand: they are judged like all others, and improved.
 
-Nothing is kept, or all products; each part of the forward pass is computed again from what enters it, with the products
-in it kept, or without; or each half is, and within it each half of it.
+Each block of the forward pass is computed again from what enters it, with what costs most for its bytes kept, or
+without; or each half is, and within it each half of it. Nobody says where a layer ends, so blocks of several lengths
+are tried, up to the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 
-from .blocks import Blocks
-from .chain import Writer
+from .blocks import Blocks, Row, Writer
 from .graph import Graph
 
-
-def written_by_hand(graph: Graph, block: Callable[[int], Blocks], count: int) -> Iterator[list[int]]:
-    """Sequences of nodes, one for each way.
-
-    Args:
-      graph: the graph.
-      block: the forward pass as a chain of so many blocks.
-      count: how many blocks there are at most.
-    """
-    whole = block(1)
-    yield segments(whole, frozenset())
-    products = products_of(graph)
-    if products:
-        yield segments(whole, products)
-    each = block(count)
-    if each.count == 1:
-        return
-    if products:
-        yield segments(each, products)
-    yield halves(each)
-    # Nobody says where a layer ends, so segments of several lengths are tried.
-    parts = each.count
-    while parts > 1:
-        yield segments(block(parts), frozenset())
-        parts //= 2
+_BLOCKS = 64  # at most
+_KEEPING = 6  # ways to keep something at most
 
 
-def products_of(graph: Graph) -> frozenset[int]:
-    """The results of products in the forward pass."""
-    return frozenset(v for node in graph.nodes if node.is_product and not node.is_backward for v in node.outputs)
+def written_by_hand(graph: Graph) -> Iterator[list[int]]:
+    """Sequences of nodes, one for each way."""
+    row = Row(graph)
+    n = len(graph.primal)
+    places = row.narrow()
+    if len(places) < 2:  # as many bytes everywhere
+        places = list(range(1, n))
+    least = max(-(-len(places) // _BLOCKS), 1)
+    kept = kept_by_hand(graph)
+    for length in sorted({least * k for k in _lengths(len(places) // least)} | {max(n, 1)}):
+        blocks = row.cut(places[length - 1 :: length])
+        for some in kept:
+            yield segments(graph, row, blocks, some)
+        if length == least:
+            yield halves(graph, row, blocks)
 
 
-def segments(blocks: Blocks, kept: frozenset[int]) -> list[int]:
+def _lengths(most: int) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12 and so on."""
+    power = 1
+    while power <= most:
+        yield power
+        if 2 < 3 * power // 2 <= most:
+            yield 3 * power // 2
+        power *= 2
+
+
+def kept_by_hand(graph: Graph) -> list[frozenset[int]]:
+    """What is kept in each block: nothing, all products, those without batches, those with the highest prices."""
+    products = [i for i, node in enumerate(graph.nodes) if node.is_product and not node.is_backward]
+    values = lambda some: frozenset(v for i in some for v in graph.nodes[i].outputs)
+    price = lambda i: math.floor(math.log2(1 + max((graph.price[v] for v in graph.nodes[i].outputs), default=0.0)))
+    found = [frozenset[int](), values(products), values(i for i in products if not graph.nodes[i].is_batched)]
+    levels = sorted(set(map(price, products)))
+    found += [values(i for i in products if price(i) >= level) for level in levels]
+    return list(dict.fromkeys(found))[:_KEEPING]
+
+
+def segments(graph: Graph, row: Row, blocks: Blocks, kept: frozenset[int]) -> list[int]:
     """What enters a block is held, and what is to be kept of what its backward part uses; the rest comes again."""
-    writer, held = Writer(blocks), []
+    writer, held = Writer(graph, row, blocks), []
     for b in range(blocks.count):
-        made = {v for i in blocks.nodes[b] for v in blocks.graph.nodes[i].outputs}
+        made = {v for i in blocks.nodes[b] for v in graph.nodes[i].outputs}
         held.append(blocks.crossing[b + 1] | (kept & made))
         writer.run(b, b + 1, held[-1])
     for b in reversed(range(blocks.count)):
@@ -57,9 +68,9 @@ def segments(blocks: Blocks, kept: frozenset[int]) -> list[int]:
     return writer.sequence
 
 
-def halves(blocks: Blocks) -> list[int]:
+def halves(graph: Graph, row: Row, blocks: Blocks) -> list[int]:
     """The first half is left with nothing but its end, and comes again when the second half is done; so within each."""
-    writer = Writer(blocks)
+    writer = Writer(graph, row, blocks)
 
     def run(start: int, stop: int) -> None:
         if stop - start == 1:

@@ -276,6 +276,7 @@ class _Builder:
             pieces=max(map(cost.largest_inside, eqns)),
             is_backward=self.is_backward[group[-1]],
             is_product=eqns[-1].primitive.name in cost.PRODUCTS,
+            is_batched=cost.is_batched(eqns[-1]),
             inplace=tuple(inplace),
             eqns=eqns,
         )

@@ -16,12 +16,11 @@ from typing import Any
 import jax
 
 from .._jaxpr.sizes import format_bytes
-from . import bound
-from .cost import LOOPS
+from .._jaxpr.sources import source_of
 from .emit import Emitted, whole
-from .graph import Graph
 from .joint import THRIFTY, Pattern
 from .loops import scans_in
+from .simulate import profile
 from .solve import Plan
 from .versions import Version, Versions
 
@@ -65,13 +64,11 @@ class Shortage:
 
     Attributes:
       least: the fewest bytes for which a plan was found.
-      necessary: the fewest that are proved to be necessary.
-      operation: which operation needs these.
-      source: where it stands, if that is known.
+      operation: which operation needs most of it.
+      source: its line, if that is known.
     """
 
     least: int
-    necessary: int
     operation: str
     source: str | None
 
@@ -157,28 +154,6 @@ class Planner:
         versions = self.versions(pattern).thriftiest()
         return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
 
-    def necessary(self, pattern: Pattern) -> tuple[int, str, str | None]:
-        """The fewest bytes that are proved to be necessary, the operation that needs them, and its source."""
-        from .._jaxpr.sources import source_of
-
-        graph = (self.versions(pattern).fused(THRIFTY) or self.versions(pattern).first).joint.graph
-        size, node = bound.least_bytes(graph, self._loops(graph))
-        if node is None:
-            return 0, "nothing", None
-        eqn = graph.nodes[node].eqns[-1]
-        source = source_of(eqn)
-        return size, eqn.primitive.name, None if source is None else str(source)
-
-    def least_work(self, pattern: Pattern) -> Callable[[int], float]:
-        """The operations over those of plain differentiation that are proved to be necessary, for any budget."""
-        graph = self.versions(pattern).first.joint.graph
-        least = bound.LeastCost(graph, self._loops(graph))
-        return lambda budget: least(budget) / graph.cost if graph.cost else 1.0
-
-    def _loops(self, graph: Graph) -> list[int]:
-        """The nodes that can be run in other ways, if loops are opened."""
-        return [i for i, node in enumerate(graph.nodes) if _has_loop(node)] if scans_in(self.closed) else []
-
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
         plain, first = self.plain_for(pattern, budget), self.versions(pattern).first
@@ -261,7 +236,7 @@ class Planner:
     def _by_hand(self, pattern: Pattern, plain: int | None, budget: int) -> Decision | None:
         """When no plan is found: one as by hand may fit all the same, as compiled."""
         first = self.versions(pattern).first
-        if plain is None or self.necessary(pattern)[0] > budget:
+        if plain is None:
             return None
         for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
             found = self._compiled(first, plan, True)
@@ -311,9 +286,11 @@ class Planner:
         return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.work, 1e-9))
 
     def _shortage(self, pattern: Pattern) -> Shortage:
-        _, plan = self.least(pattern)
-        size, operation, source = self.necessary(pattern)
-        return Shortage(plan.bytes, min(size, plan.bytes), operation, source)
+        version, plan = self.least(pattern)
+        graph = version.joint.graph
+        node = graph.nodes[plan.sequence[int(profile(graph, plan.sequence).argmax())]]
+        source = source_of(node.eqns[-1])
+        return Shortage(plan.bytes, node.eqns[-1].primitive.name, None if source is None else str(source))
 
 
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
@@ -321,16 +298,11 @@ def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
     return size > budget, float(size) if size > budget else decision.cost
 
 
-def _has_loop(node: Any) -> bool:
-    return any(eqn.primitive.name in LOOPS for eqn in node.eqns)
-
-
 def shortage_message(budget: int, shortage: Shortage) -> str:
     """What a `BudgetError` says."""
     place = f" at {shortage.source}" if shortage.source else ""
     return (
         f"checkpoint: a budget of {format_bytes(budget)} cannot be met. The least for which a plan was found is "
-        f"{shortage.least} bytes ({format_bytes(shortage.least)}); at least {shortage.necessary} bytes "
-        f"({format_bytes(shortage.necessary)}) are necessary, for `{shortage.operation}`{place}. "
+        f"{shortage.least} bytes ({format_bytes(shortage.least)}), most of which `{shortage.operation}`{place} needs. "
         "Raise the budget, or make that operation smaller (a smaller batch, for example)."
     )

@@ -85,14 +85,11 @@ def plot_comparison(comparison: Any, ax: Any = None) -> Any:
 
 
 def plot_curve(curve: Any, ax: Any = None) -> Any:
-    """FLOPs over bytes, with the proved bound."""
+    """FLOPs over bytes."""
     ax = _axes(ax, (7.0, 4.5))
     at = [point.planned_bytes / 2**20 for point in curve]
     ax.plot(at, [point.flops_over_plain for point in curve], "o-", label="plan")
-    ax.plot(at, [point.bound_over_plain for point in curve], "--", color="0.5", label="proved necessary")
-    ax.axvline(curve.necessary_bytes / 2**20, color="0.8", label="impossible below")
     ax.set(xlabel="bytes alive at most (MiB)", ylabel="FLOPs over plain", title=curve.name)
-    ax.legend()
     return ax
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._checkpointed_loops.budget import MemoryBudget
 from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
-from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sizes import format_bytes, nbytes
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
@@ -64,30 +64,31 @@ class Point:
       planned_bytes: intermediates alive at the same time at most.
       compiled_bytes: temporary bytes of the compiled gradient step; None where that was not asked for.
       flops_over_plain: operations over those of plain differentiation.
-      bound_over_plain: as many are proved to be necessary within `planned_bytes`.
     """
 
     planned_bytes: int
     compiled_bytes: int | None
     flops_over_plain: float
-    bound_over_plain: float
 
 
 class Curve(Drawing, Sequence[Point]):
     """What less memory costs: plans from the plain program down to the least found.
 
-    `plot` draws FLOPs over bytes, with the proved bound.
+    `plot` draws FLOPs over bytes. Arguments, outputs and gradients take memory besides: subtract them from what the
+    device has to find a budget.
 
     Attributes:
       name: of the function.
       plain_bytes: temporary bytes of the compiled plain gradient step, None where that was not asked for.
-      necessary_bytes: fewer are proved to be impossible.
+      argument_bytes, output_bytes, gradient_bytes: of what is not in a plan.
     """
 
-    def __init__(self, name: str, points: Sequence[Point], plain_bytes: int | None, necessary_bytes: int) -> None:
+    def __init__(
+        self, name: str, points: Sequence[Point], plain_bytes: int | None, around: tuple[int, int, int]
+    ) -> None:
         self.name: str = name
         self.plain_bytes: int | None = plain_bytes
-        self.necessary_bytes: int = necessary_bytes
+        self.argument_bytes, self.output_bytes, self.gradient_bytes = around
         self._points = tuple(points)
 
     def __getitem__(self, index: Any) -> Any:
@@ -102,15 +103,21 @@ class Curve(Drawing, Sequence[Point]):
 
     def __str__(self) -> str:
         has_compiled = any(point.compiled_bytes is not None for point in self)
-        rows = [["planned", *(["compiled"] if has_compiled else []), "FLOPs", "at least"]]
+        rows = [["planned", *(["compiled"] if has_compiled else []), "FLOPs"]]
         for p in self:
             compiled = "unknown" if p.compiled_bytes is None else format_bytes(p.compiled_bytes)
-            ratios = [f"{p.flops_over_plain:.3f} x", f"{p.bound_over_plain:.3f} x"]
-            rows.append([format_bytes(p.planned_bytes), *([compiled] if has_compiled else []), *ratios])
+            flops = f"{p.flops_over_plain:.3f} x"
+            rows.append([format_bytes(p.planned_bytes), *([compiled] if has_compiled else []), flops])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         title = f"{self.name}: what less memory costs in one gradient step"
-        return "\n".join([title, *lines, f"Less than {format_bytes(self.necessary_bytes)} is impossible."])
+        sizes = zip(
+            ("arguments", "outputs", "gradients"),
+            (self.argument_bytes, self.output_bytes, self.gradient_bytes),
+            strict=True,
+        )
+        around = "Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + "."
+        return "\n".join([title, *lines, around])
 
     __repr__ = __str__
 
@@ -155,7 +162,9 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
     planner, pattern = Planner(closed), Pattern(moves, outputs)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
-    return Curve(view.name, points, plain, planner.necessary(pattern)[0])
+    size = lambda avals: sum(map(nbytes, avals))
+    gradients = size(aval for aval, is_moved in zip(closed.in_avals, moves, strict=True) if is_moved)
+    return Curve(view.name, points, plain, (size(closed.in_avals), size(closed.out_avals), gradients))
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
@@ -169,7 +178,7 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if offer is not None:
             offers.append(offer)
     offers.append(least)
-    points, cheapest, least_work = [], None, planner.least_work(pattern)
+    points, cheapest = [], None
     for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
         if cheapest is not None and found.cost >= cheapest - 1e-9:
             continue  # another plan does it with less
@@ -179,5 +188,5 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
             size = temporary_bytes(version.as_outermost(step), version.avals)
         over_plain = found.cost / work if work else 1.0
-        points.append(Point(found.bytes, size, over_plain, min(least_work(found.bytes), over_plain)))
+        points.append(Point(found.bytes, size, over_plain))
     return points[::-1]

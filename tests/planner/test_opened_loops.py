@@ -64,19 +64,6 @@ def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_t
     assert 0.95 * budget <= found.planned + budget // 10 <= budget
 
 
-def test_nothing_is_proved_about_the_steps_of_a_loop_that_can_be_opened() -> None:
-    planner, pattern = planner_of(long_loop, *AVALS)
-    least, plain = planner.least_work(pattern), planner.versions(pattern).first.joint.work
-    top = planner.versions(pattern).first.solver.plain.bytes
-    necessary = planner.necessary(pattern)[0]
-    for percent in range(30, 100, 10):
-        budget = top * percent // 100
-        offer = planner.plan(pattern, budget)
-        if offer is not None:
-            assert budget >= necessary
-            assert least(budget) <= offer[1].cost / plain
-
-
 def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
     """A loop with a product in each step, over what is made of an argument: its gradient is stacked, too."""
     step = lambda h, x: (jnp.cos(jnp.sin(jnp.tanh(h @ w + x))), None)
@@ -86,15 +73,6 @@ def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
 
 STACKED = jax.ShapeDtypeStruct((30, 16, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
 STACK = 4 * 30 * 16 * 32
-
-
-def test_a_loop_needs_what_it_runs_over_and_its_cotangent_however_it_is_run() -> None:
-    def waves(w: jax.Array) -> jax.Array:
-        xs = jnp.sin(w * jnp.arange(30.0)[:, None, None])
-        return jax.lax.scan(lambda h, x: (jnp.tanh(h * x) + x, None), jnp.ones((16, 32)), xs)[0].sum()
-
-    planner, pattern = planner_of(waves, jax.ShapeDtypeStruct((16, 32), jnp.float32))
-    assert 2 * STACK <= planner.necessary(pattern)[0] <= planner.least(pattern)[1].bytes
 
 
 def test_what_a_backward_scan_stacks_takes_memory_from_the_start() -> None:

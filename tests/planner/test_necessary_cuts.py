@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from statetransform._planner import bound
-from statetransform._planner.cuts import Recomputation, along
+from benchmarks.necessary import bound
+from benchmarks.necessary.cuts import Recomputation, along
 from statetransform._planner.graph import Graph, Node
 
 from .graphs import random_graph, with_derived

@@ -9,10 +9,10 @@ import random
 
 import pytest
 
-from statetransform._planner import exact
+from benchmarks.necessary.reversal import Reversal, runs_again
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.reversal import Reversal, runs_again
 
+from . import exact
 from .graphs import chain, random_graph
 
 

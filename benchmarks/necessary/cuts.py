@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from statetransform._planner.graph import Graph
+
 from .flow import ENDLESS, Network
-from .graph import Graph
 
 _MOST = 1_000_000_000  # of all costs together, which are integers here: flows of these are exact
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from .graph import Graph
+from statetransform._planner.graph import Graph
 
 ENDLESS = 1 << 62
 

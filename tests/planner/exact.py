@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 
-from .graph import Graph
+from statetransform._planner.graph import Graph
 
 LARGEST = 10
 

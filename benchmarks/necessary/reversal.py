@@ -34,9 +34,10 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from statetransform._planner.graph import Graph
+from statetransform._planner.simulate import reused
+
 from .flow import smallest_cut
-from .graph import Graph
-from .simulate import reused
 
 _SHARES = (0.5, 0.05, 0.0)  # of the most expensive node: which nodes of a path count as a chain
 

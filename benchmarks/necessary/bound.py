@@ -16,10 +16,11 @@ from collections.abc import Collection
 
 import numpy as np
 
+from statetransform._planner.graph import Graph
+from statetransform._planner.simulate import reused
+
 from .cuts import Recomputation, along
-from .graph import Graph
 from .reversal import Reversal
-from .simulate import reused
 
 _PRICES = 14  # of a byte, for which a cut is computed
 _SHARES = (0.0, 0.5, 1.0)  # of this price, for bytes in the memory of gradients
