@@ -122,7 +122,7 @@ def add_adapters(age: str, python: str) -> None:
     def adapters(session: nox.Session) -> None:
         """The adapters with the frameworks that they are for."""
         session.install("-e", ".[test,adapters]", *FRAMEWORKS[age])
-        chosen = session.posargs or ["tests/adapters", "docs/foreign.md", "docs/coming-from.md", "docs/coming-from"]
+        chosen = session.posargs or ["tests/adapters", "docs/coming-from.md", "docs/coming-from"]
         # Old frameworks call what a newer JAX calls deprecated.
         session.run("python", "-m", "pytest", "-W", "ignore::DeprecationWarning", *chosen)
 

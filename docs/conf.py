@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "inventories",
+    "results",
     "shown",
     "sources",
 ]
