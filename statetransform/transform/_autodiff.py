@@ -161,10 +161,19 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
     """The gradient of a scalar function over states: :func:`jax.grad`. State writes happen once, from the forward pass.
 
     Args:
-      fun: the function; None for the form with arguments.
-      argnums: as in :func:`jax.grad`; it is 0 unless `states` is given.
-      has_aux, holomorphic, allow_int, reduce_axes: as in :func:`jax.grad`.
-      states: a `State` or a pytree of them to differentiate with respect to, at their values on entry.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
+        Default: 0, or no argument if `states` is given.
+      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
+        entry. Default: None, no state.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
+        Default: False.
+      allow_int (bool): whether to differentiate with respect to integers, which gives derivatives of dtype
+        `float0`. Default: False.
+      reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
+        of JAX that have it. Default: ().
 
     Returns:
       The function of the same arguments whose result has, without `states`, the form of :func:`jax.grad`; with
@@ -197,8 +206,19 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
     """Value and gradient of a scalar function over states: :func:`jax.value_and_grad`. State writes happen once.
 
     Args:
-      fun, argnums, states: as in :func:`grad`.
-      has_aux, holomorphic, allow_int, reduce_axes: as in :func:`jax.value_and_grad`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
+        Default: 0, or no argument if `states` is given.
+      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
+        entry. Default: None, no state.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
+        Default: False.
+      allow_int (bool): whether to differentiate with respect to integers, which gives derivatives of dtype
+        `float0`. Default: False.
+      reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
+        of JAX that have it. Default: ().
 
     Returns:
       The function of the same arguments that gives `(value, gradient)`, the gradient in the form that :func:`grad`
@@ -225,8 +245,15 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     """The Jacobian of a function over states, column by column: :func:`jax.jacfwd`. State writes happen once.
 
     Args:
-      fun, argnums, states: as in :func:`grad`.
-      has_aux, holomorphic: as in :func:`jax.jacfwd`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
+        Default: 0, or no argument if `states` is given.
+      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
+        entry. Default: None, no state.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
+        Default: False.
 
     Returns:
       The function of the same arguments that gives the Jacobian: in the form of :func:`jax.jacfwd` with respect to
@@ -252,8 +279,17 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     """The Jacobian of a function over states, row by row: :func:`jax.jacrev`. State writes happen once.
 
     Args:
-      fun, argnums, states: as in :func:`grad`.
-      has_aux, holomorphic, allow_int: as in :func:`jax.jacrev`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
+        Default: 0, or no argument if `states` is given.
+      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
+        entry. Default: None, no state.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
+        Default: False.
+      allow_int (bool): whether to differentiate with respect to integers, which gives derivatives of dtype
+        `float0`. Default: False.
 
     Returns:
       The function of the same arguments that gives the Jacobian: in the form of :func:`jax.jacrev` with respect to
@@ -279,8 +315,15 @@ def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **optio
     """The matrix of second derivatives of a function over states: :func:`jax.hessian`. State writes happen once.
 
     Args:
-      fun, argnums, states: as in :func:`grad`.
-      has_aux, holomorphic: as in :func:`jax.hessian`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
+        Default: 0, or no argument if `states` is given.
+      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
+        entry. Default: None, no state.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
+        Default: False.
 
     Returns:
       The function of the same arguments that gives the second derivatives: in the form of :func:`jax.hessian` with

@@ -35,7 +35,11 @@ def cond(
     """Applies one of two functions: :func:`jax.lax.cond` over states. What any branch writes is an output of both.
 
     Args:
-      pred, true_fun, false_fun, `*operands`, operand: as in :func:`jax.lax.cond`.
+      pred: a boolean scalar.
+      true_fun (Callable): called with the operands if `pred` holds.
+      false_fun (Callable): called with the operands otherwise; returns the same structure, shapes and dtypes.
+      *operands: arguments for the branches.
+      operand: a single argument by keyword, in place of `operands`; kept as in JAX.
 
     Returns:
       The output of the branch. A state that the branch does not write keeps its value.
@@ -68,7 +72,10 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     """Applies one of several functions: :func:`jax.lax.switch` over states. What any branch writes is an output of all.
 
     Args:
-      index, branches, `*operands`, operand: as in :func:`jax.lax.switch`.
+      index: an integer scalar; values out of range are clamped.
+      branches (Sequence[Callable]): the branches, which return the same structure, shapes and dtypes.
+      *operands: arguments for the branches.
+      operand: a single argument by keyword, in place of `operands`; kept as in JAX.
 
     Returns:
       The output of the branch. A state that the branch does not write keeps its value.

@@ -57,13 +57,16 @@ def checkpoint(
 
     Args:
       fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
-      prevent_cse: as in :func:`jax.checkpoint`.
+      prevent_cse (bool | Sequence[bool]): whether to keep the compiler from merging the recomputation with the
+        first evaluation. Set it to False only where a loop separates the two, as in the body of a `scan`.
+        Default: True.
       policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `statetransform.policies`, which has
         those of `jax.checkpoint_policies` and more. What it keeps does not depend on `jax_remat3`.
       static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the end.
       static_argnames: the same by name. Where Python decides on a value inside, it has to be static; what depends on
         constants only can be computed under :func:`jax.ensure_compile_time_eval`.
-      concrete: not supported, as in JAX.
+      concrete (bool): no longer supported, as in JAX; True is an error that names the alternatives. Default:
+        False.
       states: the states, kinds or predicate to lift; others are constants of the call. None lifts all.
       methods: for a class, the methods to checkpoint (`__call__` by default); gives a subclass of the same name.
 

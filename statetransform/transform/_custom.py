@@ -184,7 +184,10 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
     Gradients flow through the arguments only.
 
     Args:
-      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_vjp`; without `fun`, a decorator.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      nondiff_argnums (Sequence[int]): positions of arguments that are not differentiated; the rules get them
+        first. Default: ().
+      nondiff_argnames (Sequence[str]): the same, by name. Default: ().
 
     Returns:
       The function, with `defvjp`. The forward rule runs in place of the function and has to write the same states.
@@ -221,7 +224,10 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
     Tangents flow through the arguments only.
 
     Args:
-      fun, nondiff_argnums, nondiff_argnames: as in :class:`jax.custom_jvp`; without `fun`, a decorator.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      nondiff_argnums (Sequence[int]): positions of arguments that are not differentiated; the rules get them
+        first. Default: ().
+      nondiff_argnames (Sequence[str]): the same, by name. Default: ().
 
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and has to write the same

@@ -335,12 +335,21 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
     The values of the states go in with each call, new ones come out.
 
     Args:
-      fun: the function; None for the form with arguments.
-      in_shardings, out_shardings: as in :func:`jax.jit`, for arguments and output; states keep the shardings
-        that they have.
-      static_argnums, static_argnames, donate_argnums, donate_argnames: as in :func:`jax.jit`; positions do
-        not count `self`.
-      keep_unused, device, backend, inline, compiler_options: as in :func:`jax.jit`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      in_shardings (pytree of Sharding): the shardings of the arguments. States keep the shardings that they
+        have. Default: those of the arguments.
+      out_shardings (pytree of Sharding): the shardings of the output. Default: the compiler's choice.
+      static_argnums (int | Sequence[int], optional): positions of arguments that Python sees as they are, not
+        counting `self`; they must be hashable, and another value causes another trace. Default: None.
+      static_argnames (str | Iterable[str], optional): the same, by name. Default: None.
+      donate_argnums (int | Sequence[int], optional): positions of arguments whose buffers the program may reuse.
+        Default: None.
+      donate_argnames (str | Iterable[str], optional): the same, by name. Default: None.
+      keep_unused (bool): whether to keep arguments that the function does not use. Default: False.
+      device (Device, optional): deprecated in JAX. Default: None.
+      backend (str, optional): deprecated in JAX. Default: None.
+      inline (bool): whether to inline the function into the jaxpr of another. Default: False.
+      compiler_options (dict, optional): options for XLA. Default: None.
       donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
         error before the program runs leaves the states as they are; one while it runs says which values are lost.
         Inside of another transform, whose own failure must leave the states as they were, copies are given.

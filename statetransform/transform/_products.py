@@ -20,9 +20,18 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
     """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
 
     Args:
-      fun, `*primals`, has_aux, reduce_axes: as in :func:`jax.vjp`.
-      saveable_args, in_nzs: as in :func:`jax.vjp` of the newer releases; for the primals without the states.
-      states: a `State` or a pytree of them; they become the first primal.
+      fun (Callable): the function.
+      *primals: the arguments at which to differentiate: pytrees of arrays.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
+        of JAX that have it. Default: ().
+      saveable_args (pytree of bool): which primals the residuals may refer to instead of copying them, for the
+        primals without the states. Only for releases of JAX that have it. Default: True, all.
+      in_nzs (pytree of bool, optional): which primals have a nonzero tangent, for the primals without the
+        states. Only for releases of JAX that have it. Default: all.
+      states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
+        first primal. Default: None, no state.
 
     Returns:
       `(out, pullback)`, or `(out, pullback, aux)`. `pullback(cotangent)` gives a tuple with one cotangent for each
@@ -64,8 +73,14 @@ def jvp(
     """The Jacobian-vector product of a function over states: :func:`jax.jvp`. The function runs once, and writes once.
 
     Args:
-      fun, primals, tangents, has_aux: as in :func:`jax.jvp`.
-      states: a `State` or a pytree of them; they become the first primal: `tangents=(state_tangents, *tangents)`.
+      fun (Callable): the function.
+      primals (tuple | list): the arguments at which to differentiate.
+      tangents (tuple | list): their tangents, of the same structure, shapes and tangent dtypes. With `states`:
+        `(state_tangents, *tangents)`.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
+        first primal. Default: None, no state.
 
     Returns:
       `(out, tangent)`, or `(out, tangent, aux)`.
@@ -101,9 +116,14 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
     """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
 
     Args:
-      fun, `*primals`, has_aux: as in :func:`jax.linearize`.
-      in_nzs: as in :func:`jax.linearize` of the newer releases; for the primals without the states.
-      states: a `State` or a pytree of them; they become the first primal.
+      fun (Callable): the function.
+      *primals: the arguments at which to differentiate: pytrees of arrays.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+        Default: False.
+      in_nzs (pytree of bool, optional): which primals have a nonzero tangent, for the primals without the
+        states. Only for releases of JAX that have it. Default: all.
+      states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
+        first primal. Default: None, no state.
 
     Returns:
       `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal, with `states`

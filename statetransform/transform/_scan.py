@@ -45,7 +45,13 @@ def scan(
     """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states. Written states ride in the carry.
 
     Args:
-      f, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`.
+      f (Callable): the body: `f(carry, x)` returns `(carry, y)`.
+      init (pytree): the carry on entry. The body must return a carry of the same structure, shapes and dtypes.
+      xs (pytree, optional): arrays whose leading axis the loop runs over. Default: None.
+      length (int, optional): the number of steps; needed where `xs` has no array. Default: None.
+      reverse (bool): whether to run over `xs` from last to first. Default: False.
+      unroll (int | bool): how many steps one iteration of the compiled loop evaluates; True unrolls the whole
+        loop. Default: 1.
       checkpoint: what reverse mode stores. None: the residuals of every step, as JAX. "step": the carry of every step,
         from which the step is recomputed. A number `k`: at most `k` carries besides the initial one, with the fewest
         step evaluations possible, those of :func:`statetransform.schedule`. "sqrt", "log": that with the square root or
@@ -117,8 +123,13 @@ def for_loop(
     Args:
       f: called with one slice of each of `xs`.
       *xs: pytrees of arrays with the same leading axis; none with `length`.
-      length, reverse, unroll: as in :func:`jax.lax.scan`.
-      checkpoint, progress: as in :func:`scan`.
+      length (int, optional): the number of steps; needed where `xs` has no array. Default: None.
+      reverse (bool): whether to run over `xs` from last to first. Default: False.
+      unroll (int | bool): how many steps one iteration of the compiled loop evaluates; True unrolls the whole
+        loop. Default: 1.
+      checkpoint (None | int | str | MemoryBudget): what reverse mode stores; see :func:`scan`. Default: None.
+      progress (bool | str | int | Mapping): True for a `tqdm` bar, a string for its label, a number of steps
+        between updates, or a mapping of `every` and arguments of `tqdm.tqdm`. Default: None, no bar.
 
     Returns:
       The outputs, stacked on a new leading axis.
@@ -236,7 +247,10 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     """Applies a function to each slice, one after another: :func:`jax.lax.map` over states.
 
     Args:
-      f, xs, batch_size: as in :func:`jax.lax.map`. Within a batch, states are shared as in `vmap`.
+      f (Callable): the function of one slice.
+      xs (pytree): arrays with the same leading axis, over which to map.
+      batch_size (int, optional): how many slices to evaluate at once by `vmap`; within a batch, states are
+        shared. Default: None, one after the other.
 
     Returns:
       The outputs, stacked on a new leading axis.
@@ -282,8 +296,11 @@ def associative_scan(
     """A parallel prefix scan: :func:`jax.lax.associative_scan` over states that the function reads.
 
     Args:
-      fn, elems, reverse, axis: as in :func:`jax.lax.associative_scan`. JAX calls `fn` directly, a number of times that
-        depends only on the length; a write happens at each of these calls.
+      fn (Callable): an associative function of two pytrees like `elems`. JAX calls it directly, a number of
+        times that depends only on the length; a write happens at each of these calls.
+      elems (pytree): arrays with equal sizes along `axis`.
+      reverse (bool): whether to scan from last to first. Default: False.
+      axis (int): the axis to scan along. Default: 0.
 
     Returns:
       The scanned array or pytree.

@@ -38,7 +38,9 @@ def named_call(fun: Any = None, *, name: str | None = None, **options: Any) -> A
     """Gives a function over states a name in profiles and compiled programs: :func:`jax.named_call`.
 
     Args:
-      fun, name: as in :func:`jax.named_call`.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      name (str, optional): the name that the function's operations carry in the program. Default: the function's
+        own name.
 
     Returns:
       The function.
@@ -126,7 +128,13 @@ def shard_map(f: Any = None, *, state_specs: Any = None, **options: Any) -> Any:
     States are replicated, each device sees them whole, unless `state_specs` lists them.
 
     Args:
-      f, out_specs, in_specs, mesh, axis_names, check_vma: as in :func:`jax.shard_map`.
+      f (Callable | None): the function of one shard. Without it, the call returns a decorator. Default: None.
+      out_specs (pytree of PartitionSpec): how the outputs of the shards are put together.
+      in_specs (pytree of PartitionSpec, optional): how the arguments are split. Default: from the arguments'
+        shardings, on explicit meshes.
+      mesh (Mesh | AbstractMesh, optional): the mesh. Default: the one of the context.
+      axis_names (Set): the mesh axes that are manual inside. Default: all.
+      check_vma (bool): whether JAX checks over which axes values vary. Default: True.
       state_specs: a mapping from `State`, kind or predicate to the partition spec of its value, in and out.
 
     Returns:
@@ -162,7 +170,8 @@ def checkify(f: Any = None, **options: Any) -> Any:
     """Makes the checks in a function over states values: :func:`jax.experimental.checkify.checkify`.
 
     Args:
-      f, errors: as in :func:`jax.experimental.checkify.checkify`.
+      f (Callable): the function.
+      errors (frozenset): which checks to do. Default: `checkify.user_checks`.
 
     Returns:
       A function that returns `(error, out)`. States are written whether a check failed or not.
@@ -205,7 +214,9 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
 
     Args:
-      fun, `*args`, `**kwargs`: as in :func:`jax.eval_shape`.
+      fun (Callable): the function; it is traced and not run.
+      *args: arrays, or anything with a shape and a dtype.
+      **kwargs: the same, by keyword.
 
     Returns:
       The output with `jax.ShapeDtypeStruct` leaves.
@@ -239,7 +250,11 @@ def make_jaxpr(
     """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
 
     Args:
-      fun, static_argnums, axis_env, return_shape: as in :func:`jax.make_jaxpr`; without `fun`, a decorator.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      static_argnums (int | Sequence[int]): positions of arguments that Python sees as they are. Default: ().
+      axis_env (Sequence, optional): pairs of name and size of mapped axes. Default: None.
+      return_shape (bool): whether to return a pair of the jaxpr and the output's shapes and dtypes. Default:
+        False.
 
     Returns:
       A function that gives the jaxpr, with the values of the states read as the first inputs and those written as the

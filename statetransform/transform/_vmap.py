@@ -228,10 +228,19 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
     States are shared between the lanes unless `state_axes` lists them.
 
     Args:
-      fun: the function; None for the form with arguments.
-      in_axes, out_axes and the others that are not named below: as in :func:`jax.vmap`.
-      state_axes: a mapping from `State`, kind or predicate to the axis of its value that the lanes have, in and out.
-      split_rngs: each lane of an unlisted `RandomState` draws numbers of its own, and the state advances once.
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      in_axes (int | None | Sequence): the axis of each positional argument to map over; None shares an argument.
+        A pytree prefix for each. Default: 0.
+      out_axes (pytree): where the mapped axis goes in the outputs. Default: 0.
+      axis_name (hashable, optional): a name for the mapped axis, for collectives such as `jax.lax.psum`.
+        Default: None.
+      axis_size (int, optional): the size of the mapped axis, if no argument and no state has it. Default: None.
+      spmd_axis_name (hashable, optional): the mesh axis over which the mapped axis is sharded. Default: None.
+      sum_match (bool): passed on to :func:`jax.vmap` of the releases that have it. Default: False.
+      state_axes (Mapping | None): maps a `State`, a class of states or a predicate to the axis of its value that
+        is mapped over, in and out. All batch elements share the states that are not listed. Default: None.
+      split_rngs (bool): whether each batch element of an unlisted `RandomState` draws its own numbers; the state
+        advances once. With False all draw the same. Default: True.
 
     Returns:
       The vectorized function. States created inside have the lanes on axis 0.

@@ -35,7 +35,10 @@ def while_loop(
     """Loops while a condition holds: :func:`jax.lax.while_loop` over states, which the condition may read.
 
     Args:
-      cond_fun, body_fun, init_val: as in :func:`jax.lax.while_loop`.
+      cond_fun (Callable): takes the carry and returns a boolean scalar: whether to go on. It may read states,
+        and must not write them.
+      body_fun (Callable): takes the carry and returns the next one, of the same structure, shapes and dtypes.
+      init_val (pytree): the carry on entry.
       max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
       checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
         mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
@@ -120,7 +123,12 @@ def fori_loop(
     """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states. Written states ride in the carry.
 
     Args:
-      lower, upper, body_fun, init_val, unroll: as in :func:`jax.lax.fori_loop`.
+      lower (int): the first index.
+      upper (int): the index after the last one.
+      body_fun (Callable): `body_fun(i, carry)` returns the next carry.
+      init_val (pytree): the carry on entry.
+      unroll (int | bool, optional): how many steps one iteration of the compiled loop evaluates, where the
+        bounds are known. Default: None, one.
       checkpoint, progress: as in :func:`scan`. With bounds that are traced, too, reverse mode works with a number of
         carries or a budget.
 
