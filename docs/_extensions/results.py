@@ -1,7 +1,7 @@
 """Real results in the place of elided ones.
 
-A doctest may write `...` for what differs from machine to machine. A reader wants to see a number. So the build runs the
-examples of a page, and where the expected output of one has an ellipsis, shows what the example really printed.
+A doctest may write `...` for what differs from machine to machine. A reader wants to see a number. So the build runs
+the examples of a page, and where the expected output of one has an ellipsis, shows what the example really printed.
 Expected errors stay as they are written.
 """
 
