@@ -13,6 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes, parse_bytes
@@ -146,20 +147,29 @@ class MemoryBudget:
 
     size: int | str = dataclasses.field(compare=False)
     bytes: int = dataclasses.field(init=False)
+    _choices: ClassVar[_Choices]  # of the value; no field, since it takes no part in comparisons
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.size))
         if self.bytes == 0:
             raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
+        value = tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
+        with _lock:
+            object.__setattr__(self, "_choices", _chosen.setdefault(value, _Choices()))
+
+    def __reduce__(self) -> Any:  # copies have the choices of their value
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)
 
     @property
     def choices(self) -> tuple[Choice | FunctionChoice, ...]:
-        """What was chosen for the loops and functions that were traced with this very object, the last 64 at most."""
-        return _chosen.of(self)
+        """What was chosen for the loops and functions that were traced with equal budgets, the last 64 at most."""
+        with _lock:
+            return tuple(self._choices.last)
 
     def record(self, choice: Choice | FunctionChoice) -> None:
         """Adds a choice."""
-        _chosen.add(self, choice)
+        with _lock:
+            self._choices.last.append(choice)
 
     def __str__(self) -> str:
         return format_bytes(self.bytes)
@@ -198,27 +208,17 @@ class MemoryBudget:
         return best
 
 
-class _Chosen:
-    """The last choices for each budget that is alive. A budget itself is a value, which nothing is added to."""
+class _Choices:
+    """The last choices for budgets of one value. Traces are found by that value, so a budget says what they chose."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._found: dict[int, collections.deque[Choice | FunctionChoice]] = {}
-
-    def add(self, budget: MemoryBudget, choice: Choice | FunctionChoice) -> None:
-        with self._lock:
-            if id(budget) not in self._found:
-                self._found[id(budget)] = collections.deque(maxlen=self._most)
-                # Without the lock: a finalizer may run in the thread that holds it.
-                weakref.finalize(budget, self._found.pop, id(budget), None).atexit = False
-            self._found[id(budget)].append(choice)
-
-    def of(self, budget: MemoryBudget) -> tuple[Choice | FunctionChoice, ...]:
-        with self._lock:
-            return tuple(self._found.get(id(budget), ()))
+    def __init__(self) -> None:
+        self.last: collections.deque[Choice | FunctionChoice] = collections.deque(maxlen=64)
 
 
-_chosen = _Chosen(64)
+_chosen: weakref.WeakValueDictionary[Any, _Choices] = (
+    weakref.WeakValueDictionary()
+)  # while a budget of a value is alive
+_lock = threading.Lock()
 
 
 def _bytes(k: int, block: int, carry: int, residual: int) -> int:

@@ -136,9 +136,9 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
       eqn: the equation.
       views: the equations of variables that are views.
     """
-    most = 0
-    for inner in inner_jaxprs(eqn):
-        most = max(most, _peak_inside(inner.jaxpr))
+    most = max((_peak_inside(inner.jaxpr) for inner in inner_jaxprs(eqn)), default=0)
+    if eqn.primitive.name == "cond":  # a branch computes its results where those of the equation are
+        most = max(most - sum(nbytes(var.aval) for var in eqn.outvars), 0)
     factor = _SCRATCH.get(eqn.primitive.name)
     if factor:
         most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))

@@ -7,7 +7,8 @@ are a few versions of the function, in which the scans that remember much share 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.loops import scan as binomial_scan
 from .._core import jaxcompat
 from .._core.errors import BudgetError
+from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import evaluate
-from .._jaxpr.walk import moving
+from .._jaxpr.walk import inner_jaxprs, moving
 from .cost import counts_of_scan
 
 
@@ -32,16 +34,42 @@ class Opened:
 
 
 def scans_in(closed: Any) -> list[Any]:
-    """The scans at the top level of a jaxpr, in order."""
-    return [eqn for eqn in jaxcompat.opened(closed).eqns if _can_open(eqn)]
+    """The scans of a jaxpr without calls, and of its branches, in order. Those in the step of a scan are not listed."""
+    found = []
+    for eqn in jaxcompat.opened(closed).eqns:
+        if _can_open(eqn):
+            found.append(eqn)
+        elif kind_of(eqn) is Kind.BRANCH:
+            found += [scan for inner in inner_jaxprs(eqn) for scan in scans_in(inner.jaxpr)]
+    return found
 
 
 def _can_open(eqn: Any) -> bool:
-    return eqn.primitive.name == "scan" and eqn.params["length"] > 2 and not eqn.effects
+    return eqn.primitive.name == "scan" and eqn.params["length"] > 2
+
+
+def _looked_at(closed: Any) -> set[Any]:
+    """The variables of a jaxpr and of its branches."""
+    body = jaxcompat.opened(closed)
+    found = {*body.constvars, *body.invars, *[var for eqn in body.eqns for var in eqn.outvars]}
+    for eqn in body.eqns:
+        if kind_of(eqn) is Kind.BRANCH:
+            found.update(*[_looked_at(inner.jaxpr) for inner in inner_jaxprs(eqn)])
+    return found
+
+
+def _with_tangent(closed: Any, moves: Sequence[bool]) -> set[Any]:
+    """The variables of a jaxpr and of its branches that can have a tangent if some of its inputs have one."""
+    found = moving(closed, moves)
+    for eqn in jaxcompat.opened(closed).eqns:
+        if kind_of(eqn) is Kind.BRANCH:
+            given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars[1:]]
+            found.update(*[_with_tangent(inner.jaxpr, given) for inner in inner_jaxprs(eqn)])
+    return found
 
 
 def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
-    """With at most so many bytes for each loop.
+    """With at most so many bytes for each loop. Where a step needs more because of loops in it, these get half of them.
 
     Args:
       closed: the closed jaxpr of the function.
@@ -52,18 +80,23 @@ def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
       BudgetError: one of them cannot do with that.
     """
     chosen: list[Any] = []
+    looked_at, with_tangent = _looked_at(closed), _with_tangent(closed, moves)
+    is_still = lambda atom: isinstance(atom, jex.Literal) or (atom in looked_at and atom not in with_tangent)
 
-    with_tangent = moving(closed, moves)
-
-    def run(eqn: Any, inputs: Sequence[Any], body: Any, init: Any, xs: Any, options: dict[str, Any]) -> Any:
-        given = zip(eqn.invars, inputs, strict=True)
-        still = {id(x) for atom, x in given if isinstance(atom, jex.Literal) or atom not in with_tangent}
-        budget = MemoryBudget(size)
-        out = binomial_scan(body, init, xs, checkpoint=budget, is_still=lambda x: id(x) in still, **options)
+    def run(size: int, loop: Loop) -> Any:
+        still = {id(x) for atom, x in zip(loop.atoms, loop.inputs, strict=True) if is_still(atom)}
+        budget = MemoryBudget(max(size, 1))
+        scan = functools.partial(binomial_scan, checkpoint=budget, is_still=lambda x: id(x) in still, **loop.options)
+        try:
+            out = scan(loop.body(None), loop.init, loop.xs)
+        except BudgetError:
+            if not loop.has_loops:
+                raise
+            out = scan(loop.body(functools.partial(run, size // 2)), loop.init, loop.xs)
         chosen.append(budget.choices[-1])
         return out
 
-    jaxpr = _rewritten(closed, run)
+    jaxpr = _rewritten(closed, functools.partial(run, size))
     return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
 
 
@@ -78,37 +111,86 @@ def with_least(closed: Any, moves: Sequence[bool]) -> Opened:
 
 
 def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
-    """With each step recomputed from its carry, or from that and its products."""
+    """With each step recomputed from its carry, or from that and its products; so in loops that are in a step."""
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if keeps_products else None
-    step = lambda body: jax.checkpoint(body, prevent_cse=False, policy=policy)
-    run = lambda eqn, inputs, body, init, xs, options: jax.lax.scan(step(body), init, xs, **options)
+    step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)
+    run = lambda loop: jax.lax.scan(step(loop.body(run)), loop.init, loop.xs, **loop.options)
     return Opened(_rewritten(closed, run), ("products" if keeps_products else "step",))
 
 
-def _rewritten(closed: Any, run: Any) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A scan with its inputs.
+
+    Attributes:
+      eqn: the equation.
+      inputs: the values of its operands.
+    """
+
+    eqn: Any
+    inputs: Sequence[Any]
+
+    @property
+    def atoms(self) -> Sequence[Any]:
+        """Its operands."""
+        return self.eqn.invars
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its length, direction and unrolling."""
+        return {name: self.eqn.params[name] for name in ("length", "reverse", "unroll")}
+
+    @property
+    def init(self) -> list[Any]:
+        """The values of the carry before the first step."""
+        n_consts, n_carry = counts_of_scan(self.eqn)
+        return list(self.inputs[n_consts : n_consts + n_carry])
+
+    @property
+    def xs(self) -> list[Any]:
+        """What it runs over."""
+        return list(self.inputs[sum(counts_of_scan(self.eqn)) :])
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether there are loops to open in its step."""
+        return bool(scans_in(self.eqn.params["jaxpr"]))
+
+    def body(self, run: Run | None) -> Callable[[Any, Any], tuple[list[Any], list[Any]]]:
+        """Its step, with the loops in it run in some way; None for as they are."""
+        inner, inner_consts = jaxcompat.opened(self.eqn.params["jaxpr"]), jaxcompat.consts_of(self.eqn.params["jaxpr"])
+        n_consts, n_carry = counts_of_scan(self.eqn)
+        consts = self.inputs[:n_consts]
+
+        def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            out = _run_with(inner, inner_consts, [*consts, *carry, *x], run)
+            return out[:n_carry], out[n_carry:]
+
+        return body
+
+
+Run = Callable[[Loop], tuple[Sequence[Any], Sequence[Any]]]
+
+
+def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run | None) -> list[Any]:
+    """Evaluates an open jaxpr with its loops run in some way."""
+    if run is None:
+        return jaxcompat.eval_jaxpr(body, consts, *inputs)
+
+    def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any] | None:
+        del place
+        if not _can_open(eqn):
+            return None
+        carry, ys = run(Loop(eqn, inputs))
+        return [*carry, *ys]
+
+    return evaluate(body, consts, inputs, visit)
+
+
+def _rewritten(closed: Any, run: Run) -> Any:
     body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
-
-    def visit(eqn: Any, inputs: Sequence[Any], source: Any) -> Sequence[Any] | None:
-        del source
-        return _scan(eqn, inputs, run) if _can_open(eqn) else None
-
     avals = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
         for v in body.invars
     ]
-    return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
-
-
-def _scan(eqn: Any, inputs: Sequence[Any], run: Any) -> Sequence[Any]:
-    params = eqn.params
-    inner, inner_consts = jaxcompat.opened(params["jaxpr"]), jaxcompat.consts_of(params["jaxpr"])
-    n_consts, n_carry = counts_of_scan(eqn)
-    consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
-
-    def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        out = jaxcompat.eval_jaxpr(inner, inner_consts, *consts, *carry, *x)
-        return out[:n_carry], out[n_carry:]
-
-    options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
-    carry, ys = run(eqn, inputs, body, list(init), list(xs), options)
-    return [*carry, *ys]
+    return jax.make_jaxpr(lambda *args: _run_with(body, consts, args, run))(*avals)

@@ -15,8 +15,11 @@ from typing import Any
 
 import jax
 
+from .._core import jaxcompat
+from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import source_of
+from .._jaxpr.walk import walk
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
 from .loops import scans_in
@@ -93,12 +96,15 @@ def temporary_bytes(function: Callable[..., Any], avals: list[Any]) -> int | Non
 class Planner:
     """Everything about one function: its graphs by pattern, and decisions by pattern and budget.
 
+    Calls are inlined, so that the loops in them are seen, and so are checkpoints: a plan starts from all values.
+
     Args:
       closed: the closed jaxpr of the function.
     """
 
     def __init__(self, closed: Any) -> None:
-        self.closed = closed
+        self.closed = inlined(closed)
+        self._written = closed if any(jaxcompat.is_remat(site.eqn) for site in walk(closed)) else None
         self._versions: dict[Pattern, Versions] = {}
         self._plain: dict[Pattern, int | None] = {}
         self._compilations = 0  # for this decision
@@ -106,7 +112,7 @@ class Planner:
     def versions(self, pattern: Pattern) -> Versions:
         """The function in its various forms."""
         if pattern not in self._versions:
-            self._versions[pattern] = Versions(self.closed, pattern)
+            self._versions[pattern] = Versions(self.closed, pattern, self._written)
         return self._versions[pattern]
 
     def plain_bytes(self, pattern: Pattern) -> int | None:

@@ -40,12 +40,20 @@ class Version:
       key: tells versions apart.
       fusion: how far cheap values are computed in each of their users.
       same: another version of the same function, whose gradient step need not be traced again.
+      written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
     """
 
     def __init__(
-        self, closed: Any, pattern: Pattern, key: str = "", fusion: Fusion = MODEST, same: Version | None = None
+        self,
+        closed: Any,
+        pattern: Pattern,
+        key: str = "",
+        fusion: Fusion = MODEST,
+        same: Version | None = None,
+        written: Any = None,
     ) -> None:
         self.closed, self.pattern, self.key, self.fusion, self._same = closed, pattern, key, fusion, same
+        self._written = written
 
     @functools.cached_property
     def step(self) -> Any:
@@ -96,8 +104,9 @@ class Version:
         return run
 
     def plain_step(self, *xs: Any) -> list[Any]:
-        """The gradient step as JAX differentiates it."""
-        return jaxcompat.eval_jaxpr(jaxcompat.opened(self.step), jaxcompat.consts_of(self.step), *xs)
+        """The gradient step as JAX differentiates the function as it was written, with the checkpoints in it."""
+        step = self.step if self._written is None else joint_step(self._written, self.pattern)
+        return jaxcompat.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *xs)
 
 
 class Versions:
@@ -106,15 +115,16 @@ class Versions:
     Args:
       closed: the closed jaxpr.
       pattern: what is differentiated.
+      written: the same as it was written, if it has checkpoints inside; they are inlined in the other one.
 
     Attributes:
       first: with little work repeated.
       opened_so_far: with its loops opened.
     """
 
-    def __init__(self, closed: Any, pattern: Pattern) -> None:
+    def __init__(self, closed: Any, pattern: Pattern, written: Any = None) -> None:
         self._closed, self._pattern = closed, pattern
-        self.first = Version(closed, pattern)
+        self.first = Version(closed, pattern, written=written)
         self.opened_so_far: list[Version] = []
         self._fused: dict[Fusion, Version | None] = {}
         self._opened_for: dict[int, Opened | None] = {}
@@ -191,4 +201,5 @@ def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
         slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
     size = int(loops + slope * (budget - all_of_it))
     too_large = [some for some, most in tried if most > budget]
-    return min(size, min(too_large, default=size + 1) - 1)
+    size = min(size, min(too_large, default=size + 1) - 1)
+    return size if size > 0 or len(tried) > 1 else budget // 2  # bytes that are counted twice lead to less than none

@@ -1,0 +1,81 @@
+"""Loops are opened wherever they are: in calls, checkpoints, branches and steps of other loops, and with effects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from statetransform import policies, transform
+
+STEPS, X = 200, jnp.linspace(0.1, 1.0, 64)
+RESIDUALS = STEPS * X.nbytes
+
+
+def step(c: Any, _: Any = None) -> Any:
+    return jnp.sin(c) * 1.01, None
+
+
+def loop(x: Any) -> Any:
+    return lax.scan(step, x, None, length=STEPS)[0]
+
+
+def debugged(x: Any) -> Any:
+    def told(c: Any, _: Any) -> Any:
+        jax.debug.callback(lambda v: None, c[0])
+        return step(c)
+
+    return lax.scan(told, x, None, length=STEPS)[0]
+
+
+def nested(x: Any) -> Any:
+    """Loops in branches of a checkpointed step, as libraries write bounded `while` loops."""
+    inner = lambda c: lax.scan(step, c, None, length=20)[0]
+    outer = lambda c, _: (lax.cond(c[0] > -9, inner, lambda c: c, c), None)
+    return lax.scan(jax.checkpoint(outer), x, None, length=STEPS // 20)[0]
+
+
+LOOPS: dict[str, Callable[[Any], Any]] = {
+    "jit": jax.jit(loop),
+    "jit in jit": jax.jit(lambda x: jax.jit(loop)(x) + 1),
+    "fori_loop in jit": jax.jit(lambda x: lax.fori_loop(0, STEPS, lambda i, c: step(c)[0], x)),
+    "vmap of jit": lambda x: jax.vmap(jax.jit(loop))(x.reshape(4, -1)),
+    "checkpoint": jax.checkpoint(loop),
+    "checkpoint of the step": lambda x: lax.scan(jax.checkpoint(step), x, None, length=STEPS)[0],
+    "cond": lambda x: lax.cond(x[0] > 0, loop, lambda x: x, x),
+    "switch of jit": lambda x: lax.switch(1, [lambda x: x, jax.jit(loop)], x),
+    "a debug callback": debugged,
+    "nested": nested,
+}
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_budget_opens_a_loop_inside(name: str) -> None:
+    f = LOOPS[name]
+    loss = lambda x: (f(x) ** 2).sum()
+    budget = policies.fit(RESIDUALS // 5)
+    compiled = jax.jit(jax.grad(transform.checkpoint(loss, policy=budget))).lower(X).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= budget.bytes
+    assert budget.choices[-1].flops_over_plain < 2.1  # pyright: ignore[reportAttributeAccessIssue]
+    assert jnp.allclose(compiled(X), jax.grad(loss)(X), rtol=1e-5)
+
+
+def test_a_checkpoint_inside_makes_no_plan_worse() -> None:
+    ws, x = [jnp.eye(32)] * 4, jnp.ones((256, 32))
+    layer = lambda x, w: jnp.tanh(jnp.sin(x @ w))
+    loss = lambda layer, ws: (functools.reduce(layer, ws, x) ** 2).sum()
+    with_checkpoints = policies.plan(functools.partial(loss, jax.checkpoint(layer)), ws)
+    assert with_checkpoints.to_dicts() == policies.plan(functools.partial(loss, layer), ws).to_dicts()
+
+
+@pytest.mark.optimized
+def test_a_budget_that_a_checkpointed_function_meets_leaves_its_checkpoints() -> None:
+    f = lambda x: (jax.checkpoint(loop)(x) ** 2).sum()
+    ours = jax.make_jaxpr(jax.grad(transform.checkpoint(f, policy=policies.fit("1 GB"))))(X)
+    assert "checkpoint" in str(ours) or "remat" in str(ours)
