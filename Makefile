@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # One stamp per set of extras: a target installs only what it needs.
 STAMP = $(VENV)/.installed-
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench bench-gpu docs clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed (on Debian: python3-venv);" \
@@ -33,6 +33,10 @@ lint: $(STAMP)test $(STAMP)lint
 
 bench: $(STAMP)bench
 	$(BIN)/python -m benchmarks --report docs/measured.md --readme README.md
+
+# Says so and succeeds where there is no GPU. JAX for the GPU has to be installed in the environment: see docs/installation.md.
+bench-gpu: $(STAMP)bench
+	$(BIN)/python -m benchmarks.gpu
 
 docs: $(STAMP)docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
