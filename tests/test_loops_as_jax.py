@@ -128,7 +128,17 @@ def test_a_while_loop_of_limited_length_may_store_every_step() -> None:
 def test_the_gradient_of_a_plain_while_loop_says_what_to_write(derive: Any) -> None:
     with pytest.raises(ValueError, match="Reverse-mode") as info:
         derive(lambda x: transform.while_loop(lambda c: c < 20.0, lambda c: c * 1.5, x))(1.0)
-    assert "checkpoint=20" in "\n".join(info.value.__notes__)
+    notes = "\n".join(info.value.__notes__)
+    assert "checkpoint=20" in notes
+    assert notes.count("policies.loops(20)") == 1
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, transform.named_call])
+def test_so_does_a_transform_around_a_gradient_of_jax_and_a_loop_of_jax(wrap: Any) -> None:
+    halved = lambda x: jax.lax.while_loop(lambda x: x > 1.0, lambda x: x / 2, x)
+    with pytest.raises(ValueError, match="Reverse-mode") as info:
+        wrap(lambda x: jax.grad(halved)(x))(5.0)
+    assert "\n".join(info.value.__notes__).count("policies.loops(20)") == 1
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, transform.jit], ids=["eager", "jit"])

@@ -51,8 +51,9 @@ def _by_name(where: str, name: str, n: int | None) -> int:
             'or "log".'
         )
     if name not in NAMES:
+        given = repr(name) if where == "policies.loops" else f"checkpoint={name!r}"
         raise ValueError(
-            f'{where}: checkpoint={name!r} is not known. Write a number of carries, "sqrt", "log", "step", or '
+            f'{where}: {given} is not known. Write a number of carries, "sqrt", "log", "step", or '
             '`st.MemoryBudget("2GiB")`.'
         )
     if n is None:
@@ -66,4 +67,6 @@ def _by_name(where: str, name: str, n: int | None) -> int:
 def _example(where: str) -> str:
     if where == "schedule":
         return "`schedule(100, 20)` for example."
+    if where == "policies.loops":
+        return "`policies.loops(20)` for example."
     return "checkpoint=20 for example" + ("." if where == "while_loop" else ', or "step" for all of them.')

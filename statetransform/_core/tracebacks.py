@@ -23,6 +23,11 @@ from .frame import stack
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_REVERSIBLE = (
+    "With a number of stored carries a loop of unknown length can be differentiated. Where the loop is in code of "
+    "others, write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it; in code "
+    "of your own, `transform.while_loop(..., checkpoint=20)` or `transform.fori_loop(..., checkpoint=20)`."
+)
 
 
 def boundary(fun: F) -> F:
@@ -41,6 +46,7 @@ def boundary(fun: F) -> F:
 
 def hide_frames(error: Exception) -> None:
     """Hides the frames of this package in an error's traceback; a bare `raise` then adds none."""
+    _say_how_to_reverse(error)
     mode: str = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]  # defined at import
     if stack.frame is not None or mode == "off":
         return
@@ -48,6 +54,14 @@ def hide_frames(error: Exception) -> None:
         _mark(error.__traceback__)
     else:
         error.__traceback__ = _without_ours(error.__traceback__)
+
+
+def _say_how_to_reverse(error: Exception) -> None:
+    """Says of a loop that JAX cannot differentiate what this package has for that, once."""
+    if not isinstance(error, ValueError) or "does not work for lax.while_loop" not in str(error):
+        return
+    if _REVERSIBLE not in getattr(error, "__notes__", ()):
+        error.add_note(_REVERSIBLE)
 
 
 def _is_ours(tb: TracebackType) -> bool:

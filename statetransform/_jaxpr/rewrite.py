@@ -66,11 +66,11 @@ def evaluate(
 
 
 def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
-    params = _params(eqn, lambda inner: _rewritten(inner, visitor, place.inside(inner)))
+    params = changed_params(eqn, lambda inner: _rewritten(inner, visitor, place.inside(inner)))
     return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
-def _params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
+def changed_params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
     """The parameters of an equation, with the jaxprs in it changed if it is one of those that are entered."""
     if kind_of(eqn) not in ENTERED and not jaxcompat.is_remat(eqn):
         return eqn.params
@@ -151,8 +151,8 @@ class _Lines:
             if inner is None:
                 outputs = [jex.Var(var.aval) for var in eqn.outvars]
                 # Bodies of loops that stay what they are stay shared.
-                has_calls = _has_calls(eqn, self._called)
-                params = _params(eqn, lambda inner: _flat(inner, self._called, call)) if has_calls else eqn.params
+                flat = lambda inner: _flat(inner, self._called, call)
+                params = changed_params(eqn, flat) if _has_calls(eqn, self._called) else eqn.params
                 self.eqns.append(placed.replace(invars=atoms, outvars=outputs, params=params))
             else:
                 # The inside of a library function has the stack of its first call, wherever that was.

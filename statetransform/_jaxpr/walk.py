@@ -72,6 +72,19 @@ def inner_jaxprs(eqn: Any) -> list[Inner]:
     return found
 
 
+def counts_of_scan(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
+    than what the body sees of them.
+    """
+    body = jaxcompat.opened(eqn.params["jaxpr"])
+    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
+    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
+    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
+    return n_unstacked - n_carry, n_carry
+
+
 def walk(jaxpr: Any) -> Iterator[Site]:
     """Every equation of a jaxpr and of the jaxprs inside it, each before what is inside it.
 

@@ -14,7 +14,7 @@ from .._core import jaxcompat
 from .._jaxpr.flops import jaxpr_flops
 from .._jaxpr.sizes import elements
 from .._jaxpr.sizes import nbytes as counted_bytes
-from .._jaxpr.walk import inner_jaxprs
+from .._jaxpr.walk import counts_of_scan, inner_jaxprs
 
 VIEWS = frozenset(
     ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "copy", "copy_p", "name", "iota", "empty",
@@ -100,19 +100,6 @@ def overwritten(eqns: Any) -> list[Any] | None:
     if names == {"while"}:
         return list(last.invars[-len(last.outvars) :])
     return list(last.invars[: len(last.outvars)])
-
-
-def counts_of_scan(eqn: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried.
-
-    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
-    than what the body sees of them.
-    """
-    body = jaxcompat.opened(eqn.params["jaxpr"])
-    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
-    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
-    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
-    return n_unstacked - n_carry, n_carry
 
 
 def operations(eqn: Any) -> float:

@@ -61,7 +61,7 @@ class Marked(Policy):
         return self.shown
 
 
-def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Policy | None, Any]:
+def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[..., Any] | None, Any]:
     """What a checkpoint has to do with a policy before it gives it to JAX.
 
     Args:
@@ -70,7 +70,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Policy | Non
 
     Returns:
         The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
-        were computed.
+        were computed, or changes the function.
 
     Raises:
         TypeError: `policy` is not callable, or is a function that makes policies and was not called.
@@ -82,9 +82,9 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Policy | Non
     if policy is None:
         return None, jaxpr
     warn_unused_names(policy, jaxpr)
-    if not asks_source(policy):
-        return honour(policy), jaxpr
-    return _marked(policy, jaxpr)
+    if asks_source(policy):
+        return _marked(policy, jaxpr)
+    return policy.prepared(jaxpr) if isinstance(policy, Policy) else (honour(policy), jaxpr)
 
 
 def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:

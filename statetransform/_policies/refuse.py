@@ -15,7 +15,7 @@ from .._jaxpr.walk import names_in
 from .policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
-_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from")
+_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops")
 
 
 class PolicyWarning(UserWarning):
@@ -101,6 +101,7 @@ def _example(name: str) -> str:
         "save_larger_than": "'1 MiB'",
         "save_smaller_than": "'1 MiB'",
         "save_from": "'model.py:12'",
+        "loops": "20",
         "any_of": "p, q",
         "all_of": "p, q",
         "none_of": "p",

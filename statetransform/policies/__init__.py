@@ -31,8 +31,9 @@ name                                   keeps                                   u
 ``save_from``                          what a function, file or line computes  the model is not yours to put names in
 ====================================== ======================================= =====================================
 
-``fit`` is a budget in the place of a policy: it says how much memory there is, and the plan follows; ``plan`` shows
-what each budget would cost.
+``loops`` is for the loops in a function, those in other people's code included: each of them stores few carries, and a
+``while_loop`` gets a reverse mode. ``fit`` is a budget in the place of a policy: it says how much memory there is, and
+the plan follows; ``plan`` shows what each budget would cost.
 
 Those that take names remember them, and a name that no value bears is a :class:`PolicyWarning`.
 """
@@ -57,6 +58,7 @@ from .._policies.policy import Policy
 from .._policies.refuse import PolicyWarning
 from .._policies.select import save_from, save_larger_than, save_smaller_than
 from ._fit import fit, plan
+from ._loops import loops
 
 everything_saveable = jax.checkpoint_policies.everything_saveable
 nothing_saveable = jax.checkpoint_policies.nothing_saveable
@@ -77,6 +79,7 @@ __all__ = [
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",
     "fit",
+    "loops",
     "none_of",
     "nothing_saveable",
     "offload_dot_with_no_batch_dims",

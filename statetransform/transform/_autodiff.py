@@ -20,7 +20,7 @@ from .._core.jaxcompat import typeof
 from .._core.lift import Direct, Lift
 from .._core.shown import show_types
 from .._core.wrapper import decorate
-from ._differentiated import Differentiated, explained, with_aux
+from ._differentiated import Differentiated, with_aux
 from ._signatures import bound_as_in
 
 P = ParamSpec("P")
@@ -63,8 +63,7 @@ class Derivative(Direct):
             values, args = wrt.split(primal)
             return with_aux(lift.call(values, args, kwargs), self._has_aux, self._where)
 
-        with explained():
-            derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
+        derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
         result, (aux, written, born) = self._take_aux(derived)
         return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -93,17 +91,3 @@ def with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
             f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}"
         )
     return out[0], (out[1], written, born)
-
-
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Says of a loop that JAX cannot differentiate what this package has for that."""
-    try:
-        yield
-    except ValueError as error:
-        if "Reverse-mode differentiation does not work for lax.while_loop" in str(error):
-            error.add_note(
-                "With a number of stored carries a loop of unknown length can be differentiated: "
-                "`transform.while_loop(..., checkpoint=20)`, or `transform.fori_loop(..., checkpoint=20)`."
-            )
-        raise

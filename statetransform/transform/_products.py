@@ -10,7 +10,7 @@ import jax
 from .._core.arguments import hide, revealing
 from .._core.lift import Lift
 from .._core.tracebacks import boundary
-from ._differentiated import Differentiated, explained, with_aux
+from ._differentiated import Differentiated, with_aux
 from ._signatures import as_in
 
 
@@ -59,9 +59,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
     return (out, pullback, aux) if has_aux else (out, pullback)
 
 
+@boundary
 def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
-    with explained():
-        (cotangent,) = pullback(cotangents)
+    (cotangent,) = pullback(cotangents)
     return cotangent
 
 

@@ -42,6 +42,7 @@ from .jaxprs import UserFrame as UserFrame
 from .jaxprs import argument_names as argument_names
 from .jaxprs import close_over_inputs as close_over_inputs
 from .jaxprs import consts_of as consts_of
+from .jaxprs import effects_that_stay as effects_that_stay
 from .jaxprs import eval_jaxpr as eval_jaxpr
 from .jaxprs import function_of as function_of
 from .jaxprs import is_jaxpr as is_jaxpr
@@ -57,6 +58,7 @@ from .jaxprs import residuals_of as residuals_of
 from .jaxprs import user_frames as user_frames
 from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars
+from .rules import bind_with_rules as bind_with_rules
 from .tracers import Tracer as Tracer
 from .tracers import has_tracer as has_tracer
 from .tracers import is_batched as is_batched

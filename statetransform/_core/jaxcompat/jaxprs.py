@@ -114,6 +114,15 @@ def remat_params(eqn: Any) -> tuple[Any, Any]:
     return high["jaxpr"], high["policy"]
 
 
+def effects_that_stay(eqn: Any) -> list[str]:
+    """The effects of an equation that may be neither repeated nor left out, as JAX prints them.
+
+    The classes of effects are private, so they are known by name: what `jax.debug` does out of order may be repeated,
+    and the name of an axis is no effect on anything.
+    """
+    return [str(e) for e in eqn.effects if type(e).__name__ not in ("DebugEffect", "NamedAxisEffect")]
+
+
 def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], names: Sequence[str]) -> Any:
     """Turns operand-free equations into inputs of a jaxpr.
 

@@ -1,0 +1,54 @@
+"""Few stored carries for the loops in a function, whoever wrote them."""
+
+from __future__ import annotations
+
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.others import Loops
+from .._policies.policy import Policy
+
+
+def loops(checkpoint: int | str | MemoryBudget) -> Policy:
+    """Gives every loop in a function few stored carries, and every `while_loop` a reverse mode.
+
+    Each `jax.lax.scan`, `jax.lax.while_loop` and `jax.lax.fori_loop` in the function is treated as
+    :func:`statetransform.transform.scan` and :func:`statetransform.transform.while_loop` are with `checkpoint=`.
+    Neither the function nor the libraries that it calls need to change: loops are found in its program, also in other
+    loops, in `jit`, `cond`, `checkpoint` and `shard_map`, and in the rules of a `custom_jvp` or `custom_vjp`. What is
+    outside of loops is kept, as under `everything_saveable`. A loop of this package with a `checkpoint=` of its own
+    stays as it is.
+
+    A `while_loop` stores the carries of a schedule for a length that is not known in advance. Reverse mode works once,
+    and forward mode over it, as in `hessian`. A `scan` with an effect that must not be repeated, such as
+    `jax.debug.print(..., ordered=True)`, stays as it is, with a :class:`PolicyWarning`.
+
+    Args:
+      checkpoint: what each loop stores, as `checkpoint=` of :func:`statetransform.transform.scan`: a number of carries,
+        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`, which each loop has for itself. The names need
+        a number of steps that is known in advance, so they are not for a `while_loop`.
+
+    Returns:
+      A policy for `transform.checkpoint(f, policy=...)` alone.
+
+    Raises:
+      TypeError, ValueError: `checkpoint` is none of these. When the function is called: a `while_loop` has an effect
+        that must not be repeated, or uses a `jax.Ref`. When it is differentiated in reverse mode: a `while_loop` and a
+        name.
+
+    References:
+      Griewank and Walther, *Algorithm 799: revolve*, ACM Transactions on Mathematical Software 26, 2000.
+      Stumm and Walther, *New algorithms for optimal online checkpointing*, SIAM Journal on Scientific Computing 32,
+      2010.
+
+    Example:
+      A Newton iteration in somebody else's library, which JAX alone can differentiate in forward mode only:
+
+      >>> import jax, jax.numpy as jnp
+      >>> from statetransform import policies, transform
+      >>> def square_root(a):
+      ...     is_far = lambda x: jnp.abs(x * x - a) > 1e-5 * a
+      ...     return jax.lax.while_loop(is_far, lambda x: (x + a / x) / 2, a)
+      >>> differentiable = transform.checkpoint(square_root, policy=policies.loops(20))
+      >>> round(float(transform.grad(differentiable)(4.0)), 4)
+      0.25
+    """
+    return Loops(checkpoint)

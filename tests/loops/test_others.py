@@ -1,0 +1,356 @@
+"""Loops that others wrote: `policies.loops` against the same steps written out."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import statetransform as st
+from statetransform import RandomState, State, inspect, policies, transform
+
+X = jnp.linspace(0.3, 0.9, 4)
+
+
+def treated(fun: Callable[..., Any], k: Any = 2) -> Callable[..., Any]:
+    return transform.checkpoint(fun, policy=policies.loops(k))
+
+
+def step(x: Any) -> Any:
+    return jnp.sin(x) * 1.2 + 0.1 * x
+
+
+def repeated(n: int, x: Any) -> Any:
+    for _ in range(n):
+        x = step(x)
+    return x
+
+
+def by_scan(n: Any, x: Any) -> Any:
+    return lax.scan(lambda x, _: (step(x), None), x, None, length=n)[0]
+
+
+def by_fori(n: Any, x: Any) -> Any:
+    return lax.fori_loop(0, n, lambda i, x: step(x), x)
+
+
+def by_traced_fori(n: Any, x: Any) -> Any:
+    return lax.fori_loop(0, jnp.asarray(n), lambda i, x: step(x), x)
+
+
+def by_while(n: Any, x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, step(c[1])), (0, x))[1]
+
+
+LOOPS = {"scan": by_scan, "fori_loop": by_fori, "fori_loop to a traced bound": by_traced_fori, "while_loop": by_while}
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> Any:
+    """A loop of JAX, `loop(n, x)`."""
+    return LOOPS[request.param]
+
+
+def same(f: Callable[..., Any], g: Callable[..., Any], *args: Any, tolerance: float = 1e-5) -> None:
+    """Two functions give the same."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=1e-6), f(*args), g(*args))
+
+
+@pytest.mark.parametrize("k", [0, 1, 20, st.MemoryBudget("1 MiB")])
+def test_value_and_gradient(loop: Any, k: Any) -> None:
+    f, written_out = (lambda x: loop(7, x).sum()), (lambda x: repeated(7, x).sum())
+    for wrap in (lambda f: f, transform.jit):
+        same(wrap(transform.value_and_grad(treated(f, k))), jax.value_and_grad(written_out), X)
+
+
+@pytest.mark.parametrize("k", ["step", "sqrt", "log"])
+@pytest.mark.parametrize("loop", [by_scan, by_fori])
+def test_names_where_the_number_of_steps_is_known(loop: Any, k: str) -> None:
+    same(transform.grad(treated(lambda x: loop(9, x).sum(), k)), jax.grad(lambda x: repeated(9, x).sum()), X)
+
+
+def test_forward_mode_and_second_derivatives(loop: Any) -> None:
+    f, written_out = treated(functools.partial(loop, 5)), functools.partial(repeated, 5)
+    same(lambda x: transform.jvp(f, (x,), (x,)), lambda x: jax.jvp(written_out, (x,), (x,)), X)
+    scalar = lambda f: lambda x: (f(x) ** 2).sum()
+    same(transform.hessian(scalar(f)), jax.hessian(scalar(written_out)), X, tolerance=1e-4)
+
+
+def test_lanes_inside_and_outside(loop: Any) -> None:
+    xs = jnp.stack([X, 2 * X])
+    reference = jax.grad(lambda xs: sum(repeated(5, x).sum() for x in xs))
+    same(transform.grad(lambda xs: transform.vmap(treated(functools.partial(loop, 5)))(xs).sum()), reference, xs)
+    same(transform.grad(treated(lambda xs: jax.vmap(functools.partial(loop, 5))(xs).sum())), reference, xs)
+
+
+def test_lanes_inside_that_take_different_numbers_of_steps() -> None:
+    halved = lambda x: lax.while_loop(lambda x: x > 1.0, lambda x: x * x / 3, x)
+    xs = jnp.array([2.9, 2.0, 1.5, 0.5])
+    found = transform.grad(treated(lambda xs: jax.vmap(halved)(xs).sum()))(xs)
+    expected = jnp.stack([jax.jacfwd(halved)(x) for x in xs])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def in_scan(f: Callable[[Any], Any], is_reversed: bool, x: Any) -> Any:
+    x, ys = lax.scan(lambda x, a: (f(x) + a, x), x, jnp.arange(3.0), reverse=is_reversed)
+    return x + ys.sum(0)
+
+
+def in_steps(f: Callable[[Any], Any], is_reversed: bool, x: Any) -> Any:
+    ys = []
+    for a in (2.0, 1.0, 0.0) if is_reversed else (0.0, 1.0, 2.0):
+        ys.append(x)
+        x = f(x) + a
+    return x + sum(ys)
+
+
+def in_while(f: Callable[[Any], Any], x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1])), (0, x))[1]
+
+
+def with_jvp(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    ruled = jax.custom_jvp(f)
+    ruled.defjvp(lambda primals, dots: (f(*primals), 3.0 * dots[0] * f(*primals)))
+    return ruled
+
+
+def with_vjp(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    ruled = jax.custom_vjp(f)
+    ruled.defvjp(lambda x: (f(x), f(x)), lambda kept, ct: (3.0 * ct * f(kept),))
+    return ruled
+
+
+def on_two_devices(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i")))
+
+
+def twice(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    f = jax.jit(f)
+    return lambda x: f(f(x))
+
+
+# What is around the loop, and the same around the steps, where it is not the same.
+NESTS: dict[str, Any] = {
+    "scan": (lambda f: lambda x: in_scan(f, False, x), lambda f: lambda x: in_steps(f, False, x)),
+    "reversed scan": (lambda f: lambda x: in_scan(f, True, x), lambda f: lambda x: in_steps(f, True, x)),
+    "while_loop": (lambda f: lambda x: in_while(f, x), lambda f: lambda x: f(f(f(x)))),
+    "jit": jax.jit,
+    "two calls of one jit": twice,
+    "checkpoint": jax.checkpoint,
+    "checkpoint with a policy": lambda f: jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable),
+    "cond": lambda f: lambda x: lax.cond(x.sum() > 0, f, lambda x: 2 * x, x),
+    "switch": lambda f: lambda x: lax.switch(jnp.int32(x[0]) + 1, [jnp.sin, f, jnp.cos], x),
+    "custom_jvp": with_jvp,
+    "custom_vjp": with_vjp,
+    "vmap": jax.vmap,
+    "shard_map": (on_two_devices, lambda f: f),
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](x),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(x),))[1],
+}
+
+
+@pytest.mark.parametrize("how", NESTS)
+@pytest.mark.parametrize("loop", [by_scan, by_while])
+def test_loops_are_found_wherever_they_are(how: str, loop: Any) -> None:
+    around = NESTS[how] if isinstance(NESTS[how], tuple) else (NESTS[how],) * 2
+    found, reference = treated(around[0](lambda x: loop(4, x))), around[1](lambda x: repeated(4, x))
+    same(transform.grad(lambda x: (found(x) ** 2).sum()), jax.grad(lambda x: (reference(x) ** 2).sum()), X)
+
+
+@pytest.mark.parametrize("custom_vjp", [jax.custom_vjp, transform.custom_vjp])
+def test_loops_in_a_backward_rule_can_be_reversed_again(custom_vjp: Any) -> None:
+    ruled = custom_vjp(lambda x: by_while(3, x))
+    ruled.defvjp(lambda x: (by_while(3, x), x), lambda x, ct: (ct * by_while(2, x),))
+    found = lambda x: transform.grad(treated(ruled))(x)
+    same(transform.value_and_grad(found), jax.value_and_grad(functools.partial(repeated, 2)), 0.7)
+
+
+def test_constants_integers_and_keys_in_the_carry() -> None:
+    table = jnp.linspace(0.5, 1.0, 3)
+
+    def draw(i: Any, key: Any, x: Any) -> Any:
+        key, used = jax.random.split(key)
+        return i + 1, key, jnp.sin(x) * table[i % 3] + 0.1 * jax.random.normal(used, x.shape)
+
+    def random(key: Any, n: int, x: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] < n, lambda c: draw(*c), (0, key, x))[2]
+
+    def written_out(key: Any, n: int, x: Any) -> Any:
+        i = 0
+        for _ in range(n):
+            i, key, x = draw(i, key, x)
+        return x
+
+    for key in (jax.random.key(0), jax.random.PRNGKey(1)):
+        found = treated(lambda x, key=key: random(key, 5, x).sum())
+        same(transform.grad(found), jax.grad(lambda x, key=key: written_out(key, 5, x).sum()), X)
+
+
+def test_weak_types_stay() -> None:
+    f = lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * x, x)
+    for x in (2.0, jnp.float32(2.0)):
+        assert treated(f)(x).weak_type == f(x).weak_type
+        assert float(transform.grad(treated(f))(x)) == 32.0  # of x**4
+
+
+def test_states_around_and_within() -> None:
+    rate, count, rng = State(1.5, name="rate"), State(0, name="count"), RandomState(0)
+
+    @transform.checkpoint(policy=policies.loops(2))
+    def simulate(x: Any) -> Any:
+        def body(x: Any) -> Any:
+            count.value += 1
+            return jnp.sin(x * rate.value) + 0.1 * jax.random.normal(rng.split(), x.shape)
+
+        x = transform.for_loop(lambda: None, length=1) or x
+        x = lax.while_loop(lambda x: x.sum() > 1e9, lambda x: x * rate.value, x)  # a raw read
+        return transform.while_loop(lambda x: count.value < 5, body, x).sum()
+
+    def pure(rate: Any, x: Any) -> Any:
+        key = jax.random.key(0)
+        for _ in range(5):
+            key, used = jax.random.split(key)
+            x = jnp.sin(x * rate) + 0.1 * jax.random.normal(used, x.shape)
+        return x.sum()
+
+    by_rate, by_x = transform.grad(simulate, argnums=0, states=rate)(X)
+    expected = jax.grad(pure, (0, 1))(1.5, X)
+    np.testing.assert_allclose(by_rate, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(by_x, expected[1], rtol=1e-5)
+    assert int(count.value) == 5
+
+
+def plain_functions() -> dict[str, Callable[[Any], Any]]:
+    """Without loops, with all else that holds a program."""
+    square = with_vjp(jnp.square)
+    return {
+        "arithmetic": lambda x: jnp.sin(x) @ jnp.cos(x),
+        "calls and branches": lambda x: lax.cond(x.sum() > 0, jax.nn.relu, jnp.cos, jnp.where(x > 0, x, 2 * x)).sum(),
+        "rules": lambda x: (jax.nn.gelu(square(x)) * jax.nn.relu(x)).sum(),
+        "checkpoint": lambda x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum(),
+        "random": lambda x: (x * jax.random.normal(jax.random.key(0), x.shape)).sum(),
+    }
+
+
+@pytest.mark.parametrize("name", plain_functions())
+def test_a_function_without_loops_is_as_with_everything_saveable(name: str, without_addresses: Any) -> None:
+    f = plain_functions()[name]
+    everything = transform.checkpoint(f, policy=policies.everything_saveable)
+    for look in (lambda f: f, jax.value_and_grad):
+        shown = [without_addresses(jax.make_jaxpr(look(g))(X)) for g in (treated(f), everything)]
+        assert shown[0] == shown[1]
+
+
+@pytest.fixture
+def without_addresses() -> Callable[[Any], str]:
+    """A program as text in which a function is its name."""
+    return lambda jaxpr: re.sub(r" at 0x[0-9a-f]+", "", str(jaxpr))
+
+
+def evaluations(f: Callable[..., Any], *args: Any) -> int:
+    """How many steps a gradient evaluates."""
+    said: list[int] = []
+    note = lambda: jax.debug.callback(lambda: said.append(1))
+    jax.block_until_ready(transform.grad(lambda *args: f(note, *args))(*args))
+    jax.effects_barrier()
+    return len(said)
+
+
+def test_steps_are_evaluated_as_often_as_in_loops_of_this_package() -> None:
+    def ours(note: Any, x: Any) -> Any:
+        body = lambda c: (note(), (c[0] + 1, step(c[1])))[1]
+        x = transform.while_loop(lambda c: c[0] < 20, body, (0, x), checkpoint=3)[1]
+        return transform.scan(lambda x, _: (note(), (step(x), None))[1], x, length=20, checkpoint=3)[0].sum()
+
+    def theirs(note: Any, x: Any) -> Any:
+        x = lax.while_loop(lambda c: c[0] < 20, lambda c: (note(), (c[0] + 1, step(c[1])))[1], (0, x))[1]
+        return lax.scan(lambda x, _: (note(), (step(x), None))[1], x, length=20)[0].sum()
+
+    assert evaluations(lambda note, x: treated(functools.partial(theirs, note), 3)(x), X) == evaluations(ours, X)
+
+
+@pytest.mark.optimized
+def test_memory_is_that_of_the_stored_carries(loop: Any) -> None:
+    x = jnp.ones(10_000)
+    f = treated(lambda x: loop(200, x).sum(), 5)
+    compiled = transform.jit(transform.grad(f)).lower(x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 20 * x.nbytes
+
+
+def test_a_loop_with_a_number_of_its_own_keeps_it() -> None:
+    f = lambda note, x: transform.scan(lambda x, _: (note(), (step(x), None))[1], x, length=20, checkpoint=3)[0].sum()
+    assert evaluations(lambda note, x: treated(functools.partial(f, note), 0)(x), X) == evaluations(f, X)
+
+
+def test_loops_without_floating_point_stay() -> None:
+    f = lambda n, x: x * lax.while_loop(lambda i: i * i < n, lambda i: i + 1, 0)
+    assert "custom_jvp" not in str(jax.make_jaxpr(treated(f))(10, 2.0))
+    assert float(transform.grad(treated(f), argnums=1)(10, 2.0)) == 4.0
+
+
+def test_a_budget_is_for_each_loop() -> None:
+    budget = st.MemoryBudget("1 KiB")
+    transform.grad(treated(lambda x: (by_while(40, x) + by_scan(400, x)).sum(), budget))(X)
+    assert [choice.n for choice in budget.choices] == [None, 400]
+
+
+def test_an_effect_in_order_is_refused_in_a_while_loop_and_leaves_a_scan_as_it_is() -> None:
+    def printed(x: Any) -> Any:
+        jax.debug.print("{}", x, ordered=True)
+        return x * x
+
+    endless = treated(lambda x: lax.while_loop(lambda x: x < 9.0, printed, x))
+    with pytest.raises(TypeError, match=r"the while_loop at test_others.py:\d+ has an effect .* \(OrderedDebug\)"):
+        transform.grad(endless)(2.0)
+    scanned = treated(lambda x: lax.scan(lambda x, _: (printed(x), None), x, length=2)[0])
+    with pytest.warns(policies.PolicyWarning, match=r"the scan at test_others.py:\d+ keeps all its residuals"):
+        assert float(transform.grad(scanned)(2.0)) == 32.0
+
+
+def test_a_name_for_a_while_loop_is_refused_where_it_is_reversed() -> None:
+    named = treated(lambda x: by_while(5, x).sum(), "sqrt")
+    np.testing.assert_allclose(named(X), repeated(5, X).sum(), rtol=1e-6)
+    same(lambda x: transform.jvp(named, (x,), (x,)), lambda x: jax.jvp(lambda x: repeated(5, x).sum(), (x,), (x,)), X)
+    with pytest.raises(ValueError, match=r"loops\('sqrt'\): .* of the while_loop at test_others.py:\d+ is not known"):
+        transform.grad(named)(X)
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (True, TypeError, r"policies.loops: the number of stored carries must be .* `policies.loops\(20\)`"),
+        (2.5, TypeError, "must be an integer"),
+        (None, TypeError, "must be an integer"),
+        (-1, ValueError, "must be 0 or more, not -1"),
+        ("all", ValueError, r"policies.loops: 'all' is not known. Write a number of carries"),
+        (policies.dots_saveable, TypeError, "is a function"),
+    ],
+)
+def test_what_is_no_number_of_carries_is_refused(k: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        policies.loops(k)
+
+
+def test_it_is_for_checkpoint_alone() -> None:
+    assert repr(policies.loops(20)) == "loops(20)"
+    assert repr(policies.loops(st.MemoryBudget("2 GiB"))) == "loops(MemoryBudget('2 GiB'))"
+    assert policies.loops(20) == policies.loops(20) != policies.loops(21)
+    with pytest.raises(TypeError, match=r"policies.loops makes a policy.*policy=policies.loops\(20\)"):
+        transform.checkpoint(jnp.sin, policy=policies.loops)
+    for policy in (policies.loops(20), policies.any_of(policies.loops(20), policies.dots_saveable)):
+        with pytest.raises(TypeError, match=r"for `transform.checkpoint\(f, policy=policies.loops\(20\)\)` alone"):
+            jax.grad(jax.checkpoint(jnp.sin, policy=policy))(1.0)
+
+
+def test_reports_take_it() -> None:
+    table = inspect.compare({"two": policies.loops(2), "twenty": policies.loops(20)}, lambda x: by_scan(50, x).sum(), X)
+    few, many = (row["residual_bytes"] for row in table.to_dicts())
+    assert few < many
