@@ -111,11 +111,10 @@ def test_a_container_that_is_changed_after_it_was_written_ends_as_without_the_tr
 
 @pytest.mark.parametrize("name", STAGED)
 def test_a_numpy_array_that_is_changed_outside_is_seen(name: str) -> None:
-    array = np.ones(3, np.float32)
-    s = State(array)
+    s = State(np.ones(3, np.float32))
     f = STAGED[name](lambda x: s.value.sum() * x)
     assert f(1.0) == 3.0
-    array[0] = 10.0
+    s.value[0] = 10.0
     assert f(1.0) == 12.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import gc
@@ -10,7 +11,7 @@ import operator
 import pickle
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +46,6 @@ USES: dict[str, Callable[[State], Any]] = {
     "np.sin": np.sin,
     "np.mean": np.mean,
     "jnp.asarray": jnp.asarray,
-    "jnp.stack": lambda s: jnp.stack([s, s]),
-    "jnp.add": lambda s: jnp.add(s, 1),
     "in place": lambda s: operator.iadd(s, 1),
 }
 
@@ -56,20 +55,51 @@ USES: dict[str, Callable[[State], Any]] = {
 def test_a_state_in_the_place_of_its_value_says_to_write_value(wrap: Any, use: str) -> None:
     s = State(ONES, name="u")
     with pytest.raises(
-        TypeError, match=r"State 'u' \(created at test_state_is_no_array.py:\d+\) is not an array.*`\.value`"
+        TypeError, match=r"State 'u' \(created at test_state_is_no_array.py:\d+\) is not an array, but .*`\.value`"
     ):
         wrap(lambda: USES[use](s))()
 
 
-@pytest.mark.parametrize("use", [jnp.sin, jnp.sum, jax.jit(lambda x: x), jax.device_put])
-def test_a_state_given_to_a_function_of_jax_is_a_type_error(use: Any) -> None:
-    with pytest.raises(TypeError, match=r"statetransform\.State|`\.value`"):
-        use(State(ONES))
+OF_JAX: dict[str, Callable[[Any], Any]] = {
+    "jnp.sin": jnp.sin,
+    "jnp.sum": jnp.sum,
+    "jnp.add": lambda s: jnp.add(s, 1),
+    "jnp.dot": lambda s: jnp.dot(ONES, s),
+    "jnp.stack": lambda s: jnp.stack([s, s]),
+    "jnp.where": lambda s: jnp.where(True, s, 0.0),
+    "jax.nn.relu": jax.nn.relu,
+    "jax.lax.sin": jax.lax.sin,
+    "jax.jit": jax.jit(lambda x: x),
+    "in a container": lambda s: jax.jit(lambda x: x)({"a": [s]}),
+    "jax.grad": jax.grad(lambda x: x),
+    "jax.device_put": jax.device_put,
+}
 
 
-@pytest.mark.parametrize("use", [jax.random.uniform, jax.random.split, bool, lambda rng: rng + 1, np.array])
+@pytest.mark.parametrize("use", OF_JAX)
+@pytest.mark.parametrize("kind", [State, Param])
+def test_a_state_given_to_a_function_of_jax_says_to_write_value(kind: Any, use: str, wrap: Any, capfd: Any) -> None:
+    s = kind(ONES, name="u")
+    with pytest.raises(
+        TypeError, match=rf"statetransform\.{kind.__name__}'> \(a state is not an array: write `\.value`"
+    ):
+        wrap(lambda: OF_JAX[use](s))()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_class_of_a_state_is_shown_as_ever_but_in_an_f_string() -> None:
+    assert repr(State) == str(State) == "<class 'statetransform.State'>"
+
+
+@pytest.mark.parametrize("use", [bool, lambda rng: rng + 1, np.array])
 def test_a_random_state_in_the_place_of_a_key_says_to_split(use: Any) -> None:
     with pytest.raises(TypeError, match=r"RandomState 'rng' .* Write `rng\.split\(\)`"):
+        use(RandomState(0, name="rng"))
+
+
+@pytest.mark.parametrize("use", [jax.random.uniform, jax.random.split, jnp.sin])
+def test_a_random_state_given_to_a_function_of_jax_says_to_split(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"RandomState'> .*write `rng\.split\(\)`"):
         use(RandomState(0, name="rng"))
 
 
@@ -87,9 +117,76 @@ def test_an_attribute_of_the_value_is_an_attribute_error_that_says_where_it_is(n
 
 def test_identity_hash_and_equality_are_those_of_objects() -> None:
     a, b = State(1.0), State(1.0)
-    assert (a == a, a == b, a != b, a == 1.0) == (True, False, True, False)
+    assert (a == a, a == b, a != b, a == None) == (True, False, True, False)  # noqa: E711
     assert len({a, b}) == 2 and hash(a) == object.__hash__(a) and a in [b, a]
     assert [name for name, _ in inspect.getmembers(a) if name == "value"] == ["value"]
+
+
+@pytest.mark.parametrize("other", [1.0, 1, True, "train"])
+def test_a_comparison_with_a_number_or_text_says_to_write_value(other: Any, wrap: Any) -> None:
+    s = State(1.0, name="u")
+    for compare, expected in ((operator.eq, False), (operator.ne, True)):
+        with pytest.warns(UserWarning, match=r"State 'u' .* is compared with .*never equal.*`\.value`") as caught:
+            assert wrap(lambda c=compare, e=expected: 1.0 * (c(s, other) is e))() == 1.0
+        assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("other", [np.float32(1), np.ones(3), ONES])
+def test_a_comparison_with_an_array_is_a_type_error(other: Any) -> None:
+    with pytest.raises(TypeError, match=r"write `\.value`|Write `\.value`"):
+        _ = State(1.0, name="u") == other
+    with pytest.raises(TypeError, match=r"write `\.value`|Write `\.value`"):
+        _ = other == State(1.0, name="u")
+
+
+def test_a_format_of_the_value_says_to_write_value() -> None:
+    s = State(1.0, name="u")
+    assert f"{s}" == str(s) == "State(1.0, name='u')"
+    with pytest.raises(TypeError, match=r"State 'u' .* cannot be formatted with '\.2f'.*`\{u\.value:\.2f\}`"):
+        f"{s:.2f}"
+
+
+def test_a_kind_that_does_not_initialize_the_state_is_refused() -> None:
+    class Membrane(State):
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+    with pytest.raises(TypeError, match=r"Membrane\.__init__ does not initialize.*`super\(\)\.__init__\(value\)`"):
+        Membrane(3)
+
+
+def test_a_kind_may_be_abstract() -> None:
+    class Kind(State, abc.ABC):
+        @abc.abstractmethod
+        def unit(self) -> str: ...
+
+    class Length(Kind):
+        def unit(self) -> str:
+            return "m"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Kind(1.0)  # type: ignore[abstract]
+    s = Length(1.0)
+    assert isinstance(s, Kind) and isinstance(s, State) and s.unit() == "m"
+
+
+def test_a_state_as_the_default_of_a_dataclass_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"State 'u' .* default of the field 'u' .*share it.*default_factory"):
+
+        @dataclasses.dataclass
+        class Shared:
+            u: State = State(1.0, name="u")  # noqa: RUF009  # which is the mistake
+
+    @dataclasses.dataclass
+    class Own:
+        u: State = dataclasses.field(default_factory=lambda: State(1.0))
+        total: ClassVar[State] = State(0.0, name="total")
+        n: int = 0
+
+    a, b = Own(), Own()
+    assert a.u is not b.u and a.total is b.total
+    assert dataclasses.replace(a, n=1).u is a.u
+    assert isinstance(dataclasses.asdict(a)["u"], State)
 
 
 def test_a_subclass_may_define_operations_and_attributes_of_its_own() -> None:

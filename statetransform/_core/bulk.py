@@ -9,7 +9,7 @@ import jax
 from .errors import StateStructureError
 from .find import states as find_states
 from .foreign import Gathered, attached, to_state
-from .frame import look_at, read
+from .frame import look_at, own_arrays, read
 from .jaxcompat import typeof
 from .library import is_open_class
 from .shown import show_types
@@ -18,6 +18,8 @@ from .state import State
 
 def values(states: Any) -> Any:
     """The values of a pytree of states, in the same structure.
+
+    They are a snapshot: JAX arrays never change, and NumPy arrays are copied.
 
     Args:
       states: a `State` or a pytree of them, as `states` returns; or an object that holds states.
@@ -31,7 +33,7 @@ def values(states: Any) -> Any:
       {'a': 1.0, 'b': 2.0}
     """
     gathered = Gathered(_all_of(states))
-    return attached(gathered.values(look_at(_state(state)) for state in gathered.states))
+    return attached(gathered.values(own_arrays(look_at(_state(state))) for state in gathered.states))
 
 
 def update(states: Any, values: Any) -> None:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
+import numpy as np
 
 from .activation import activate, pending
 from .errors import StateTraceError
@@ -60,10 +61,28 @@ active: list[None] = []
 
 
 def own_containers(value: Any) -> Any:
-    """`value` with containers of its own, so that changing them in place changes nobody else's."""
+    """`value` with containers and NumPy arrays of its own, so that changing them in place changes no others."""
     if isinstance(value, _ARRAY_TYPES):
         return value
-    return jax.tree.map(lambda leaf: leaf, value)
+    return jax.tree.map(_own, value)
+
+
+def own_arrays(value: Any) -> Any:
+    """`value` with copies of the NumPy arrays in it; without any, `value` itself."""
+    if isinstance(value, _ARRAY_TYPES) or not any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(value)):
+        return value
+    return jax.tree.map(_own, value)
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether a leaf is the one that it was; the second is a copy if it is a NumPy array."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return a is b
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class Frame:
@@ -159,7 +178,8 @@ class Frame:
         """Makes `value` the state's value on entry."""
         self.values[state] = value
         if not isinstance(value, _ARRAY_TYPES):
-            self._containers[state] = jax.tree.flatten(value)
+            leaves, tree = jax.tree.flatten(value)
+            self._containers[state] = [_own(leaf) for leaf in leaves], tree
         return value
 
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
@@ -186,13 +206,13 @@ class Frame:
     def written(self) -> dict[State, Any]:
         """The states whose values changed, with their new values, in the order of the first write.
 
-        A container that was read and then changed in place counts as written: outside of a transform
-        that would have changed the state, too.
+        A container or a NumPy array that was read and then changed in place counts as written: outside of a transform
+        that would have changed the state as well.
         """
         for state, (leaves, tree) in self._containers.items():
             if state not in self.sites:
                 now, tree_now = jax.tree.flatten(self.values[state])
-                if tree_now != tree or any(a is not b for a, b in zip(now, leaves, strict=True)):
+                if tree_now != tree or not all(map(_is_same, now, leaves)):
                     self.sites[state] = user_site()
         return {state: self.values[state] for state in self.sites}
 

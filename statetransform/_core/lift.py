@@ -15,7 +15,7 @@ from typing import Any
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
 from .foreign import attached, detached
-from .frame import Frame, innermost, is_called_in_raw, trace_around
+from .frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
 from .jaxcompat import trace_state
 from .kept import Unshared, kept
 from .outcome import Outcome, Results, pack
@@ -52,7 +52,7 @@ class Lift:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 frame.place, frame.is_pure = self._place, self._is_pure
                 for state, value in values.items():
-                    frame.seed(state, value)
+                    frame.seed(state, own_arrays(value))
                 args, kwargs = attached(whole)
                 try:
                     out = [self._fun(*args, **kwargs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -14,7 +15,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from .errors import StateTraceError, describe
-from .frame import UNSET, innermost, look_at, peek, read
+from .frame import UNSET, innermost, look_at, own_arrays, peek, read
 from .hooks import listening
 from .jaxcompat import Tracer, has_tracer, is_top_level
 from .not_arrays import NotAnArray
@@ -23,6 +24,7 @@ from .sites import user_site
 from .values import Token
 
 _CHECKED = (jax.Array, bool, int, float, complex)  # of these every value is one that JAX can hold
+_in_classes: list[str] = []  # the names that states have in class bodies
 _OWN_SLOTS = ("_name", "_static", "_metadata", "_created")
 
 T = TypeVar("T", default=Any)
@@ -37,8 +39,8 @@ class State(NotAnArray, Generic[T]):
     and never holds a tracer: inside a transform the traced value lives with the trace.
 
     Args:
-      value: a pytree of arrays, numpy arrays or Python scalars; with ``static=True`` any hashable
-        Python value.
+      value: a pytree of JAX arrays, NumPy arrays or Python scalars; with ``static=True`` any hashable
+        Python value. A NumPy array is copied and stays one: changing it in place afterwards changes no state.
       name: what error messages and tables call the state.
       static: the value is never traced. It is part of every cache key, so Python control flow on it
         is correct, and changing it re-traces.
@@ -71,8 +73,13 @@ class State(NotAnArray, Generic[T]):
     _may_refuse = False  # whether storing a value may fail
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        _in_classes.append(name)
+
     @property
     def __class__(self) -> type:
+        if _in_classes:
+            _refuse_default(self)
         return type(self)
 
     @__class__.setter
@@ -86,13 +93,13 @@ class State(NotAnArray, Generic[T]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)  # not the short form, which looks for `__class__`
         for name in ("__eq__", "__hash__"):
-            if getattr(cls, name) is not getattr(object, name):
+            if getattr(cls, name) is not getattr(NotAnArray, name):
                 raise TypeError(
                     f"{cls.__qualname__} defines `{name}`, but states are told apart by identity: two that are equal "
                     "would be taken for one. Give the comparison a name of its own, or compare `.value`."
                 )
             # As methods of its own, so that `@dataclass` does not add others.
-            setattr(cls, name, getattr(object, name))
+            setattr(cls, name, getattr(NotAnArray, name))
 
     # Scalars and NumPy arrays are given back as they are until a transform writes the state.
     @overload
@@ -121,6 +128,8 @@ class State(NotAnArray, Generic[T]):
         self._created = user_site()
         self._value = UNSET
         self._check(value)
+        if not static:
+            value = own_arrays(value)
         frame = innermost()
         if frame is not None:
             frame.create(self, value)
@@ -137,6 +146,8 @@ class State(NotAnArray, Generic[T]):
     @value.setter
     def value(self, value: T) -> None:
         self._check(value)
+        if not self._static and not isinstance(value, _CHECKED):
+            value = own_arrays(value)
         frame = innermost()
         if frame is not None:
             frame.write(self, value)
@@ -173,7 +184,9 @@ class State(NotAnArray, Generic[T]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         held = read(self)
-        if isinstance(held, jax.Array | np.ndarray):
+        if index is Ellipsis and isinstance(held, np.ndarray) and isinstance(value, np.ndarray):
+            self.value = np.broadcast_to(value, held.shape).astype(held.dtype)  # type: ignore[assignment]
+        elif isinstance(held, jax.Array | np.ndarray):
             self.value = jnp.asarray(held).at[index].set(value)  # type: ignore[assignment]
         elif index is Ellipsis:
             self.value = value
@@ -274,6 +287,24 @@ class State(NotAnArray, Generic[T]):
                     )
 
 
+def _refuse_default(state: State) -> None:
+    """Refuses a state as the default of a field of a dataclass, as dataclasses refuse a list.
+
+    They tell what can change by its class, `f.default.__class__.__hash__ is None`, and a state can be hashed.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code.co_name != "_get_field" or frame.f_globals.get("__name__") != "dataclasses":
+        return
+    field = frame.f_locals.get("f")  # set after the looks at what sort of default it is
+    if field is not None:
+        name = field.name
+        raise ValueError(
+            f"{describe(state)} is the default of the field {name!r} of a dataclass, so all instances would share it. "
+            f"Write `{name}: State = dataclasses.field(default_factory=lambda: State(...))`, or annotate it with "
+            "`ClassVar` if they should."
+        )
+
+
 def _looked_up(state: State, name: str) -> None:
     """Tells who records a trace that the name or the metadata matter to it."""
     for listener in listening.listeners:
@@ -355,7 +386,7 @@ def _warn_of_slip(key: str) -> None:
         slips = swapped | {meant[:i] + meant[i + 1 :] for i in gaps} | {meant[:i] + meant[i] + meant[i:] for i in gaps}
         if key.lower() in slips:
             text = f"State: `{key}` is kept as metadata. If `{meant}` was meant, write `{meant}=`."
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warnings.warn_explicit(text, UserWarning, *user_site())
 
 
 def _is_typed_key(value: Any) -> bool:
