@@ -218,3 +218,17 @@ def test_a_keyword_may_have_any_name(name: str) -> None:
         "trace": lambda: 6.0 * bool(transform.jit(f).trace(1.0, **given).jaxpr),
     }
     assert {way: float(call()) for way, call in calls.items()} == dict.fromkeys(calls, 6.0)
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+@pytest.mark.parametrize("place", [1, -1])
+def test_a_position_counts_the_arguments_of_a_bound_method_without_its_instance(name: str, place: int) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.s = State(jnp.float32(3.0), name="s")
+
+        def step(self, x: Any, order: int) -> Any:
+            return x * self.s.value if order > 1 else x
+
+    step = getattr(transform, name)(Model().step, static_argnums=place)
+    assert [float(step(2.0, order)) for order in (1, 2, 1)] == [2.0, 6.0, 2.0]

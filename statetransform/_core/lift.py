@@ -129,10 +129,10 @@ class Staged(Transformed):
     ) -> None:
         super().__init__(fun, is_method=is_method)
         self._around, self.where = around, where
-        self._static = StaticArguments(fun, static_argnums, static_argnames)
-        self._is_lifted = None if states is None else selects(states)
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
         self._fun, self._instance = unbound(fun)
+        self._static = StaticArguments(self._fun, static_argnums, static_argnames)
+        self._is_lifted = None if states is None else selects(states)
         self._holder = kept(self._fun, (around, _key_of(states)), TraceCache)
         self._cache = self._holder.content
 
