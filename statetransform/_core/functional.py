@@ -11,6 +11,7 @@ from typing import Any, overload
 from .arguments import StaticArguments, hide, reveal
 from .errors import check_function
 from .frame import look_at
+from .kept import Family
 from .lift import Lift, Staged
 from .record import Call
 from .state import State
@@ -28,13 +29,13 @@ class Functionalized:
         self.__wrapped__ = fun
         self._options = static_argnums, static_argnames
         self._static = StaticArguments(fun, static_argnums, static_argnames)
-        self._cache = TraceCache(is_pure=True)
+        self._cache = TraceCache(Family(), is_pure=True)
         self._last: Callable[[], Call | None] = lambda: None
 
     @property
     def history(self) -> Any:
         """The traces made so far, for `inspect.explain_retrace`."""
-        return self._cache.log
+        return self._cache.family.log
 
     def __repr__(self) -> str:
         return f"<functionalized {self.__wrapped__!r}>"

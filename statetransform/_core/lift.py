@@ -133,13 +133,12 @@ class Staged(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
         self._is_lifted = None if states is None else selects(states)
-        self._holder = kept(self._fun, (around, _key_of(states)), TraceCache)
-        self._cache = self._holder.content
+        self._cache = kept(self._fun, (around, _key_of(states)), TraceCache)
 
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._cache.log.of(self._fun)
+        return self._cache.family.log.of(self._fun)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, objects = self.hidden(obj, args, kwargs)

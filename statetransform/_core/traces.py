@@ -16,8 +16,8 @@ from .edges import brief, said_of
 from .errors import RetraceWarning, StateTraceError
 from .frame import innermost
 from .jaxcompat import ContextDict, typeof
+from .kept import Family, keep_recent, kept
 from .leaks import leaked, take_back
-from .log import TraceLog
 from .plain import identity
 from .raw_reads import as_ever, fresh
 from .record import Call, Record
@@ -36,20 +36,19 @@ class TraceCache:
     one used last first.
 
     Args:
+      family: the functions that share their traces with this one.
       warns: whether it says of what makes it trace again.
       is_pure: whether the caller threads the values explicitly.
     """
 
-    __slots__ = ("__weakref__", "_is_pure", "_records", "_repeats", "_said", "_warns", "log")
+    __slots__ = ("__weakref__", "_is_pure", "_records", "_warns", "family")
 
     _BOUND = 64  # records in a slot
 
-    def __init__(self, warns: bool = True, is_pure: bool = False) -> None:
+    def __init__(self, family: Family, warns: bool = True, is_pure: bool = False) -> None:
         self._warns, self._is_pure = warns, is_pure
         self._records = ContextDict()
-        self.log = TraceLog()
-        self._repeats: tuple[tuple[Any, ...], int] = ((), 0)  # for which edge it was traced again, how often in a row
-        self._said: set[str] = set()
+        self.family = family
 
     def find(
         self,
@@ -78,26 +77,41 @@ class TraceCache:
         roots = (fun, *objects)
         with as_ever():
             slot = self._records.current()
-        known = slot.get(key, ())
-        for i, record in enumerate(known):
-            states = record.structure.match(roots)
-            if states is not None:
-                values = record.values(states)
-                if values is not None:
-                    if i:
-                        slot[key] = (record, *known[:i], *known[i + 1 :])
-                    return Call(record, states, leaves, values, record.objects_at(roots))
-        record = self.trace(fun, args, kwargs, objects, around, is_lifted, known, birthless)
+        own = slot.get(key, ())
+        found = _first_fitting(own, roots)
+        if found is None:
+            others = [record for record in self.family.known(key) if record not in own]
+            found = _first_fitting(others, roots)
+        if found is not None:
+            record, states, values = found
+            self._keep(slot, key, record)
+            return Call(record, states, leaves, values, record.objects_at(roots))
+        record = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
         states = record.states
         values = record.values(states)
         if values is None:  # another thread gave a state a new type meanwhile
             return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
         found = Call(record, states, leaves, values, record.objects_at(roots))
         if record.structure is not None:
-            slot[key] = (record, *slot.get(key, ()))[: self._BOUND]
-            record.expires_with(roots, functools.partial(_drop, weakref.ref(self), slot, key))
+            self._keep(slot, key, record)
+            self.family.add(key, record)
+            record.expires_with(roots, functools.partial(_drop, weakref.ref(self)))
         record.let_go()
         return found
+
+    def _keep(self, slot: dict[Any, Any], key: Any, record: Record) -> None:
+        """Puts a record in front of its slot."""
+        mine = slot.get(key, ())
+        if not mine or mine[0] is not record:
+            slot[key] = (record, *[other for other in mine if other is not record])[: self._BOUND]
+
+    def discard(self, record: Record) -> None:
+        """Keeps a record no longer."""
+        for slot in self._records.dicts():
+            for key, records in [*slot.items()]:
+                if record in records:
+                    slot[key] = tuple(other for other in records if other is not record)
+        self.family.discard(record)
 
     def trace(
         self,
@@ -126,7 +140,7 @@ class TraceCache:
             take_back(recorder)
             raise
         settled = record.settle(recorder)
-        self.log.add(record, fun, why)
+        self.family.log.add(record, fun, why)
         if self._warns:
             self._warn(fun, args, kwargs, objects, settled, why)
         return record
@@ -152,8 +166,8 @@ class TraceCache:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)
         for state in settled.loose:
             text = RetraceWarning.loose(name, state)
-            if text not in self._said:
-                self._said.add(text)
+            if text not in self.family.said:
+                self.family.said.add(text)
                 warnings.warn_explicit(text, RetraceWarning, *user_site())
         if settled.changed is not None:
             edge, before, after = settled.changed
@@ -161,27 +175,52 @@ class TraceCache:
             why = path, before, after
         names = tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (settled.changed is None and not why[0].startswith(names)):
-            self._repeats = ((), 0)
+            self.family.repeats = ((), 0)
             return
         path, before, after = why
         # The same edge of the same objects: layers that differ from one another are traced once each.
         this = (path, *map(identity, objects))
-        count = self._repeats[1] + 1 if self._repeats[0] == this else 1
-        self._repeats = (this, count)
-        if count >= 3 and path not in self._said:
-            self._said.add(path)
+        count = self.family.repeats[1] + 1 if self.family.repeats[0] == this else 1
+        self.family.repeats = (this, count)
+        if count >= 3 and path not in self.family.said:
+            self.family.said.add(path)
             warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
 
     def clear(self) -> None:
         """Forgets every trace."""
         self._records.clear()
-        self.log.clear()
-        self._repeats = ((), 0)
+        self.family.forget()
 
 
-def _drop(cache: Callable[[], Any], slot: dict[Any, Any], key: Any, record: Record) -> None:
-    if cache() is not None:
-        slot[key] = tuple(r for r in slot.get(key, ()) if r is not record)
+def _first_fitting(records: Sequence[Record], roots: Sequence[Any]) -> tuple[Record, Sequence[State], list[Any]] | None:
+    """The first record that fits a call, with the states that the call has found and the leaves of their values."""
+    for record in records:
+        structure = record.structure
+        assert structure is not None
+        states = structure.match(roots)
+        if states is not None and (values := record.values(states)) is not None:
+            return record, states, values
+    return None
+
+
+def _drop(cache: Callable[[], TraceCache | None], record: Record) -> None:
+    if (owner := cache()) is not None:
+        owner.discard(record)
+
+
+def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: Any) -> Call:
+    """The call of a function that a loop or branch was given, and that may be gone after it.
+
+    Args:
+      where: the loop or branch.
+      fun: the function.
+      *args, **options: as in `TraceCache.find`.
+    """
+    cache = kept(fun, where, TraceCache)
+    call = cache.find(fun, *args, **options)
+    if call.record.structure is not None:
+        keep_recent(call.record, cache.family)
+    return call
 
 
 class RefusedArgument(TypeError):

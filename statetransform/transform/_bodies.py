@@ -18,10 +18,10 @@ from .._core.errors import StateStructureError, show_site
 from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
 from .._core.jaxcompat import runs_directly, type_text, typeof
-from .._core.kept import cache_of
 from .._core.record import Call, Record
 from .._core.shown import show_types
 from .._core.state import State
+from .._core.traces import find_for_once
 from .._core.wrapper import unbound
 
 _BOUND = 64  # compiled functions kept with a record
@@ -60,9 +60,9 @@ class Staged:
             with Frame() as frame:
                 for state, value in values.items():
                     frame.seed(state, value)
-                self.found: Call = cache_of(fun, where).find(fun, abstract, {}, roots, birthless=where)
+                self.found: Call = find_for_once(where, fun, abstract, {}, roots, birthless=where)
         else:
-            self.found = cache_of(fun, where).find(fun, abstract, {}, roots, birthless=where)
+            self.found = find_for_once(where, fun, abstract, {}, roots, birthless=where)
         for i, _ in self.found.record.static_written:
             raise StateStructureError.static_write(where, self.found.states[i])
 

@@ -8,17 +8,16 @@ its program; a later call makes no trace and computes no signature.
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .._core.arguments import hide_self, is_reference, strict
 from .._core.frame import stack
 from .._core.jaxcompat import is_top_level
-from .._core.kept import Holder, recent
+from .._core.kept import Family, anchor_of, remember
 from .._core.library import is_ours, is_users_function
 from .._core.traces import RefusedArgument
-from .._core.wrapper import Bound, unbound
+from .._core.wrapper import Bound
 from ._entry import OTHER
 from ._jit import Jitted
 from ._programs import Store
@@ -27,8 +26,8 @@ from ._programs import Store
 class Whole(Jitted):
     """A loop or branch with given options, for functions of one code."""
 
-    def _make_holder(self) -> Holder[Store]:
-        return Holder(None, Store(warns=False))  # of retracing: the traces of the body do
+    def _make_store(self) -> Store:
+        return Store(Family(), warns=False)  # of retracing: the traces of the body do
 
 
 class _Loop:
@@ -69,9 +68,10 @@ def in_eager_mode(
         return OTHER
 
 
-#: The compiled loops, by what they do and the identity of the body's code. Should another code have it after the death
-#: of the first, it finds what it would have found the long way.
-_by_code: weakref.WeakValueDictionary[Any, Whole] = weakref.WeakValueDictionary()
+#: The compiled loops used last, by what they do and the identity of the body's code. Should another code have it after
+#: the death of the first, it finds what it would have found the long way.
+_used: dict[Any, Whole] = {}
+_BOUND = 128
 
 
 def _compiled(functions: Sequence[Any], way: Any, loop: Callable[..., Any]) -> Whole | None:
@@ -79,13 +79,11 @@ def _compiled(functions: Sequence[Any], way: Any, loop: Callable[..., Any]) -> W
     for fun in functions:
         if not _is_followed(fun):
             return None
-    body = functions[0]
-    if type(body) is not types.FunctionType:
-        return recent(unbound(body)[0], way, lambda: Whole(_Loop(way[1], loop)))
-    key = way, id(body.__code__)
-    compiled = _by_code.get(key)
+    key = way, id(anchor_of(functions[0]))
+    compiled = _used.get(key)
     if compiled is None:
-        compiled = _by_code[key] = recent(body, way, lambda: Whole(_Loop(way[1], loop)))
+        compiled = Whole(_Loop(way[1], loop))
+    remember(_used, key, compiled, _BOUND)
     return compiled
 
 

@@ -10,6 +10,7 @@ fit goes the slow way: find a record or trace, keep it, call.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -26,7 +27,7 @@ from .._core.arguments import (
 )
 from .._core.frame import active, look_at, stack
 from .._core.jaxcompat import is_jit_disabled
-from .._core.kept import Holder, Unshared, kept
+from .._core.kept import Unshared, kept
 from .._core.lift import at_once, bind
 from .._core.record import Record
 from .._core.room import with_room
@@ -76,17 +77,16 @@ class Jitted(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
         self._sharding_of = _shardings(state_shardings)
-        self._holder = self._make_holder()
-        self._store = self._holder.content
+        self._store = self._make_store()
 
-    def _make_holder(self) -> Holder[Store]:
+    def _make_store(self) -> Store:
         own = () if self._sharding_of is None else (Unshared(),)
         return kept(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._store.traces.log.of(self._fun)
+        return self._store.traces.family.log.of(self._fun)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
@@ -190,18 +190,16 @@ class Jitted(Transformed):
         args, roots, kwargs = self._roots(obj, args, kwargs)
         treedef = jax.tree.structure((args, kwargs))
         fitting = [
-            (program, states)
-            for program in self._store.programs
-            if program.treedef == treedef and (states := program.match(roots)) is not None
+            (program, states) for program in self._store.known(treedef) if (states := program.match(roots)) is not None
         ]
         for program, states in fitting[:1]:
             try:
                 results = self._run(program, method, states, args, kwargs, None)
             except Untraced:
                 break
-            if stack.frame is None:  # else there is no use for it
-                program.settle(args, kwargs)
+            enter = program.settle(args, kwargs) if stack.frame is None else None  # else there is no use for it
             self._store.use(program)
+            del enter  # which is held from now on
             return program, states, results, lambda record: record.objects_at(roots)
         call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
         for program, states in fitting:
@@ -212,8 +210,9 @@ class Jitted(Transformed):
             program, states = self._new_program(call, treedef, has_self, args), list(call.states)
         results = self._run(program, method, states, args, kwargs, call)
         if call.record.structure is not None:
-            self._store.use(program)
-            call.record.expires_with(roots, functools.partial(_forget, self._store, program))
+            self._store.add(program)
+            forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
+            call.record.expires_with(roots, forget)
         objects = call.objects
         return program, states, results, lambda record: objects
 
@@ -264,8 +263,9 @@ class Jitted(Transformed):
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
 
 
-def _forget(store: Store, program: Program, record: Record) -> None:
-    store.drop(program)
+def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None], record: Record) -> None:
+    if (owner := store()) is not None and (gone := program()) is not None:
+        owner.drop(gone)
 
 
 def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from .._core.arguments import named_apart
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, look_at_all, read, stack
 from .._core.jaxcompat import Tracer, is_jit_disabled, splice
+from .._core.kept import Family
 from .._core.plain import same_plain
 from .._core.record import Call, Record
 from .._core.state import State
@@ -67,7 +69,6 @@ class Program:
       donated, passed: positions of the states whose values go in.
       statics: positions of static states with their values.
       targets: positions of the states written, in the plainest output.
-      enter: the generated way in; None before there is one.
       uses: how often the slow path took it; `settle` counts.
     """
 
@@ -92,34 +93,19 @@ class Program:
         self.passed: tuple[int, ...] = tuple(i for i in reads if i not in written)
         self.statics = record.statics
         self.targets: tuple[int, ...] | None = None
-        self.enter: Entry | None = None
+        self._enter: Callable[[], Entry | None] = lambda: None  # stores hold it: it holds the program
+        self._may_enter = True
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
         self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
-        pure = self._pure(getattr(fun, "__name__", type(fun).__name__))
+        pure = _pure(weakref.ref(self), donates, getattr(fun, "__name__", type(fun).__name__))
         self.jitted: Any = jax.jit(named_apart(pure, record.arguments[1]), **options)
 
-    def _pure(self, name: str) -> Callable[..., Any]:
-        def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return self._bind((), passed, args, kwargs)
-
-        def pure_donating(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return self._bind(donated, passed, args, kwargs)
-
-        if self.donates:
-            pure = pure_donating
-        pure.__name__ = pure.__qualname__ = name
-        return pure
-
-    def _bind(self, donated: Sequence[Any], passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def bind(self, donated: Sequence[Any], passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for types that it has not seen: re-binds the record into JAX's own trace."""
-        if is_jit_disabled():
-            raise Disabled
-        if _pending.program is not self:
-            raise Untraced
         record, places, states = _pending.record, _pending.places, _pending.states
         if self._has_instance:
             passed, instance = passed
@@ -172,7 +158,7 @@ class Program:
         if extra:
             structure = structure.with_states(extra, roots)
         self.structure = structure
-        self.enter, self.uses = None, 0
+        self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]
 
     def places_of(self, call: Call, states: list[State]) -> tuple[int, ...]:
@@ -204,16 +190,26 @@ class Program:
         finally:
             _pending.program, _pending.record, _pending.places, _pending.states = before
 
-    def settle(self, args: Any, kwargs: Any) -> None:
-        """After a call that went the slow way once more: writes the way in down when that pays.
+    @property
+    def enter(self) -> Entry | None:
+        """The generated way in; None before there is one. A store that has the program holds it."""
+        return self._enter()
+
+    def settle(self, args: Any, kwargs: Any) -> Entry | None:
+        """After a call that went the slow way once more: the way in, written down when that pays.
 
         Args:
           args, kwargs: the hidden arguments of that call.
         """
         self.uses += 1
-        pays = self.structure is not None and self.uses == max(2, len(self.structure.edges) // 10)
-        if pays and not self._has_instance:
-            self.enter = entry(self, self._has_self, args, kwargs)
+        pays = self.structure is not None and self.uses >= max(2, len(self.structure.edges) // 10)
+        if (enter := self.enter) is None and pays and not self._has_instance and self._may_enter:
+            enter = entry(self, self._has_self, args, kwargs)
+            if enter is None:
+                self._may_enter = False
+            else:
+                self._enter = weakref.ref(enter)
+        return enter
 
     def explain(self, error: Exception, states: Sequence[State]) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
@@ -243,6 +239,28 @@ class Program:
         return call.finish(out, written, born)
 
 
+def _pure(program: Callable[[], Program | None], donates: bool, name: str) -> Callable[..., Any]:
+    """The function under `jax.jit`; it does not hold its program, so that both go as soon as nobody has the program."""
+
+    def bind(*given: Any) -> Any:
+        if is_jit_disabled():
+            raise Disabled
+        this = program()
+        if this is None or _pending.program is not this:
+            raise Untraced
+        return this.bind(*given)
+
+    def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return bind((), passed, args, kwargs)
+
+    def pure_donating(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return bind(donated, passed, args, kwargs)
+
+    pure = pure_donating if donates else pure
+    pure.__name__ = pure.__qualname__ = name
+    return pure
+
+
 class Store:
     """The programs of a function with the same options, the one used last first, and its traces.
 
@@ -251,27 +269,40 @@ class Store:
       enter: the way in of the first one.
 
     Args:
-      warns: as in `TraceCache`.
+      family, warns: as in `TraceCache`.
     """
 
     _BOUND = 64
 
-    def __init__(self, warns: bool = True) -> None:
-        self.traces = TraceCache(warns)
+    def __init__(self, family: Family, warns: bool = True) -> None:
+        self.traces = TraceCache(family, warns)
         self.arrange(())
 
     def arrange(self, programs: Sequence[Program]) -> None:
         """Sets the programs; those not used for longest go when there are too many."""
         self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
-        self.enter: Entry = (self.programs[0].enter if self.programs else None) or no_entry
+        # A program does not hold its way in, which holds the program.
+        self._entries = [program.enter for program in self.programs]
+        self.enter: Entry = (self._entries[0] if self._entries else None) or no_entry
+
+    def known(self, treedef: Any) -> list[Program]:
+        """The programs for arguments of a structure; behind its own those of other functions of the same code."""
+        own = [program for program in self.programs if program.treedef == treedef]
+        return own + [program for program in self.traces.family.known(treedef) if program not in own]
 
     def use(self, program: Program) -> None:
         """Puts a program in front."""
         self.arrange([program, *[other for other in self.programs if other is not program]])
 
+    def add(self, program: Program) -> None:
+        """The same, for a program that others have not found yet."""
+        self.use(program)
+        self.traces.family.add(program.treedef, program)
+
     def drop(self, program: Program) -> None:
         """Forgets a program."""
         self.arrange([other for other in self.programs if other is not program])
+        self.traces.family.discard(program)
 
     def clear(self) -> None:
         """Forgets everything."""

@@ -14,10 +14,10 @@ from .._core.arguments import NO_SELF, StaticArguments, abstract, hide, hide_sel
 from .._core.errors import check_function
 from .._core.frame import Frame, kept_by_nobody, leave, read
 from .._core.jaxcompat import typeof
-from .._core.kept import cache_of
 from .._core.lift import Direct, Lift, at_once, bind
 from .._core.record import Call
 from .._core.tracebacks import boundary
+from .._core.traces import find_for_once
 from .._core.values import Values
 from .._core.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked
@@ -316,7 +316,7 @@ def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: 
     fun, obj = unbound(fun)
     instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
     leading = () if obj is NO_SELF else (instance,)
-    return cache_of(fun, where).find(fun, (*leading, *args), kwargs, [*owners, *objects])
+    return find_for_once(where, fun, (*leading, *args), kwargs, [*owners, *objects])
 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:

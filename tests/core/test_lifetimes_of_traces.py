@@ -267,7 +267,7 @@ def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
     transform.scan(second, 0.0, xs)
     del first
     gc.collect()
-    kept._recent.clear()  # as after hundreds of other loops
+    kept._recent.clear()  # as after many other loops
     gc.collect()
     n = len(runs)
     transform.scan(second, 0.0, xs)

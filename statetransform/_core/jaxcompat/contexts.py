@@ -92,6 +92,10 @@ class ContextDict:
             found = self._dicts[context] = {}
         return found
 
+    def dicts(self) -> list[dict[Any, Any]]:
+        """The dicts of all contexts."""
+        return list(self._dicts.values())
+
     def clear(self) -> None:
         """Forgets everything, in every context."""
         self._anchor = lu.wrap_init(lambda: None, debug_info=_NO_INFO)
