@@ -13,9 +13,11 @@ active. Asynchronous tasks cannot meet: nothing awaits between the push and the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -115,9 +117,13 @@ class Frame:
         self.runner = id(sys._getframe(1))
         stack.frame = self
         active.append(None)
-        for note in on_entering:
-            note(self)
-        self.runs_here()
+        try:
+            for note in on_entering:
+                note(self)
+            self.runs_here()
+        except BaseException:  # Ctrl-C, too
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -346,16 +352,21 @@ def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
 
 def commit(pairs: list[tuple[State, Any]]) -> None:
     """Stores values in states, all of them or none: a cell of another framework may refuse its value."""
-    before = [(state, state._value) for state, _ in pairs] if any(state._may_refuse for state, _ in pairs) else []
+    states, values = [state for state, _ in pairs], [value for _, value in pairs]
+    before = [state._value for state in states] if any(state._may_refuse for state in states) else None
     try:
-        for state, value in pairs:
-            state._value = value
+        _store(states, values)
     except BaseException:
-        for state, value in before:
+        for state, value in zip(states, before or (), strict=False):
             if value is not UNSET:
                 with contextlib.suppress(Exception):
                     state._value = value
         raise
+
+
+def _store(states: list[State], values: list[Any]) -> None:
+    """Stores the values from within C, where no signal (Ctrl-C) is handled: between two of them nothing can happen."""
+    deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
 
 
 def leave(

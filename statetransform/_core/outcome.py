@@ -7,6 +7,7 @@ run, says whose values they are. Nothing else says which states were written.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,10 +77,21 @@ class Outcome:
         return reveal_output(out, self.born, self.objects) if self.has_nodes else out
 
 
-def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
+#: Code whose functions keep the states that they make: to look for garbage once more would be in vain.
+_keeps_states: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
     """The results of a function that has run in a frame, as arrays, and their outcome.
 
     The caller must not hold `out` or the function's arguments: what nobody else holds was temporary.
+
+    Args:
+      frame: the frame.
+      out: the output.
+      code: that of the function, if it was traced. A trace that makes states which are stored somewhere serves one
+        call only, so it is worth a collection to see that they were temporary; a function that runs at once just
+        gives their values, too.
     """
     leaves, treedef = jax.tree.flatten(out, is_leaf=argument_test())
     del out
@@ -90,11 +102,15 @@ def pack(frame: Frame, out: Any) -> tuple[Results, Outcome]:
     leaf = None
     changed, survivors = frame.written(), frame.survivors()
     places = {id(state) for state in survivors}
-    if len(survivors) > sum(id(leaf) in places for leaf in leaves):
+    is_unaccounted = len(survivors) > sum(id(leaf) in places for leaf in leaves)
+    if is_unaccounted and code is not None and code not in _keeps_states:
         # What is stored nowhere but in a temporary object that refers to itself is not there any more.
+        n = len(survivors)
         del survivors
         gc.collect()
         survivors = frame.survivors()
+        if len(survivors) == n:
+            _keeps_states.add(code)
     born = list(survivors)
     index = {id(state): i for i, state in enumerate(born)}
     objects: list[Any] = []

@@ -77,6 +77,11 @@ def is_clean() -> bool:
     return _clean.run is not None and _run.value == _clean.run
 
 
+def code_of(fun: Any) -> Any:
+    """The code of a function below its wrappers; None where there is none."""
+    return getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+
+
 def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:
     """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
 
@@ -91,7 +96,7 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | Non
       run: runs it, and is told whether the caches are fresh.
       around: the frame around it.
     """
-    code = getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+    code = code_of(fun)
     is_reader = code is not None and code in _readers
     with as_ever():
         is_suspect = bool(_outside.current())

@@ -34,7 +34,7 @@ from .jaxcompat import (
     typeof,
 )
 from .outcome import pack
-from .raw_reads import fresh
+from .raw_reads import code_of, fresh
 from .record import Record
 from .room import has_room, with_room
 from .state import State
@@ -236,7 +236,7 @@ class _Tracing:
                 self._culprit = Culprit(error, frame.traces)
                 return self._culprit.tracers
             del args, kwargs
-            results, self.outcome = pack(frame, out.pop())
+            results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
             frame.forget()  # the transform around the body ends before the frame does
             return results
 

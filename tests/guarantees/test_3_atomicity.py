@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, StateTraceError, transform
+from statetransform._core import frame
 
 from ..tables import ROWS, Row, stacks
 
@@ -226,3 +229,66 @@ def test_a_list_outside_may_collect_what_is_traced() -> None:
     transform.jit(lambda x: (seen.append(x), x)[1])(1.0)
     assert len(seen) == 1
     seen.clear()
+
+
+@contextlib.contextmanager
+def interrupted_at(place: int, *functions: Any) -> Any:
+    """Ctrl-C at the n-th line that these functions run; gives a list, which is empty if there are fewer."""
+    codes, count, reached = {function.__code__ for function in functions}, [0], []
+
+    def trace(running: Any, event: str, _: Any) -> Any:
+        if running.f_code not in codes:
+            return None
+        if event == "line":
+            count[0] += 1
+            if count[0] == place:
+                reached.append(running.f_lineno)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield reached
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    "wrap", [transform.jit, transform.checkpoint, transform.grad], ids=["jit", "checkpoint", "grad"]
+)
+def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: Any) -> None:
+    states = [State(jnp.float32(0), name=f"s{i}") for i in range(3)]
+
+    def body(x: Any) -> Any:
+        for state in states:
+            state.value = state.value + x
+        return x
+
+    f = wrap(body)
+    f(1.0)
+    place, expected = 0, 1.0
+    while True:
+        place += 1
+        with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, frame.commit, frame._store) as reached:
+            f(1.0)
+        values = {float(state.value) for state in states}
+        assert values in ({expected}, {expected + 1.0})
+        expected = values.pop()
+        if not reached:
+            break
+    assert place > 1 and expected > 1.0
+
+
+def test_an_error_while_a_frame_is_entered_leaves_no_frame_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    s = State(jnp.float32(1))
+    f = transform.grad(lambda x: x * s.value)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(frame, "on_entering", [note])
+        f(1.0)
+    assert frame.stack.frame is None and not frame.active
+    s.value = jnp.float32(2)
+    assert f(1.0) == 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import jax.numpy as jnp
@@ -67,6 +68,49 @@ def test_a_temporary_state_costs_nothing_and_does_not_prevent_caching() -> None:
 
     assert f(1.0) == 2.0
     assert f(3.0) == 4.0
+    assert runs == [1]
+
+
+class Model:
+    def f(self, x: Any) -> Any:
+        self.last = State(x)
+        return x * x
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("wrap", [transform.grad, transform.vmap, transform.jit, transform.checkpoint])
+def test_a_function_that_keeps_a_state_which_it_makes_collects_no_garbage(wrap: Any) -> None:
+    model, collected = Model(), []
+    f = wrap(model.f)
+    x = jnp.ones(()) if wrap is not transform.vmap else jnp.ones(2)
+    f(x)
+    gc.disable()
+    count = lambda phase, info: collected.append(info["generation"])
+    gc.callbacks.append(count)
+    try:
+        for _ in range(3):
+            f(x)
+    finally:
+        gc.callbacks.remove(count)
+        gc.enable()
+    assert collected == []
+    assert model.last.value.shape == x.shape
+
+
+def test_a_temporary_state_in_an_object_that_refers_to_itself_costs_nothing_either() -> None:
+    class Node:
+        def __init__(self, x: Any) -> None:
+            self.me, self.u = self, State(x)
+
+    runs = [0]
+
+    @transform.checkpoint
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        return Node(x).u.value * 2.0
+
+    assert [float(f(1.0)), float(f(3.0)), float(transform.grad(f)(2.0))] == [2.0, 6.0, 2.0]
+    assert float(transform.grad(lambda x: Node(x).u.value * 2.0)(1.0)) == 2.0
     assert runs == [1]
 
 
