@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
+import os
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import jax
+
 from .._core.errors import BudgetError
 from .._jaxpr.sizes import format_bytes, parse_bytes
+from .._policies.refuse import PolicyWarning
 from . import plan
+from .far import Room
+from .files import Folder
 
 logger = logging.getLogger("statetransform")
 
+_FETCHED = 1  # the carry that comes from far away while a segment is reversed
 _WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
 
 
@@ -34,6 +43,8 @@ class Choice:
       block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work.
       carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
       budget: bytes.
+      host: carries in host memory.
+      disk: carries in files. If the number of steps is not known, these two are the most that there may be.
     """
 
     n: int | None
@@ -42,6 +53,8 @@ class Choice:
     carry_bytes: int
     residual_bytes: int
     budget: int
+    host: int = 0
+    disk: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -50,15 +63,21 @@ class Choice:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the stored carries and residuals and of those at work."""
+        """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
             return _plain_bytes(self.block, self.carry_bytes, self.residual_bytes)
+        if self.host or self.disk:
+            return _bytes(self.carries + _FETCHED, 1, self.carry_bytes, self.residual_bytes)
         return _bytes(self.carries, self.block, self.carry_bytes, self.residual_bytes)
 
     @property
     def evaluations(self) -> int | None:
         """Step evaluations of one gradient; None if the number of steps is not known."""
-        return None if self.n is None else evaluations(self.n, self.carries, self.block)
+        if self.n is None:
+            return None
+        if self.host or self.disk:
+            return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
+        return evaluations(self.n, self.carries, self.block)
 
     def __str__(self) -> str:
         steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
@@ -68,11 +87,16 @@ class Choice:
             what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
             if self.block > 1:
                 what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
+        most = "up to " if self.n is None else ""
+        for place, carries in (("in host memory", self.host), ("on disk", self.disk)):
+            if carries:
+                what += f", {most}{carries} more {place} ({format_bytes(carries * self.carry_bytes)})"
         cost = ""
         if self.n:
-            evaluated = evaluations(self.n, self.carries, self.block)
+            evaluated = self.evaluations or 0
             cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
-        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} in all{cost}"
+        place = "on the device" if self.host or self.disk else "in all"
+        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} {place}{cost}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +148,27 @@ class MemoryBudget:
     cotangents, and what a step needs for itself beyond its residuals. For a function, counted are all intermediates
     and their cotangents, and not its arguments, outputs and gradients.
 
+    With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
+    The steps between two of them are computed again with the carries on the device, so a few tens of transfers may save
+    a quarter of the step evaluations. A loop is planned with them only if that takes fewer evaluations.
+
+    Files have no name: they are gone with the gradient, an error in their use, or the process. Where several loops are
+    between their forward and their backward pass, their files in a folder take at most `disk` together. Carries that
+    are sharded over devices go to host memory only.
+
     Args:
-      size: bytes, or a text such as "512 MiB" or "2GB".
+      size: bytes on the device, or a text such as "512 MiB" or "2GB".
+      host: bytes in the host's memory; None for no carries there.
+      disk: bytes in files; None for no carries there.
+      folder: an existing folder for the files, on a local disk. It has no default, as temporary folders may be memory.
 
     Attributes:
       bytes: the size in bytes, by which budgets are compared.
+      host_bytes, disk_bytes: those in the host's memory and in files.
 
     Raises:
-      TypeError, ValueError: `size` is not a size.
+      TypeError, ValueError: `size`, `host` or `disk` is not a size, or one of `disk` and `folder` is there without the
+        other.
 
     Example:
       >>> import jax, jax.numpy as jnp, statetransform as st
@@ -147,18 +184,38 @@ class MemoryBudget:
 
     size: int | str = dataclasses.field(compare=False)
     bytes: int = dataclasses.field(init=False)
+    host: int | str | None = dataclasses.field(default=None, compare=False, kw_only=True)
+    disk: int | str | None = dataclasses.field(default=None, compare=False, kw_only=True)
+    folder: str | os.PathLike[str] | None = dataclasses.field(default=None, kw_only=True)
+    host_bytes: int = dataclasses.field(init=False)
+    disk_bytes: int = dataclasses.field(init=False)
     _choices: ClassVar[_Choices]  # of the value; no field, since it takes no part in comparisons
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.size))
         if self.bytes == 0:
             raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
+        object.__setattr__(self, "host_bytes", 0 if self.host is None else parse_bytes(self.host))
+        object.__setattr__(self, "disk_bytes", 0 if self.disk is None else parse_bytes(self.disk))
+        if self.folder is not None:
+            if self.disk is None:
+                raise ValueError(f"MemoryBudget: how much may go to {self.folder!r}? Write `disk=` with `folder=`.")
+            folder = os.fspath(self.folder) if isinstance(self.folder, os.PathLike) else self.folder
+            if not isinstance(folder, str):
+                raise TypeError(f"MemoryBudget: `folder` must be a path as text, not {self.folder!r}")
+            object.__setattr__(self, "folder", folder)
+        elif self.disk is not None:
+            raise ValueError(
+                f'MemoryBudget: disk={self.disk!r} needs a folder on a disk, `folder="/scratch/me"` for example. There '
+                "is no default, since temporary folders may be memory."
+            )
         value = tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
         with _lock:
             object.__setattr__(self, "_choices", _chosen.setdefault(value, _Choices()))
 
     def __reduce__(self) -> Any:  # copies have the choices of their value
-        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
+        return functools.partial(type(self), **given), ()
 
     @property
     def choices(self) -> tuple[Choice | FunctionChoice, ...]:
@@ -176,7 +233,9 @@ class MemoryBudget:
 
     def __repr__(self) -> str:
         chosen = self.choices
-        return f"MemoryBudget({self.size!r})" + (f"  # {chosen[-1]}" if chosen else "")
+        places = {"host": self.host, "disk": self.disk, "folder": self.folder}
+        shown = "".join(f", {name}={value!r}" for name, value in places.items() if value is not None)
+        return f"MemoryBudget({self.size!r}{shown})" + (f"  # {chosen[-1]}" if chosen else "")
 
     def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
         """The plan with the fewest step evaluations that fits.
@@ -203,9 +262,46 @@ class MemoryBudget:
                 least=least,
             )
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
+        if self.host_bytes or self.disk_bytes:
+            best = self._with_far(where, best)
         self.record(best)
         logger.info("%s: %s", where, best)
         return best
+
+    def _with_far(self, where: str, near: Choice) -> Choice:
+        """The plan with carries far away, if that takes fewer evaluations than the one without."""
+        if self.host_bytes and jax.default_backend() == "cpu":
+            message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
+            warnings.warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning, stacklevel=2)
+        carry, n = near.carry_bytes, near.n
+        k = (self.bytes - _bytes(_FETCHED, 1, carry, near.residual_bytes)) // max(carry, 1)
+        host, disk = self.host_bytes // max(carry, 1), self.disk_bytes // max(carry, 1)
+        if k < 0 or not carry:
+            return near
+        if n is None:
+            # Segments double in length when the room is full, for which the number of rows must be even.
+            host, disk = (host, disk - (host + disk) % 2) if disk else (host - host % 2, 0)
+            if host + disk < 2:
+                return near
+            return dataclasses.replace(near, carries=min(k, 4096), host=host, disk=disk)
+        k = min(k, max(n - 2, 0))
+        used = plan.Periods.of(n, k, host + disk).far
+        host = min(host, used)
+        found = dataclasses.replace(near, carries=k, block=1, host=host, disk=used - host)
+        return found if used and found.evaluations < near.evaluations else near
+
+    def room(self, where: str, choice: Choice) -> Room | None:
+        """Where the carries go that a choice puts far away; None if there are none.
+
+        Raises:
+          OSError: the folder cannot be used.
+        """
+        if not choice.host and not choice.disk:
+            return None
+        folder = Folder(str(self.folder), self.disk_bytes, where) if choice.disk else None
+        if folder:
+            folder.check()
+        return Room(choice.host, choice.disk, folder)
 
 
 class _Choices:

@@ -20,7 +20,7 @@ from jax import lax
 from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.walk import moving
-from . import plan, sweep, unknown_length
+from . import plan, segments, sweep, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
 from .chunks import while_loop as watched_while
@@ -60,7 +60,7 @@ def scan(
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
     """
-    n = steps_of(xs, length)
+    n, room = steps_of(xs, length), None
     whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
     if checkpoint is None or checkpoint == "step":  # as other loops, to be watched like them
         k, block = (0, n or 1) if checkpoint is None else (n or 0, 1)
@@ -75,7 +75,7 @@ def scan(
         return whole()  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         choice = checkpoint.choose(where, n, *flat.nbytes(xs, is_still))
-        k, block = choice.carries, choice.block
+        k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
         if choice.is_plain and watch is None:
             return whole()
     flat.refuse_references(where)
@@ -86,14 +86,9 @@ def scan(
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    reversing = ByTape(block) if block > 1 else ByVjp
-    loop = Loop(
-        plain,
-        functools.partial(sweep.forward, step, reversing),
-        flat.moves,
-        functools.partial(sweep.backward, step, reversing),
-        again,
-    )
+    sweeps, how = (segments, room) if room else (sweep, ByTape(block) if block > 1 else ByVjp)
+    forward, backward = functools.partial(sweeps.forward, step, how), functools.partial(sweeps.backward, step, how)
+    loop = Loop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
 
@@ -122,12 +117,13 @@ def while_loop(
     """
     if checkpoint is None and max_steps is None and watch is None:
         return lax.while_loop(test, fun, init)
-    k = _carries(where, checkpoint, max_steps)
+    k, room = _carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        k = checkpoint.choose(where, None, *flat.nbytes(None)).carries
+        choice = checkpoint.choose(where, None, *flat.nbytes(None))
+        k, room = choice.carries, checkpoint.room(where, choice)
     flat.refuse_references(where)
     n_consts, call = len(flat.consts), flat.call
     goes, test_consts = flat.test(test)
@@ -156,8 +152,16 @@ def while_loop(
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 
     # Without a bound, no loop that can be transposed does the same.
-    backward = functools.partial(sweep.backward, step, ByVjp)
-    loop = Loop(plain, forward, flat.moves, backward, None if max_steps is None else again, _NEEDS_BOUND.format(where))
+    backward, cure = functools.partial(sweep.backward, step, ByVjp), _NEEDS_BOUND.format(where)
+    loop = Loop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
+    if room:
+
+        def to_far(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, segments.Saved]:
+            carry, saved = segments.forward_unknown(step, room, goes_on(consts), consts, init)
+            return carry, xs, saved
+
+        from_far = functools.partial(segments.backward, step, room)
+        loop = dataclasses.replace(loop, forward=to_far, backward=from_far, near=loop)
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 

@@ -106,11 +106,9 @@ class Periods(NamedTuple):
         return cls(n, far, min(beta(c, r + 1), n - far * beta(c, r - 1)))
 
     def start(self, segment: Any) -> Any:
-        """The first step of a segment, which may be traced; of the one behind the last, not known here."""
-        if not self.far:
-            return 0 * segment
-        size, rest = divmod(self.n - self.last, self.far)
-        return segment * size + (min(segment, rest) if isinstance(segment, int) else np.minimum(segment, rest))
+        """The first step of a segment, an integer of Python or of the device."""
+        size, rest = divmod(self.n - self.last, max(self.far, 1))
+        return segment * size + (segment + rest - abs(segment - rest)) // 2  # the lesser of both
 
     @property
     def sizes(self) -> tuple[int, ...]:

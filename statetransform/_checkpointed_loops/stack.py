@@ -26,10 +26,11 @@ from .leaves import Index, Leaves, put, take
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """`n` steps in blocks of `size`, the first one shorter; `n` may be traced where the size is 1."""
+    """`n` steps from `first` on in blocks of `size`, the first one shorter; all may be traced where the size is 1."""
 
     n: Any
     size: int
+    first: Any = 0
 
     @property
     def count(self) -> Any:
@@ -38,7 +39,9 @@ class Blocks:
 
     def position(self, block: Index) -> Index:
         """The first step of a block; of the block behind the last, the number of steps."""
-        return block if self.size == 1 else jnp.maximum(self.n - (self.count - block) * self.size, 0)
+        if self.size == 1:
+            return block if isinstance(self.first, int) and not self.first else self.first + block
+        return jnp.maximum(self.n - (self.count - block) * self.size, 0)
 
 
 class Stack(NamedTuple):
@@ -64,6 +67,11 @@ class Stack(NamedTuple):
     def read(self) -> tuple[Leaves, Index]:
         """The topmost carry, and its position."""
         return take(self.slots, self.rows[self.top]), self.at[self.top]
+
+    def restart(self, carry: Leaves) -> Stack:
+        """With that carry alone, at position 0."""
+        slots = put(self.slots, self.rows[0], carry)
+        return Stack(slots, self.rows, lax.dynamic_update_index_in_dim(self.at, 0, 0, 0), jnp.zeros_like(self.top))
 
     def push(self, carry: Leaves, at: Index) -> Stack:
         """Puts the carry at a position on top."""

@@ -201,11 +201,25 @@ def forward(
     """
     n = step.length
     assert n is not None
-    blocks, reverse = Blocks(n, reversing.size), reversing(step, selected, consts, xs, init)
+    return climb_last(step, reversing, selected, consts, init, xs, empty(n, step.y_avals), Blocks(n, reversing.size))
+
+
+def climb_last(
+    step: Step,
+    reversing: Reversing,
+    selected: Selected,
+    consts: Leaves,
+    carry: Leaves,
+    xs: Leaves,
+    ys: Leaves,
+    blocks: Blocks,
+) -> tuple[Leaves, Leaves, Saved]:
+    """`forward` for the last blocks of a loop, from the carry before them and with the outputs so far."""
+    reverse = reversing(step, selected, consts, xs, carry)
     climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position)
-    stack, ys, last = Stack.of(init, step.k), empty(n, step.y_avals), blocks.count - 1
+    stack, last = Stack.of(carry, step.k), blocks.count - 1
     advance = step.writing(consts, xs)
-    stack, (ys,) = climb(advance, last, stack, (ys,), step.watch, steps=n - blocks.size)
+    stack, (ys,) = climb(advance, last, stack, (ys,), step.watch, steps=blocks.n - blocks.size)
     carry, at = stack.read()
     carry, ys, recorded = reverse.record(blocks.position(at), carry, ys, empty(blocks.size, reverse.avals))
     return carry, ys, Saved(None, stack, recorded)
@@ -238,15 +252,61 @@ def backward(
     n = step.length
     blocks = Blocks(longest(saved.n) if n is None else n, reversing.size)
     known = None if n is None else blocks.count
-    climb = Climb(step.k, splitter(step.k, known), blocks.position)
-    example = take(saved.stack.slots, jnp.int32(0))
-    reverse = reversing(step, selected, consts, xs, example)
-    given = reverse.given(saved.n, ct_ys)
     again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
+    reverse = reversing(step, selected, consts, xs, take(saved.stack.slots, jnp.int32(0)))
+    # A single block is reversed in one go: a watch around it would only make copies.
+    watch = None if reversing.size > 1 and known == 1 else step.watch
+    state = saved.stack, saved.recorded, no_cotangents(selected, consts, xs, ct_carry)
+    with counted(known):
+        _, _, cts = unwind(
+            step, reverse, reverse.given(saved.n, ct_ys), consts, xs, saved.n, blocks, state, known, again, watch
+        )
+    return flattened(cts)
+
+
+def no_cotangents(selected: Selected, consts: Leaves, xs: Leaves, ct_carry: Leaves) -> Cotangents:
+    """What a backward sweep starts with."""
+    nothing = lambda leaves, mask: [jnp.zeros_like(x) for x in pick(leaves, mask)]
+    return nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
+
+
+def flattened(cts: Cotangents) -> Leaves:
+    """What a backward sweep gives: cotangents of constants, initial values and inputs."""
+    ct_consts, ct, ct_xs = cts
+    return [*ct_consts, *ct, *ct_xs]
+
+
+def unwind(
+    step: Step,
+    reverse: Reverse,
+    given: Any,
+    consts: Leaves,
+    xs: Leaves,
+    n: Index | None,
+    blocks: Blocks,
+    state: tuple[Stack, Leaves, Cotangents],
+    known: int | None,
+    again: int | None,
+    watch: Watch | None = None,
+) -> tuple[Stack, Leaves, Cotangents]:
+    """Reverses some blocks.
+
+    Args:
+      step: the step.
+      reverse, given: how blocks of it are reversed.
+      consts, xs: as for `forward`.
+      n: the number of steps of this lane; None if it is known in advance.
+      blocks: which steps.
+      state: the stored carries, the residuals of the last block, and the cotangents behind it.
+      known: how many blocks there are in all; None if it is not known in advance.
+      again: how many steps are advanced again in all, if that is known.
+      watch: what is told on the way.
+    """
+    climb = Climb(step.k, splitter(step.k, known), blocks.position)
 
     def advance(i: Index, moving: Any) -> Any:
         carry, _ = step.run(i, consts, moving[0], xs)
-        return (carry if n is not None else select(is_left_out(i >= saved.n), moving[0], carry),)
+        return (carry if n is None else select(is_left_out(i >= n), moving[0], carry),)
 
     def one(j: Index, state: Any) -> Any:
         stack, recorded, cts = state
@@ -259,15 +319,8 @@ def backward(
         cts = reverse.reverse(given, first, behind, carry, recorded, cts)
         return stack.pop(), recorded, cts
 
-    zeros = [jnp.zeros_like(x) for x in pick(consts, selected.consts)], ct_carry
-    cts = *zeros, [jnp.zeros_like(x) for x in pick(xs, selected.xs)]
-    # A single block is reversed in one go: a watch around it would only make copies.
-    watch = None if reversing.size > 1 and known == 1 else step.watch
     done, tell = (lambda j: blocks.n - blocks.position(blocks.count - j)), (lambda watch: watch.backward)
-    with counted(known):
-        start = saved.stack, saved.recorded, cts
-        _, _, (ct_consts, ct, ct_xs) = fori_loop(0, blocks.count, one, start, watch, done, tell)
-    return [*ct_consts, *ct, *ct_xs]
+    return fori_loop(0, blocks.count, one, state, watch, done, tell)
 
 
 def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from .._core.jaxcompat import is_zero_tangent, typeof, zeros
+from .._core.jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
 from .leaves import Leaves, is_differentiable, merge, pick, zero_tangent
 from .linear import Linear
 from .sweep import Saved, Selected
@@ -40,6 +40,8 @@ class Loop:
         saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are
         differentiated, in forward mode only.
       cure: what to say where reverse mode over reverse mode needs `again`.
+      near: where there is no `again`, the same loop with sweeps that can be differentiated, if these cannot: carries
+        that go to files have no tangents.
     """
 
     plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
@@ -48,6 +50,7 @@ class Loop:
     backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Leaves]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
+    near: Loop | None = None
 
     def __call__(self, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """Runs the loop, differentiably."""
@@ -70,7 +73,7 @@ class Loop:
             own = out[2] if moved == selected else self.first_sweep(moved)(*primals)[2]
             moving = tangent(self, moved, primals, dots, out[:2], own)
             # What is saved follows from the primals, and the tangent depends on them.
-            return out, (*moving, jax.tree.map(zero_tangent, out[2]))
+            return out, (*moving, jax.tree.map(symbolic_zero, out[2]))
 
         sweep.defjvp(rule, symbolic_zeros=True)
         return sweep
@@ -177,10 +180,11 @@ class Tangent:
 
     def _sweep_again(self, primals: Primals, cts: Leaves) -> Leaves:
         leaves, tree = jax.tree.flatten((primals, cts))
+        rule = self if self.loop.near is None else dataclasses.replace(self, loop=self.loop.near)
 
         def sweeps(*leaves: Any) -> Leaves:
             primals, cts = tree.unflatten(leaves)
-            return self.sweep(primals, self.loop.forward(self.selected, *primals)[2], cts)
+            return rule.sweep(primals, rule.loop.forward(self.selected, *primals)[2], cts)
 
         return forward_only(sweeps, self.loop.cure)(*leaves)
 

@@ -44,14 +44,7 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
     Returns:
       The last carry, and what the backward sweep starts from.
     """
-    place = placer(step.k)
-
-    def advance(state: Any) -> Any:
-        i, n, is_on, carry = state
-        after = step.fun(consts, carry, [])[0]
-        left_out = is_left_out(~is_on)
-        carry = select(left_out, carry, after)
-        return i + 1, jnp.where(left_out, n, i + 1), test(i + 1, carry), carry
+    place, advance = placer(step.k), stepping(step, test, consts)
 
     def fill(state: Any) -> Any:
         moving, slots = state
@@ -78,6 +71,19 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
         moving, stack = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
     _, n, _, carry = moving
     return carry, Saved(n, stack, [])
+
+
+def stepping(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves) -> Callable[[Any], Any]:
+    """A step from `(i, n, is_on, carry)` to these: its number, that of this lane, and whether it is to run."""
+
+    def advance(state: Any) -> Any:
+        i, n, is_on, carry = state
+        after = step.fun(consts, carry, [])[0]
+        left_out = is_left_out(~is_on)
+        carry = select(left_out, carry, after)
+        return i + 1, jnp.where(left_out, n, i + 1), test(i + 1, carry), carry
+
+    return advance
 
 
 def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:

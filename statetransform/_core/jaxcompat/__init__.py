@@ -7,12 +7,14 @@ version number: what is asked is what the object at hand can do, so that a relea
 
 from .arrays import buffer_of as buffer_of
 from .arrays import concrete_array as concrete_array
+from .arrays import host_room as host_room
 from .arrays import is_array_type as is_array_type
 from .arrays import is_zero as is_zero
 from .arrays import is_zero_tangent as is_zero_tangent
 from .arrays import on_devices as on_devices
 from .arrays import plain_type as plain_type
 from .arrays import set_buffer as set_buffer
+from .arrays import symbolic_zero as symbolic_zero
 from .arrays import type_of_carry as type_of_carry
 from .arrays import type_text as type_text
 from .arrays import typeof as typeof

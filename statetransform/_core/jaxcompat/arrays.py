@@ -7,9 +7,15 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives
 from jax.interpreters import ad
+
+try:
+    from jax._src.lax.lax import empty2
+except ImportError:
+    empty2 = None
 
 
 @functools.cache
@@ -72,6 +78,25 @@ def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
     return jax.lax.pcast(full, varying, to="varying") if varying else full
 
 
+# `jnp.zeros(...)` that is moved to the host is allocated on the device first. JAX's own `scan` makes the arrays for
+# outputs in host memory as follows: from a scalar that is in host memory by its type alone.
+
+
+def host_room(aval: Any, rows: int) -> Any:
+    """An array of such values in host memory, `[rows, *aval.shape]`, whose content means nothing."""
+    space, spec = jax.memory.Space.Host, aval.sharding.spec
+    zero = jnp.zeros((), aval.dtype)
+    scalar = jax.device_put(zero, space) if empty2 is None else empty2(aval.dtype, memory_space=space)
+    varying = tuple(sorted(aval.mat.varying))
+    scalar = jax.lax.pcast(scalar, varying, to="varying") if varying else scalar
+    if all(name is None for name in spec):
+        return jax.lax.broadcast(scalar, (rows, *aval.shape))
+    mesh = aval.sharding.mesh
+    with jax.sharding.use_abstract_mesh(mesh):
+        sharding = jax.sharding.NamedSharding(mesh, jax.P(None, *spec))
+        return jax.lax.broadcast(scalar, (rows, *aval.shape), out_sharding=sharding)
+
+
 def is_array_type(aval: Any) -> bool:
     """Whether an abstract value is that of an array, and not of a reference."""
     return isinstance(aval, jax.core.ShapedArray)
@@ -96,6 +121,11 @@ def is_zero_tangent(dot: Any) -> bool:
     JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
     """
     return type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+
+
+def symbolic_zero(primal: Any) -> Any:
+    """The tangent of a value that does not move, as a rule of `custom_jvp` may return it."""
+    return jax.custom_derivatives.SymbolicZero(typeof(primal).to_tangent_aval())
 
 
 def is_zero(value: Any) -> bool:

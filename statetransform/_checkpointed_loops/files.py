@@ -1,0 +1,226 @@
+"""Carries in files, seen from the host: one file without a name for each sweep, rows of equal size.
+
+A file is created in the folder that the user gives, and unlinked at once. So nothing is left behind, however the
+process ends, and no other process finds it. All of its space is asked for when it is made. A thread writes behind the
+program and reads ahead of it.
+
+What a program gets is a number for each file. A file is closed with the last read; one whose backward sweep never comes
+(after an error elsewhere, or in forward mode) makes room for the next that needs it, or goes with the process.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import IO
+
+import numpy as np
+
+from .._jaxpr.sizes import format_bytes
+
+_BEHIND = 2  # rows that wait to be written, besides the one that is
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """Where files go, and how much they may take.
+
+    Attributes:
+      path: the folder.
+      limit: bytes that all files may take together.
+      where: the loop, for messages.
+    """
+
+    path: str
+    limit: int
+    where: str
+
+    def open(self, nbytes: int) -> IO[bytes]:
+        """A file without a name, of so many bytes.
+
+        Raises:
+          OSError: the folder cannot be written, has too little room, or is on a file system that keeps the names of
+            open files. The message names the folder, the bytes needed, and the bytes free.
+        """
+        try:
+            file = tempfile.TemporaryFile(dir=self.path, prefix="statetransform-", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._error(error, nbytes) from error
+        try:
+            if os.fstat(file.fileno()).st_nlink:
+                raise OSError(
+                    f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
+                    "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
+                )
+            try:
+                _allocate(file.fileno(), nbytes)
+            except OSError as error:
+                raise self._error(error, nbytes) from error
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def check(self) -> None:
+        """Opens an empty file, so that a folder that cannot be used is said before anything runs."""
+        self.open(0).close()
+
+    def _error(self, error: OSError, nbytes: int) -> OSError:
+        try:
+            free = shutil.disk_usage(self.path).free
+            room = f", where {free} bytes ({format_bytes(free)}) are free"
+        except OSError:
+            room = ""
+        needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
+        message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
+        return type(error)(error.errno, f"{message}: {error.strerror}")
+
+
+def _allocate(descriptor: int, nbytes: int) -> None:
+    if not nbytes:
+        return
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, nbytes)
+        return
+    zeros = bytes(min(nbytes, 1 << 24))
+    for start in range(0, nbytes, len(zeros)):
+        os.pwrite(descriptor, zeros[: nbytes - start], start)
+
+
+class Rows:
+    """One file of `count` rows, each with the same arrays, and the thread that moves them."""
+
+    def __init__(self, folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> None:
+        self.folder, self._types = folder, [(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._size = sum(leaf.nbytes for leaf in leaves)
+        self.nbytes = count * self._size
+        self._file = folder.open(self.nbytes)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "statetransform-files")
+        self._behind: collections.deque[concurrent.futures.Future[None]] = collections.deque()
+        self._ahead: dict[int, concurrent.futures.Future[list[np.ndarray]]] = {}
+
+    def write(self, row: int, leaves: Sequence[np.ndarray]) -> None:
+        """Copies a row, and has it written later."""
+        while len(self._behind) > _BEHIND:
+            self._behind.popleft().result()
+        copies = [np.array(leaf, order="C") for leaf in leaves]
+        self._behind.append(self._thread.submit(self._write, row, copies))
+
+    def read(self, row: int, following: int) -> list[np.ndarray]:
+        """A row; the following one, if it is not negative, is read meanwhile."""
+        while self._behind:
+            self._behind.popleft().result()
+        ahead = self._ahead.pop(row, None) or self._thread.submit(self._read, row)
+        found = ahead.result()
+        if following >= 0:
+            self._ahead[following] = self._thread.submit(self._read, following)
+        return found
+
+    def close(self) -> None:
+        """Gives the space back, once the thread has done what it is at."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._file.close()
+
+    def _write(self, row: int, leaves: list[np.ndarray]) -> None:
+        start = row * self._size
+        for leaf in leaves:
+            left = memoryview(leaf.reshape(-1).view(np.uint8))
+            while left:
+                done = os.pwrite(self._file.fileno(), left, start)
+                left, start = left[done:], start + done
+
+    def _read(self, row: int) -> list[np.ndarray]:
+        start, leaves = row * self._size, []
+        for shape, dtype in self._types:
+            leaf = np.empty(shape, dtype)
+            left = memoryview(leaf.reshape(-1).view(np.uint8))
+            while left:
+                done = os.preadv(self._file.fileno(), [left], start)
+                if not done:
+                    raise OSError(f"{self.folder.where}: a file in the folder {self.folder.path!r} ends too early")
+                left, start = left[done:], start + done
+            leaves.append(leaf)
+        return leaves
+
+
+class _Open:
+    """The files of this process that were not read to their end, by their numbers."""
+
+    def __init__(self) -> None:
+        self._lock, self._numbers = threading.Lock(), itertools.count(1)
+        self._files: dict[int, Rows] = {}
+
+    def add(self, folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> int:
+        """Opens a file. The oldest in the folder are dropped if they and this one would take more than its limit."""
+        needed = count * sum(leaf.nbytes for leaf in leaves)
+        with self._lock:
+            same = {
+                n: f for n, f in self._files.items() if (f.folder.path, f.folder.limit) == (folder.path, folder.limit)
+            }
+            taken = needed + sum(file.nbytes for file in same.values())
+            dropped = []
+            for number, file in same.items():
+                if taken <= folder.limit:
+                    break
+                dropped.append(self._files.pop(number))
+                taken -= file.nbytes
+        for file in dropped:
+            file.close()
+        file = Rows(folder, count, leaves)
+        with self._lock:
+            number = next(self._numbers) % 2**31 or next(self._numbers)
+            self._files[number] = file
+        return number
+
+    def find(self, number: int, folder: Folder) -> Rows:
+        with self._lock:
+            file = self._files.get(number)
+        if file is None:
+            raise RuntimeError(
+                f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
+                "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
+                "all of them with `vmap` of what `vjp` returns. Or several loops were on their way, and took more than "
+                f"{format_bytes(folder.limit)} together: raise `disk=`."
+            )
+        return file
+
+    def close(self, number: int) -> None:
+        with self._lock:
+            file = self._files.pop(number, None)
+        if file is not None:
+            file.close()
+
+
+_open = _Open()
+
+
+def write(folder: Folder, count: int, number: int, row: int, leaves: Sequence[np.ndarray]) -> int:
+    """Stores a row; gives the number of its file, which is a new one with `count` rows if `number` is 0."""
+    number = number or _open.add(folder, count, leaves)
+    try:
+        _open.find(number, folder).write(row, leaves)
+    except BaseException:
+        _open.close(number)
+        raise
+    return number
+
+
+def read(folder: Folder, number: int, row: int, following: int) -> list[np.ndarray]:
+    """A row of a file; the following one is read meanwhile, unless it is negative."""
+    try:
+        return _open.find(number, folder).read(row, following)
+    except BaseException:
+        _open.close(number)
+        raise
+
+
+def close(number: int) -> None:
+    """Gives the space of a file back, if it still has any."""
+    _open.close(number)

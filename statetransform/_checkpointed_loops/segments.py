@@ -1,0 +1,142 @@
+"""The sweeps of a loop with carries in two places: segment by segment, the carries before these far away.
+
+The forward sweep puts the carry before each segment far away. The backward sweep fetches them, last first, and reverses
+each segment with the carries near, as `sweep` reverses a whole loop. Where the length is known, the last segment keeps
+its carries from the forward sweep and is longer than the others (`plan.Periods`). Where it is not, segments have
+`k + 2` steps until the room far away is used up; then every second carry there is dropped, and segments are twice as
+long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from .._jaxpr.step_counts import counted
+from .chunks import fori_loop, while_loop
+from .far import Far, Room
+from .lanes import any_lane, longest
+from .leaves import Index, Leaves, empty, take
+from .plan import Periods, Schedule
+from .stack import Blocks, Stack
+from .sweep import ByVjp, Selected, Step, climb_last, flattened, no_cotangents, unwind
+from .unknown_length import stepping
+
+
+class Saved(NamedTuple):
+    """What the backward sweep starts from.
+
+    Attributes:
+      n: the number of steps of this lane; None if it is known in advance, as are `rows`, `count` and `period` then.
+      stack: the carries of the last segment, if the length is known in advance.
+      far: the carries far away.
+      rows: which of them is the one before each segment.
+      count: the number of segments.
+      period: the number of steps in a segment.
+    """
+
+    n: Any
+    stack: Any
+    far: Far
+    rows: Any = None
+    count: Any = None
+    period: Any = None
+
+
+def forward(
+    step: Step, room: Room, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
+) -> tuple[Leaves, Leaves, Saved]:
+    """`sweep.forward` for a loop of known length, with `room.rows` carries far away."""
+    n = step.length
+    assert n is not None
+    periods = Periods.of(n, step.k, room.rows)
+    advance = step.writing(consts, xs)
+
+    def segment(s: Index, state: Any) -> Any:
+        carry, ys, far = state
+        far = far.write(s, carry)
+        with counted(n - periods.last, periods.far):
+            carry, ys = lax.fori_loop(periods.start(s), periods.start(s + 1), advance, (carry, ys))
+        return carry, ys, far
+
+    state = init, empty(n, step.y_avals), room.empty(init)
+    if periods.far == 1:  # JAX makes no loop of one step, and has had trouble with host memory there
+        state = segment(0, state)
+    else:
+        with counted(periods.far):
+            state = fori_loop(0, periods.far, segment, state, step.watch, periods.start)
+    carry, ys, far = state
+    blocks = Blocks(periods.last, 1, n - periods.last)
+    carry, ys, saved = climb_last(step, ByVjp, selected, consts, carry, xs, ys, blocks)
+    return carry, ys, Saved(None, saved.stack, far)
+
+
+def forward_unknown(
+    step: Step, room: Room, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
+) -> tuple[Leaves, Saved]:
+    """`unknown_length.forward` with `room.rows` carries far away, an even number."""
+    most = room.rows
+
+    def segment(state: Any) -> Any:
+        moving, far, rows, count, period = state
+        # Without room, the carries before segments 0, 2, 4, ... stay, and the rows of the others are free.
+        is_full = count == most
+        rows = jnp.where(is_full, jnp.concatenate([rows[0::2], rows[1::2]]), rows)
+        count, period = jnp.where(is_full, most // 2, count), jnp.where(is_full, 2 * period, period)
+        far, count = far.write(rows[count], moving[-1]), count + 1
+        goes = lambda moving: (moving[0] < count * period) & any_lane(moving[2])
+        return lax.while_loop(goes, stepping(step, test, consts), moving), far, rows, count, period
+
+    start = jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init
+    rows = jnp.arange(most, dtype=jnp.int32)
+    state = start, room.empty(init), rows, jnp.int32(0), jnp.int32(step.k + 2)
+    is_on, done = (lambda state: any_lane(state[0][2])), (lambda state: state[0][0])
+    (_, n, _, carry), far, rows, count, period = while_loop(is_on, segment, state, step.watch, done)
+    return carry, Saved(n, None, far, rows, count, period)
+
+
+def backward(
+    step: Step,
+    room: Room,
+    selected: Selected,
+    consts: Leaves,
+    xs: Leaves,
+    saved: Saved,
+    ct_carry: Leaves,
+    ct_ys: Leaves,
+) -> Leaves:
+    """`sweep.backward`, segment by segment."""
+    n, far, stack = step.length, saved.far, saved.stack
+    if n is None:
+        total, top, again = longest(saved.n), saved.count - 1, None
+        start = lambda s: jnp.minimum(s * saved.period, total)
+        row = lambda s: jnp.where(s < 0, -1, saved.rows[jnp.maximum(s, 0)])
+        far, carry = far.read(row(top), row(top - 1), top)
+        stack = Stack.of(carry, step.k)
+    else:
+        periods = Periods.of(n, step.k, room.rows)
+        total, top, again = n, periods.far, Schedule(n, step.k, room.rows).evaluations - 2 * n
+        start = lambda s: jnp.where(s > top, n, periods.start(s))
+        row = lambda s: s
+    reverse = ByVjp(step, selected, consts, xs, take(stack.slots, jnp.int32(0)))
+    given = reverse.given(saved.n, ct_ys)
+
+    def segment(j: Index, state: Any) -> Any:
+        stack, far, cts = state
+        s = top - j
+        first, behind = start(s), start(s + 1)
+        blocks = Blocks(behind - first, 1, first)
+        with counted(n, top + 1 if n else 1):
+            stack, _, cts = unwind(step, reverse, given, consts, xs, saved.n, blocks, (stack, [], cts), n, again)
+        far, cts = far.after(cts)
+        far, carry = far.read(row(s - 1), row(s - 2), s - 1)
+        return stack.restart(carry), far, cts
+
+    state = stack, far, no_cotangents(selected, consts, xs, ct_carry)
+    done, tell = (lambda j: total - start(top + 1 - j)), (lambda watch: watch.backward)
+    with counted(top + 1 if n else None):
+        _, _, cts = fori_loop(0, top + 1, segment, state, step.watch, done, tell)
+    return flattened(cts)
