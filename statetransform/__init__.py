@@ -1,5 +1,8 @@
 """JAX's transforms, made aware of mutable state."""
 
+import sys
+from typing import Any
+
 from . import inspect, policies, transform
 from ._adapters import attr, register_state_type
 from ._checkpointed_loops.budget import MemoryBudget
@@ -43,6 +46,12 @@ __all__ = [
     "update",
     "values",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    hint = f" Write `transform.{name}` (`from statetransform import transform`)." if name in transform.__all__ else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
+
 
 for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
     if callable(_object):

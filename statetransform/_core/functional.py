@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from .arguments import StaticArguments, hide, reveal
 from .errors import check_function
@@ -43,6 +43,23 @@ class Functionalized:
     def __reduce__(self) -> Any:
         return Functionalized, (self.__wrapped__, *self._options)
 
+    def __call__(self, /, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a pure function of the states' values, and is not called itself. "
+            "Write `out, new_values = pure.apply(pure.values(*args), *args)`, or call the function behind it."
+        )
+
+    def _check_values(self, values: Any) -> None:
+        what, wrong = "is", values
+        if isinstance(values, Mapping):
+            what, wrong = "has the key", next((key for key in values if not isinstance(key, State)), None)
+            if wrong is None:
+                return
+        raise TypeError(
+            f"apply: the first argument must be a mapping from State to value, but it {what} {wrong!r} of type "
+            f"{type(wrong).__name__}. Write `pure.apply(pure.values(*args), *args)`."
+        )
+
     def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=False)
@@ -77,6 +94,8 @@ class Functionalized:
         Returns:
           The output, and the values afterwards of all states in `values` and of those written.
         """
+        if not isinstance(values, Values):
+            self._check_values(values)
         args, kwargs, objects = self._hide(args, kwargs)
         args, kwargs = reveal((args, kwargs), objects)
         lift = Lift(self.__wrapped__, is_pure=True)

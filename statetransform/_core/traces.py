@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -235,10 +236,21 @@ def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
         except TypeError:
             called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
             return RefusedArgument(
-                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. "
-                "List it in `static_argnums` or `static_argnames` if Python is to see its value."
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. {_cure(name)}"
             )
     return TypeError("an argument is not a valid JAX type")
+
+
+def _cure(name: str) -> str:
+    """What to do with an argument that is no array; `name` says whether it is inside of another one."""
+    if name.isidentifier():
+        return "List it in `static_argnums` or `static_argnames` if Python is to see its value."
+    if "equinox" in sys.modules:
+        return (
+            "Of a module of equinox, pass the arrays alone: `params, static = eqx.partition(model, eqx.is_array)`, and "
+            "`eqx.combine(params, static)` inside."
+        )
+    return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
 
 
 def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:

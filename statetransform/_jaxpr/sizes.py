@@ -89,6 +89,9 @@ def parse_bytes(amount: int | float | str) -> int:
                 "or '64kB'"
             )
         number, exponent, unit, binary = match.groups()
+        if not unit and not amount.strip().lower().endswith("b"):
+            number = amount.strip()
+            raise ValueError(f"{amount!r} has no unit. Write '{number}GB' or '{number}MiB', or a number for bytes.")
         amount = float(number + (exponent or "")) * (_BINARY if binary else _DECIMAL)[unit.upper()]
     elif isinstance(amount, bool) or not isinstance(amount, int | float | np.integer | np.floating):
         raise TypeError(

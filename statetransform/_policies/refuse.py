@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import warnings
@@ -11,11 +12,12 @@ from typing import Any
 import jax
 
 from .._core.sites import user_frame
+from .._jaxpr.sizes import parse_bytes
 from .._jaxpr.walk import names_in
 from .policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
-_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops")
+_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
 
 
 class PolicyWarning(UserWarning):
@@ -50,6 +52,8 @@ def check_policy(policy: Any) -> Any:
         return None
     if not callable(policy):
         raise TypeError(f"a policy is a function, not {_what(policy)}. {_instead(policy)}")
+    if getattr(policy, "__name__", "") == "MemoryBudget":
+        raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
     if is_factory(policy):
         name = policy.__name__
         raise TypeError(
@@ -66,6 +70,9 @@ def _what(value: Any) -> str:
 
 def _instead(value: Any) -> str:
     if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            parse_bytes(value)
+            return f"For a budget of memory write policy=policies.fit({value!r}) (from statetransform import policies)."
         close = difflib.get_close_matches(value, _spellings(), n=1)
         written = f"policies.{close[0]}" if close else "policies.dots_saveable"
         if close and _takes_arguments(close[0]):
@@ -79,7 +86,10 @@ def _instead(value: Any) -> str:
         chosen = "everything_saveable" if value else "nothing_saveable"
         return f"Write policy=policies.{chosen}."
     if isinstance(value, (int, float)):
-        return f"To keep the values of more than that many bytes, write policy=policies.save_larger_than({value!r})."
+        return (
+            f"For a budget of so many bytes write policy=policies.fit({value!r}); to keep the values of more than so "
+            f"many bytes each, write policy=policies.save_larger_than({value!r})."
+        )
     if isinstance(value, (list, tuple, set, frozenset)):
         items = list(value)
         if items and all(isinstance(item, str) for item in items):
@@ -102,6 +112,7 @@ def _example(name: str) -> str:
         "save_smaller_than": "'1 MiB'",
         "save_from": "'model.py:12'",
         "loops": "20",
+        "fit": '"2GiB"',
         "any_of": "p, q",
         "all_of": "p, q",
         "none_of": "p",

@@ -1,5 +1,8 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
+import sys
+from typing import Any
+
 from .._core.functional import Functionalized, functionalize, lift
 from .._policies.names import checkpoint_name
 from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
@@ -47,6 +50,16 @@ __all__ = [
     "vmap",
     "while_loop",
 ]
+
+_INSTEAD = {
+    "pmap": "JAX has replaced it: use `transform.jit` with shardings, or `transform.shard_map`.",
+}
+
+
+def __getattr__(name: str) -> Any:
+    hint = f" {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
+
 
 for _name in __all__:  # public objects say where they are imported from
     if _name != "checkpoint_name":  # which lives in `policies`

@@ -104,6 +104,11 @@ def checkpoint(
     prevent_cse = tuple(prevent_cse) if isinstance(prevent_cse, Sequence) else prevent_cse
     if not isinstance(prevent_cse, bool | tuple):
         raise TypeError(f"checkpoint: `prevent_cse` must be a bool, or one for each argument, not {prevent_cse!r}")
+    if "checkpoint" in others:
+        raise TypeError(
+            "checkpoint: `checkpoint=` is an option of loops, such as `transform.scan`. A function takes `policy=`, "
+            'as in `policy=policies.dots_saveable` or `policy=policies.fit("2GiB")`.'
+        )
     if others:
         jax.checkpoint(_refuse, **others)  # says what is wrong
     common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}

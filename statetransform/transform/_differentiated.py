@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -38,8 +39,14 @@ class Differentiated:
             if not isinstance(state, State):
                 raise TypeError(
                     f"{where}: `states=` must be a State or a pytree of States, but has a leaf of type "
-                    f"{type(state).__name__}. For the states of a model write `states=st.states(model, st.Param)`."
+                    f"{type(state).__name__}. For the states of a model write {_example()}."
                 )
+        if self._has_states and not self._states and not self._has_arguments:
+            raise ValueError(
+                f"{where}: `states=` has no state in it, so there is nothing to differentiate with respect to. If it "
+                f"comes from `st.states(model, kind)`, the model has no state of this kind. Write "
+                f"for example {_example()}."
+            )
         if len(set(self._states)) != len(self._states):
             raise ValueError(f"{where}: a state stands twice in `states=`; list each state once")
         self._args = args
@@ -67,6 +74,12 @@ class Differentiated:
         return dict(zip(self._states, self._gathered.split(values), strict=True)), tuple(args)
 
 
+def _example() -> str:
+    """What `states=` may be, for the frameworks that are there."""
+    nnx = ", or `st.states(model, nnx.Param)` for a model of flax.nnx" if "flax.nnx" in sys.modules else ""
+    return f"`states=st.states(model, st.Param)`{nnx}"
+
+
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     if not -len(args) <= index < len(args):
         raise ValueError(
@@ -76,7 +89,7 @@ def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     if not jax.tree.leaves(arg) and any(map(is_reference, jax.tree.leaves(arg, is_leaf=is_reference))):
         raise TypeError(
             f"{where}: argument {index} is passed by reference (it is a state, or holds states), and nothing can be "
-            "differentiated with respect to it. Name the states instead: `states=st.states(model, st.Param)`."
+            f"differentiated with respect to it. Name the states instead: {_example()}."
         )
     return index % len(args)
 

@@ -45,6 +45,8 @@ def number_of_steps(where: str, name: str, value: Any) -> int:
             f"{where}: `{name}` must be known when the loop is traced, since memory for all steps is laid out then. "
             f"Make it static (`static_argnums`, `State(..., static=True)`). {cure}",
         )
+    if int(value) < 0:
+        raise ValueError(f"{where}: `{name}` must be 0 or more, not {int(value)}")
     return int(value)
 
 
@@ -72,6 +74,11 @@ def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
             cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."
             cure = cure if where == "for_loop" else ""
             raise TypeError(f"{where}: expected a function, not {fun!r} of type {type(fun).__name__}.{cure}")
+    if getattr(checkpoint, "__name__", "") in ("MemoryBudget", "fit"):
+        raise TypeError(
+            f"{where}: checkpoint={checkpoint.__name__} is not a budget yet. Call it with a size: "
+            '`checkpoint=st.MemoryBudget("2GiB")`.'
+        )
     if isinstance(checkpoint, bool) or (callable(checkpoint) and not isinstance(checkpoint, MemoryBudget)):
         cure = 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log"'
         if callable(checkpoint):
