@@ -104,6 +104,7 @@ class Frame:
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.depth: int = 0  # for transforms of another framework, see its adapter
         self.under: dict[Any, Any] = {}
+        self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
         self._here: Any = None
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
         self._stage: Any = None

@@ -34,6 +34,7 @@ from .jaxcompat import (
     typeof,
 )
 from .outcome import pack
+from .placed import noted, sharding_of
 from .raw_reads import code_of, fresh
 from .record import Record
 from .room import has_room, with_room
@@ -66,6 +67,7 @@ class StagedFrame(Frame):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.forget()
+        self.placed.clear()
         self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
@@ -80,6 +82,7 @@ class StagedFrame(Frame):
             return value
         avals = tuple(self.type_of_input(leaf) for leaf in leaves)
         inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
+        self.placed.update(noted(inputs, map(sharding_of, leaves)))
         self.reads[state] = (treedef, avals)
         value = treedef.unflatten(inputs)
         if self._unwraps_keys:
@@ -153,6 +156,7 @@ class _Tracing:
     frame: StagedFrame
     outcome: Any
     tree: Any  # the structure of what the body gives
+    _shardings: list[Any]  # of the arguments
 
     def __init__(
         self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool, is_pure: bool
@@ -182,6 +186,7 @@ class _Tracing:
         """
         self = cls(fun, objects, around, is_lifted, is_fresh, is_pure)
         try:
+            self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
             make = jax.make_jaxpr(self._runner())
             try:
                 with keys.check_later():
@@ -213,6 +218,7 @@ class _Tracing:
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.place = self._outer, self._place
+                frame.placed.update(noted(jax.tree.leaves((args, kwargs)), self._shardings))
                 if self._unwraps_keys:
                     (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
                 body = self._body()

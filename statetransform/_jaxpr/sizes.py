@@ -44,6 +44,14 @@ def elements(aval: Any) -> int:
         return 0
 
 
+def local_shape(aval: Any) -> tuple[int, ...]:
+    """The shape of the part of a value that one device holds, by the sharding in its type."""
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or all(name is None for name in sharding.spec):
+        return aval.shape
+    return sharding.shard_shape(aval.shape)
+
+
 def format_bytes(count: float) -> str:
     """Bytes for a reader: three significant digits and a binary unit.
 

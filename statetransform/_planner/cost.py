@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -12,14 +13,16 @@ import jax.extend.core as jex
 
 from .._core import jaxcompat
 from .._jaxpr.flops import jaxpr_flops
-from .._jaxpr.sizes import elements
+from .._jaxpr.sizes import local_shape
 from .._jaxpr.sizes import nbytes as counted_bytes
-from .._jaxpr.walk import counts_of_scan, inner_jaxprs
+from .._jaxpr.walk import Inner, counts_of_scan, inner_jaxprs
 
 VIEWS = frozenset(
     ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "copy", "copy_p", "name", "iota", "empty",
-     "empty2", "stop_gradient", "pvary", "sharding_constraint", "create_token", "full", "random_wrap", "random_unwrap")
+     "empty2", "stop_gradient", "pvary", "create_token", "full", "random_wrap", "random_unwrap")
 )  # fmt: skip
+# Views where each device goes on holding as much as before.
+RESHARDING = frozenset(("sharding_constraint", "reshard"))
 # Computes each element of the output from the elements at the same place.
 ELEMENTWISE = frozenset(
     ("add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "square", "sqrt",
@@ -52,9 +55,9 @@ _SCRATCH = {
 
 
 def nbytes(aval: Any) -> int:
-    """The bytes of a value of this abstract type; what is the same for all shapes is looked up once."""
+    """The bytes of a value of this abstract type on one device; what is the same for all shapes is looked up once."""
     dtype = getattr(aval, "dtype", None)
-    return 0 if dtype is None else elements(aval) * _itemsize(dtype)
+    return 0 if dtype is None or not hasattr(aval, "shape") else math.prod(local_shape(aval)) * _itemsize(dtype)
 
 
 @functools.cache
@@ -64,6 +67,8 @@ def _itemsize(dtype: Any) -> int:
 
 def is_view(eqn: Any) -> bool:
     """Whether the results take no memory of their own."""
+    if eqn.primitive.name in RESHARDING:
+        return not isinstance(eqn.invars[0], jex.Literal) and nbytes(eqn.invars[0].aval) == nbytes(eqn.outvars[0].aval)
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
 
 
@@ -123,7 +128,7 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
       eqn: the equation.
       views: the equations of variables that are views.
     """
-    most = max((_peak_inside(inner.jaxpr) for inner in inner_jaxprs(eqn)), default=0)
+    most = max((int(_peak_inside(inner.jaxpr) * _share(eqn, inner)) for inner in inner_jaxprs(eqn)), default=0)
     if eqn.primitive.name == "cond":  # a branch computes its results where those of the equation are
         most = max(most - sum(nbytes(var.aval) for var in eqn.outvars), 0)
     factor = _SCRATCH.get(eqn.primitive.name)
@@ -135,10 +140,20 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
 
 def largest_inside(eqn: Any) -> int:
     """Bytes of the largest value that the body of a loop makes a buffer for, 0 for what is no loop."""
-    bodies = [jaxcompat.opened(inner.jaxpr) for inner in inner_jaxprs(eqn)] if eqn.primitive.name in LOOPS else []
-    own = [e for body in bodies for e in body.eqns]
-    sizes = [nbytes(v.aval) for e in own if e.primitive.name not in _ALIASES for v in e.outvars]
-    return max([*sizes, *map(largest_inside, own)], default=0)
+    most = 0
+    for inner in inner_jaxprs(eqn) if eqn.primitive.name in LOOPS else []:
+        own = jaxcompat.opened(inner.jaxpr).eqns
+        sizes = [nbytes(v.aval) for e in own if e.primitive.name not in _ALIASES for v in e.outvars]
+        most = max(most, int(_share(eqn, inner) * max([*sizes, *map(largest_inside, own)], default=0)))
+    return most
+
+
+def _share(eqn: Any, inner: Inner) -> float:
+    """How much of what is inside of an equation one device holds, if only the types of its results say it."""
+    stacked = lambda outer, inside: eqn.params.get("length", 1) if len(outer.aval.shape) > len(inside.aval.shape) else 1
+    pairs = list(zip(eqn.outvars, jaxcompat.opened(inner.jaxpr).outvars, strict=False)) if inner.role != "cond" else []
+    whole = sum(nbytes(inside.aval) * stacked(outer, inside) for outer, inside in pairs)
+    return min(sum(nbytes(outer.aval) for outer, _ in pairs) / whole, 1.0) if whole else 1.0
 
 
 def unfused(eqns: Sequence[Any]) -> int:

@@ -21,10 +21,12 @@ from .._checkpointed_loops.budget import FunctionChoice, MemoryBudget
 from .._checkpointed_loops.linear import Linear
 from .._core import jaxcompat
 from .._core.errors import BudgetError
+from .._core.placed import sharding_of
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.rewrite import evaluate
 from .._jaxpr.sizes import format_bytes
 from .._policies.refuse import warn
+from .devices import is_unknown
 from .emit import whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, shortage_message
@@ -61,7 +63,9 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
         body, consts = jaxcompat.without_constvars(without_budgets(closed))
         name = getattr(fun, "__name__", type(fun).__name__)
-        out = Budgeted(name, body, budget, _guess(flags, jax.tree.leaves(shapes)))(*consts, *leaves)
+        inputs = [*consts, *leaves]
+        guess, shardings = _guess(flags, jax.tree.leaves(shapes)), tuple(map(sharding_of, inputs))
+        out = Budgeted(name, body, budget, guess, shardings)(*inputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
     return call
@@ -80,16 +84,12 @@ def without_budgets(closed: Any) -> Any:
         inner = eqn.params["call_jaxpr"]
         return jaxcompat.eval_jaxpr(jaxcompat.opened(inner), jaxcompat.consts_of(inner), *inputs)
 
-    avals = [_struct(var.aval) for var in body.invars]
+    avals = [var.aval for var in body.invars]
     return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
 
 
 def _is_budgeted(eqn: Any) -> bool:
     return eqn.primitive.name == "custom_jvp_call" and jaxcompat.function_of(eqn.params["call_jaxpr"])[0] == MARK
-
-
-def _struct(aval: Any) -> Any:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _guess(flags: list[bool], outputs: list[Any]) -> tuple[bool, ...]:
@@ -112,12 +112,16 @@ class Budgeted:
       body: an open jaxpr without constants.
       budget: the budget, which records what is chosen.
       guess: which outputs are expected to have cotangents.
+      shardings: those of the inputs, None where they are not known or in the types.
     """
 
-    def __init__(self, name: str, body: Any, budget: MemoryBudget, guess: tuple[bool, ...]) -> None:
+    def __init__(
+        self, name: str, body: Any, budget: MemoryBudget, guess: tuple[bool, ...], shardings: tuple[Any, ...]
+    ) -> None:
         self._name, self._body, self._guess = name, body, guess
+        self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
-        self._planner = Planner(_closed(body))
+        self._planner = Planner(_closed(body), shardings)
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -161,6 +165,13 @@ class Budgeted:
     def decision(self, pattern: Pattern) -> Decision | Shortage:
         """What the budget leads to, found once for each pattern."""
         if pattern not in self._decisions:
+            if self._is_unknown:
+                warn(
+                    f"checkpoint: where {self._name} is planned, it is not known how its arguments are sharded, so the "
+                    f"budget of {format_bytes(self._budget)} counts the bytes of all devices together. Use "
+                    "`transform.jit`, give the arguments to the checkpointed function as they are, or use a mesh with "
+                    "explicit axes."
+                )
             found = self._planner.decide(pattern, self._budget)
             self._decisions[pattern] = found
             if isinstance(found, Decision):
@@ -235,7 +246,7 @@ class Budgeted:
         def transpose(residuals: Leaves, cts: Leaves) -> list[Any]:
             return self._backward(moves)(list(residuals[:n]), list(residuals[n:]), list(cts))
 
-        avals = tuple(jaxcompat.plain_type(self._body.outvars[i].aval) for i in moving_out)
+        avals = tuple(self._body.outvars[i].aval.strip_weak_type() for i in moving_out)
         linear = Linear(forward_mode, transpose, avals, n + len(kept))
         moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
         return [next(moved) if can else _zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
@@ -255,7 +266,7 @@ class Budgeted:
         def run(primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
             given = {moving_out[k] for k, ct in enumerate(cts) if ct is not None}
             if not given:
-                return [jnp.zeros(np.shape(primals[i]), jnp.result_type(primals[i])) for i in which]
+                return [jnp.zeros_like(primals[i]) for i in which]
             outputs = tuple(i in given for i in range(len(self._can)))
             present = [ct for ct in cts if ct is not None]
             return self._pull(Pattern(moves, outputs), primals, kept, present)
@@ -292,7 +303,7 @@ class Budgeted:
 
 
 def _closed(body: Any) -> Any:
-    avals = [_struct(var.aval) for var in body.invars]
+    avals = [var.aval for var in body.invars]
     return jax.make_jaxpr(lambda *xs: jaxcompat.eval_jaxpr(body, (), *xs))(*avals)
 
 
@@ -303,5 +314,5 @@ def _moving(tangents: Leaves) -> tuple[bool, ...]:
 
 def _zero_tangent(x: Any) -> Any:
     if jnp.issubdtype(jnp.result_type(x), jnp.inexact):
-        return jnp.zeros(np.shape(x), jnp.result_type(x))
+        return jnp.zeros_like(x)
     return np.zeros(np.shape(x), jax.dtypes.float0)

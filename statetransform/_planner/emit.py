@@ -16,6 +16,7 @@ from jax import lax
 
 from .._core import jaxcompat
 from . import cost
+from .devices import tied
 from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, profile, split_of
@@ -67,7 +68,8 @@ class Emitted:
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
         if kept:
-            large, kept = lax.optimization_barrier((large, kept))
+            done = tied([*large.values(), *kept])
+            large, kept = dict(zip(large, done, strict=False)), done[len(large) :]
         return [large.get(i, x) for i, x in enumerate(outputs)], kept
 
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -245,8 +247,7 @@ class _Run:
     def tie(self, values: list[Any], given: list[Any]) -> None:
         """Puts a barrier around some variables."""
         names = [*values, *given]
-        tied = lax.optimization_barrier([self.env[var] for var in names])
-        self.env.update(zip(names, tied, strict=True))
+        self.env.update(zip(names, tied([self.env[var] for var in names]), strict=True))
         self._views.clear()
 
     def _bind(self, eqn: Any) -> Sequence[Any]:

@@ -117,8 +117,7 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
         _, pull, out = jax.vjp(some, *[inputs[i] for i in which], has_aux=True)
         return [*out, *pull(cts)]
 
-    arguments = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
-    return jax.make_jaxpr(step)(*arguments, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in cotangents])
+    return jax.make_jaxpr(step)(*avals, *[a.strip_weak_type() for a in cotangents])
 
 
 def flattened(step: Any) -> Any:

@@ -189,8 +189,5 @@ def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run 
 
 def _rewritten(closed: Any, run: Run) -> Any:
     body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
-    avals = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
-        for v in body.invars
-    ]
+    avals = [var.aval for var in body.invars]
     return jax.make_jaxpr(lambda *args: _run_with(body, consts, args, run))(*avals)

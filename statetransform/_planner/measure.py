@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import source_of
 from .._jaxpr.walk import walk
+from . import devices
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
 from .loops import scans_in
@@ -76,10 +77,10 @@ class Shortage:
     source: str | None
 
 
-def temporary_bytes(function: Callable[..., Any], avals: list[Any]) -> int | None:
-    """Temporary bytes of a compiled function; None where the backend does not say."""
+def temporary_bytes(function: Callable[..., Any], version: Version) -> int | None:
+    """Temporary bytes of a compiled step of a version on one device; None where the backend does not say."""
     try:
-        lowered = jax.jit(function, keep_unused=True).lower(*avals)
+        lowered = devices.lowered(function, version.avals, version.shardings)
     except Exception as error:  # what cannot be compiled alone can still be planned
         logger.info("the gradient step alone cannot be compiled: %s", error)
         return None
@@ -100,9 +101,11 @@ class Planner:
 
     Args:
       closed: the closed jaxpr of the function.
+      shardings: those of its inputs, None where they are not known or in the types.
     """
 
-    def __init__(self, closed: Any) -> None:
+    def __init__(self, closed: Any, shardings: Sequence[Any] = ()) -> None:
+        self._shardings = shardings
         self.closed = inlined(closed)
         self._written = closed if any(jaxcompat.is_remat(site.eqn) for site in walk(closed)) else None
         self._versions: dict[Pattern, Versions] = {}
@@ -112,7 +115,7 @@ class Planner:
     def versions(self, pattern: Pattern) -> Versions:
         """The function in its various forms."""
         if pattern not in self._versions:
-            self._versions[pattern] = Versions(self.closed, pattern, self._written)
+            self._versions[pattern] = Versions(self.closed, pattern, self._written, self._shardings)
         return self._versions[pattern]
 
     def plain_bytes(self, pattern: Pattern) -> int | None:
@@ -184,7 +187,7 @@ class Planner:
 
     def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = False) -> int | None:
         self._compilations += 1
-        return temporary_bytes(version.as_outermost(step, with_value), version.avals)
+        return temporary_bytes(version.as_outermost(step, with_value), version)
 
     def _planned(self, pattern: Pattern, budget: int, plain: int | None) -> Decision | Shortage:
         first = self.versions(pattern).first

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from .._core import jaxcompat
 from .._core.errors import BudgetError
+from .devices import partitioned
 from .joint import MODEST, NOTHING_TWICE, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
@@ -41,6 +41,7 @@ class Version:
       fusion: how far cheap values are computed in each of their users.
       same: another version of the same function, whose gradient step need not be traced again.
       written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
+      shardings: those of the inputs, None where they are not known or in the types.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Version:
         fusion: Fusion = MODEST,
         same: Version | None = None,
         written: Any = None,
+        shardings: Sequence[Any] = (),
     ) -> None:
         self.closed, self.pattern, self.key, self.fusion, self._same = closed, pattern, key, fusion, same
-        self._written = written
+        self._written, self._shardings = written, shardings
 
     @functools.cached_property
     def step(self) -> Any:
@@ -63,7 +65,12 @@ class Version:
     @functools.cached_property
     def flat(self) -> Any:
         """The closed jaxpr of the gradient step, flattened."""
-        return flattened(self.step) if self._same is None else self._same.flat
+        if self._same is not None:
+            return self._same.flat
+        flat = flattened(self.step)
+        avals = [var.aval for var in jaxcompat.opened(flat).invars]
+        given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
+        return partitioned(flat, avals, given)
 
     @functools.cached_property
     def joint(self) -> Joint:
@@ -85,8 +92,12 @@ class Version:
     def avals(self) -> list[Any]:
         """Inputs, and the cotangents that are no scalars."""
         given = [var.aval for var in jaxcompat.opened(self.closed).invars]
-        given += [aval for aval in self.cotangents if aval.shape]
-        return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in given]
+        return given + [aval for aval in self.cotangents if aval.shape]
+
+    @property
+    def shardings(self) -> list[Any]:
+        """The shardings of these where they are known and not in the types."""
+        return [*self._shardings, *[None] * (len(self.avals) - len(self._shardings))]
 
     def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = False) -> Callable[..., list[Any]]:
         """A gradient step as `grad`, or `value_and_grad`, runs it: the cotangent of a scalar is one."""
@@ -95,7 +106,7 @@ class Version:
 
         def run(*xs: Any) -> list[Any]:
             rest = iter(xs[n:])
-            cts = [next(rest) if aval.shape else jnp.ones((), aval.dtype) for aval in self.cotangents]
+            cts = [next(rest) if aval.shape else _one(aval) for aval in self.cotangents]
             found = step(*xs[:n], *cts)
             outputs, gradients = list(zip(found, active, is_scalar, strict=False)), found[len(active) :]
             values = [x for x, is_active, scalar in outputs if is_active and (with_value or not scalar)]
@@ -116,15 +127,16 @@ class Versions:
       closed: the closed jaxpr.
       pattern: what is differentiated.
       written: the same as it was written, if it has checkpoints inside; they are inlined in the other one.
+      shardings: those of the inputs, None where they are not known or in the types.
 
     Attributes:
       first: with little work repeated.
       opened_so_far: with its loops opened.
     """
 
-    def __init__(self, closed: Any, pattern: Pattern, written: Any = None) -> None:
-        self._closed, self._pattern = closed, pattern
-        self.first = Version(closed, pattern, written=written)
+    def __init__(self, closed: Any, pattern: Pattern, written: Any = None, shardings: Sequence[Any] = ()) -> None:
+        self._closed, self._pattern, self._shardings = closed, pattern, shardings
+        self.first = Version(closed, pattern, written=written, shardings=shardings)
         self.opened_so_far: list[Version] = []
         self._fused: dict[Fusion, Version | None] = {}
         self._opened_for: dict[int, Opened | None] = {}
@@ -137,7 +149,7 @@ class Versions:
     def fused(self, fusion: Fusion) -> Version | None:
         """With more of its cheap values computed where they are used than the first one, or fewer; None for as many."""
         if fusion not in self._fused:
-            version = Version(self._closed, self._pattern, "fused", fusion, self.first)
+            version = Version(self._closed, self._pattern, "fused", fusion, self.first, shardings=self._shardings)
             is_other = len(version.joint.graph.nodes) != len(self.first.joint.graph.nodes)
             self._fused[fusion] = version if is_other else None
         return self._fused[fusion]
@@ -187,9 +199,13 @@ class Versions:
     def _version(self, opened: Opened) -> Version:
         known = next((v for v in self.opened_so_far if v.key == str(opened.key)), None)
         if known is None:
-            known = Version(opened.jaxpr, self._pattern, str(opened.key))
+            known = Version(opened.jaxpr, self._pattern, str(opened.key), shardings=self._shardings)
             self.opened_so_far.append(known)
         return known
+
+
+def _one(aval: Any) -> Any:
+    return jax.lax.full_like(jaxcompat.zeros(aval), 1)
 
 
 def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._checkpointed_loops.budget import MemoryBudget
+from .._core.placed import sharding_of
 from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes, nbytes
@@ -159,7 +160,7 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
     if not any(moves) or not any(outputs):
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
-    planner, pattern = Planner(closed), Pattern(moves, outputs)
+    planner, pattern = Planner(closed, tuple(map(sharding_of, view.inputs))), Pattern(moves, outputs)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
     size = lambda avals: sum(map(nbytes, avals))
@@ -186,7 +187,7 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         size = None
         if is_compiled:
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
-            size = temporary_bytes(version.as_outermost(step), version.avals)
+            size = temporary_bytes(version.as_outermost(step), version)
         over_plain = found.cost / work if work else 1.0
         points.append(Point(found.bytes, size, over_plain))
     return points[::-1]

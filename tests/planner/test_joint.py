@@ -253,7 +253,7 @@ def test_copies_that_operations_need_are_made_when_they_are_needed(fun: Any, x: 
     plan = version.solver.plan(3 * version.solver.plain.bytes // 4)
     assert plan is not None
     step = version.as_outermost(whole(Emitted(version.joint, plan.sequence), 7))
-    found = temporary_bytes(step, version.avals)
+    found = temporary_bytes(step, version)
     assert found is not None and found <= 1.02 * plan.bytes
 
 
