@@ -7,7 +7,9 @@ is data first (`to_dicts()`), and prints as plain text, with `rich` as a table i
 from ._compare import Candidate, Comparison, compare
 from ._cost import Cost, cost
 from ._fwd_bwd import FwdBwd, fwd_bwd
+from ._largest import largest
 from ._origins import Residual
+from ._peak import Peak, peak
 from ._residuals import Groups, Residuals, print_saved_residuals, residuals
 from ._retrace import Change, Retrace, Retraces, explain_retrace
 from ._timeline import Moment, Timeline, timeline
@@ -20,6 +22,7 @@ __all__ = [
     "FwdBwd",
     "Groups",
     "Moment",
+    "Peak",
     "Residual",
     "Residuals",
     "Retrace",
@@ -29,6 +32,8 @@ __all__ = [
     "cost",
     "explain_retrace",
     "fwd_bwd",
+    "largest",
+    "peak",
     "print_saved_residuals",
     "residuals",
     "timeline",

@@ -67,7 +67,7 @@ def halves_of(view: View) -> Halves:
 
     def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
         chosen = [x for x, is_chosen in zip(xs, view.is_chosen, strict=True) if is_chosen]
-        out, vjp, aux = jax.vjp(lambda *chosen: view.fun(*_with(xs, chosen, view.is_chosen)), *chosen, has_aux=True)
+        out, vjp, aux = jax.vjp(lambda *chosen: view.fun(*merged(xs, chosen, view.is_chosen)), *chosen, has_aux=True)
         residuals, seen["tree"] = jax.tree.flatten(vjp)
         return out, aux, residuals
 
@@ -87,7 +87,7 @@ def halves_of(view: View) -> Halves:
     return Halves(view, jaxpr, len(out), len(aux), avals_of(cotangents), pull)
 
 
-def _with(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) -> list[Any]:
+def merged(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) -> list[Any]:
     """Inputs with other values for those that are differentiated."""
     given = iter(chosen)
     return [next(given) if is_one else x for x, is_one in zip(xs, is_chosen, strict=True)]

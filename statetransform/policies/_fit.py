@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from .._checkpointed_loops.budget import MemoryBudget
 from .._core.placed import sharding_of
 from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
-from .._jaxpr.sizes import format_bytes, nbytes
+from .._jaxpr.sizes import format_bytes
+from .._planner.cost import nbytes
+from .._planner.devices import placed
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
@@ -127,12 +130,21 @@ class Curve(Drawing, Sequence[Point]):
 
 
 @boundary
-def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: Any) -> Curve:
+def plan(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    argnums: Any = None,
+    states: Any = None,
+    compile: bool = False,
+    **kwargs: Any,
+) -> Curve:
     """The trade-off between memory and recomputation of a function's gradient, before a budget is chosen.
 
     Args:
       f: a function, with states or without.
       `*args`, `**kwargs`: its arguments: arrays, `jax.ShapeDtypeStruct`, or objects that hold states.
+      argnums, states: with respect to what to differentiate, as in `transform.grad`. Default: all that can be.
       compile: also compile each plan, and read its temporary bytes.
 
     Returns:
@@ -152,20 +164,22 @@ def plan(f: Callable[..., Any], /, *args: Any, compile: bool = False, **kwargs: 
       >>> curve[0].flops_over_plain, curve[-1].planned_bytes < curve[0].planned_bytes / 2
       (1.0, True)
     """
-    view = view_of(f, args, kwargs)
+    view = view_of(f, args, kwargs, argnums, states)
     closed, n_outputs = closed_of(view)
     is_moving = lambda aval: jnp.issubdtype(aval.dtype, jnp.inexact)
-    moves = tuple(map(is_moving, closed.in_avals))
+    moves = tuple(map(operator.and_, map(is_moving, closed.in_avals), view.is_chosen))
     outputs = tuple(i < n_outputs and is_moving(aval) for i, aval in enumerate(closed.out_avals))
     if not any(moves) or not any(outputs):
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
-    planner, pattern = Planner(closed, tuple(map(sharding_of, view.inputs))), Pattern(moves, outputs)
+    shardings = tuple(map(sharding_of, view.inputs))
+    planner, pattern = Planner(closed, shardings), Pattern(moves, outputs)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
     size = lambda avals: sum(map(nbytes, avals))
-    gradients = size(aval for aval, is_moved in zip(closed.in_avals, moves, strict=True) if is_moved)
-    return Curve(view.name, points, plain, (size(closed.in_avals), size(closed.out_avals), gradients))
+    inputs = placed(closed.in_avals, shardings)
+    gradients = size(aval for aval, is_moved in zip(inputs, moves, strict=True) if is_moved)
+    return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients))
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:

@@ -9,7 +9,16 @@ import pytest
 
 from statetransform import inspect
 
-FUNCTIONS = ("residuals", "print_saved_residuals", "fwd_bwd", "cost", "compare", "timeline", "explain_retrace")
+FUNCTIONS = (
+    "residuals",
+    "print_saved_residuals",
+    "fwd_bwd",
+    "cost",
+    "compare",
+    "timeline",
+    "largest",
+    "explain_retrace",
+)
 HOME = pathlib.Path(inspect.__file__).parent
 
 

@@ -72,3 +72,12 @@ def test_it_prints_as_a_table_and_draws_itself() -> None:
 def test_what_cannot_be_differentiated_is_refused() -> None:
     with pytest.raises(TypeError, match="no gradient to plan"):
         policies.plan(lambda n: n + 1, 3)
+
+
+def test_the_curve_of_the_gradient_that_is_taken() -> None:
+    w, x = State(jnp.ones((16, 16))), jnp.ones((64, 16))
+    loss = lambda x: (jnp.tanh(jnp.tanh(x @ w.value) @ w.value) ** 2).sum()
+    of_state = policies.plan(loss, x, states=w)
+    assert of_state.gradient_bytes == w.value.nbytes
+    assert policies.plan(loss, x, argnums=0).gradient_bytes == x.nbytes
+    assert policies.plan(loss, x).gradient_bytes == w.value.nbytes + x.nbytes

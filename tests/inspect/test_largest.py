@@ -1,0 +1,87 @@
+"""`largest`: the size that fits as compiled, in at most six compilations; `peak`: what an allocator says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import statetransform as st
+from statetransform import Param, inspect, policies, transform
+
+pytestmark = pytest.mark.optimized
+W = jnp.eye(32) * 0.9
+
+
+def loss(w: Any, x: Any) -> Any:
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return (x**2).sum()
+
+
+def rows(n: int) -> Any:
+    return W, jax.ShapeDtypeStruct((n, 32), jnp.float32)
+
+
+def temp(n: int) -> int:
+    return jax.jit(jax.value_and_grad(loss)).lower(*rows(n)).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("n", [7, 1000])
+def test_the_largest_size_fits_and_the_next_does_not(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    compile = jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, *a: compiled.append(self) or compile(self, *a))
+    found = inspect.largest(loss, rows, temp(n), argnums=0)
+    assert len(compiled) <= 1 + 6  # and one for `temp`
+    assert temp(found) <= temp(n) < temp(found + 1)
+
+
+def test_the_size_of_a_function_with_states() -> None:
+    w = Param(W)
+    batch = lambda n: jnp.ones((n, 32))
+    by_states = inspect.largest(lambda x: loss(w.value, x), batch, "256 KiB", states=w)
+    assert by_states == inspect.largest(loss, rows, "256 KiB", argnums=0)
+
+
+def test_a_budget_on_the_function_lets_more_in() -> None:
+    if jax.__version__.startswith("0.10."):
+        pytest.skip("the compiler for the CPU of this JAX ignores barriers")
+    fitting = transform.checkpoint(loss, policy=policies.fit("256 KiB"))
+    plain = inspect.largest(loss, rows, "256 KiB", argnums=0)
+    assert inspect.largest(fitting, rows, "256 KiB", argnums=0) > plain
+
+
+def test_a_budget_that_one_does_not_meet() -> None:
+    with pytest.raises(st.BudgetError, match="does not fit into 16 B for a size of 1"):
+        inspect.largest(loss, rows, 16)
+
+
+class Device:
+    """One with an allocator."""
+
+    def __init__(self, **stats: int) -> None:
+        self.stats = stats
+
+    def memory_stats(self) -> dict[str, int]:
+        return dict(self.stats)
+
+
+def test_a_peak_is_that_of_what_ran_and_a_bound_where_there_was_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = Device(bytes_in_use=5, peak_bytes_in_use=10), Device(bytes_in_use=5, peak_bytes_in_use=90)
+    monkeypatch.setattr(jax, "local_devices", lambda: [new, old])
+    monkeypatch.setattr("statetransform.inspect._peak._wait", lambda devices: None)
+    with inspect.peak() as found:
+        new.stats["peak_bytes_in_use"] = 40
+    assert found.by_device == {new: 40, old: 90}
+    assert found.bounds == {old} and found.is_bound and found.bytes == 90
+    assert found.bytes_before == {new: 5, old: 5}
+
+
+def test_a_backend_without_an_allocator_gives_none() -> None:
+    with inspect.peak() as found:
+        jnp.ones(3).block_until_ready()
+    assert found.bytes is None and not found.is_bound
+    assert "unknown" in str(found)
