@@ -1,16 +1,25 @@
 """Recovers what lies underground from waves that went through it, within a budget.
 
-    python examples/waveform_inversion.py --memory 4MB --steps 2000 --out out
+    python examples/waveform_inversion.py --memory 16MB --disk 1GB --folder . --out out
 
-Sources around a square of rock send out waves, receivers around it record them for
-`--steps` time steps. The speed of sound at every point is found by gradient descent on
-the difference between recorded and simulated waves: full-waveform inversion. Its gradient
+Sources around a piece of rock send out waves, receivers around it record them at every
+time step. The speed of sound at every point is found by gradient descent on the
+difference between recorded and simulated waves: full-waveform inversion. Its gradient
 runs backwards through all time steps. Storing the wave fields of every step is what makes
-this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, and computes the rest
-again. The simulator keeps its fields in states and writes them, like any simulator.
+this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, in memory or on disk,
+and computes the rest again. The simulator keeps its fields in states and writes them,
+like any simulator.
+
+First, one gradient through a section of `--section` cells and `--section-steps` time
+steps is taken in each way: with all steps stored, that is gigabytes. A way that does not
+fit into the memory of the process, which `ulimit -v` limits, says so. Then a square of
+`--size` cells is recovered within the same budget.
 """
 
 from __future__ import annotations
+
+import math
+import time
 
 import jax
 import jax.numpy as jnp
@@ -29,20 +38,22 @@ BORDER = 8  # cells of absorbing sponge
 
 
 class Rock:
-    """A square of rock: its speed of sound, and the pressure now and one step before."""
+    """A piece of rock: its speed of sound, and the pressure now and one step before."""
 
     def __init__(self, speed: np.ndarray, n_shots: int):
-        self.size = len(speed)
+        height, width = speed.shape
         self.speed = Param(jnp.asarray(speed), name="speed")
         self.now = State(jnp.zeros(speed.shape), name="now")
         self.before = State(jnp.zeros(speed.shape), name="before")
-        depth = np.minimum(np.arange(self.size), np.arange(self.size)[::-1])
-        depth = np.minimum(depth[:, None], depth[None, :])
+        row, column = np.arange(height)[:, None], np.arange(width)[None, :]
+        depth = np.minimum(
+            np.minimum(row, height - 1 - row), np.minimum(column, width - 1 - column)
+        )
         sponge = np.exp(-((0.03 * np.maximum(BORDER - depth, 0)) ** 2))
         self.sponge = jnp.asarray(sponge, jnp.float32)
         self.inside = jnp.asarray(depth > BORDER + 2, jnp.float32)
-        self.sources = around(self.size, n_shots)
-        self.receivers = around(self.size, 96)
+        self.sources = around(speed.shape, n_shots)
+        self.receivers = around(speed.shape, 96)
 
     def step(self, pressure: jax.Array, shot: jax.Array) -> jax.Array:
         """One time step, driven at a source. Gives what the receivers hear."""
@@ -66,14 +77,15 @@ class Rock:
         return transform.for_loop(step, ricker(n_steps), checkpoint=checkpoint)
 
 
-def around(size: int, n: int) -> np.ndarray:
-    """`n` points on a square just inside the sponge, evenly spaced."""
-    low, high = BORDER + 2, size - BORDER - 3
+def around(shape: tuple[int, int], n: int) -> np.ndarray:
+    """`n` points on a rectangle just inside the sponge, evenly spaced on each side."""
+    low, (bottom, right) = BORDER + 2, np.array(shape) - BORDER - 3
     place = np.arange(n) * 4 / n
-    side, along = place.astype(int), low + (high - low) * (place % 1)
-    x = np.choose(side, [along, np.full(n, high), low + high - along, np.full(n, low)])
-    y = np.choose(side, [np.full(n, low), along, np.full(n, high), low + high - along])
-    return np.stack([x, y], 1).round().astype(int)
+    side, along = place.astype(int), place % 1
+    y = np.choose(side, [along, 1 + 0 * along, 1 - along, 0 * along])
+    x = np.choose(side, [0 * along, along, 1 + 0 * along, 1 - along])
+    points = [low + (bottom - low) * y, low + (right - low) * x]
+    return np.stack(points, 1).round().astype(int)
 
 
 def ricker(n_steps: int) -> jax.Array:
@@ -82,9 +94,9 @@ def ricker(n_steps: int) -> jax.Array:
     return jnp.asarray((1 - 2 * a) * np.exp(-a), jnp.float32)
 
 
-def true_speed(size: int) -> np.ndarray:
+def true_speed(height: int, width: int) -> np.ndarray:
     """Rock with a fast lens and a slow one, km/s."""
-    y, x = np.mgrid[:size, :size] / size
+    y, x = np.mgrid[:height, :width] / np.array([height, width])[:, None, None]
     lens = lambda cx, cy, r: np.exp(-((((x - cx) ** 2 + (y - cy) ** 2) / r**2) ** 2))
     speed = BACKGROUND + 0.3 * lens(0.37, 0.4, 0.13) - 0.25 * lens(0.63, 0.6, 0.12)
     return speed.astype(np.float32)
@@ -119,9 +131,35 @@ class Inversion:
         return losses.mean()
 
 
+def through_a_section(ways: dict, shape: tuple[int, int], n_steps: int) -> list[tuple]:
+    """Memory in MB and time in s of one gradient, for one shot, in each way."""
+    rows = []
+    for label, checkpoint in ways.items():
+        rock = Rock(true_speed(*shape), 4)
+
+        def loudness(shot: jax.Array, rock: Rock = rock, way: object = checkpoint):
+            return (rock.record(shot, n_steps, way) ** 2).sum()
+
+        gradient = transform.jit(transform.grad(loudness, states=rock.speed))
+        megabytes, seconds = math.nan, math.nan
+        try:
+            megabytes = common.temporary_bytes(gradient, rock.sources[0]) / 1e6
+            start = time.perf_counter()
+            jax.block_until_ready(gradient(rock.sources[0]))  # compiled before
+            seconds = time.perf_counter() - start
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            print(f"{label}: out of memory")
+        if checkpoint is not None:
+            print(checkpoint.choices[-1], flush=True)
+        rows.append((label, megabytes, seconds))
+    return rows
+
+
 def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None:
     figure, axes = plt.subplots(
-        1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1]
+        1, 5, figsize=(13, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1, 1]
     )
     kilometres = len(true) * SPACING / 1000
     look = {
@@ -145,43 +183,49 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
     axes[2].semilogy(range(1, len(history) + 1), history, color="k")
     axes[2].set(title="misfit", xlabel="iteration")
     axes[2].grid(alpha=0.3)
-    labels = [row[0].replace("s ", "s\n").replace(" of ", "\nof ") for row in rows]
-    sizes, colors = [row[1] for row in rows], ["0.7", "tab:blue"]
-    bars = axes[3].bar(labels, sizes, color=colors, width=0.6)
-    axes[3].bar_label(bars, fmt="%.1f", padding=2)
-    axes[3].set(title="memory (MB)")
-    axes[3].margins(y=0.15)
+    labels = [row[0].replace("s ", "s\n").replace(" and ", "\nand ") for row in rows]
+    colors = ["0.7", "tab:blue", "tab:orange"][: len(rows)]
+    axes[3].set(title="memory of a gradient (MB)", yscale="log")
+    axes[4].set(title="its time (s)")
+    for ax, column in ((axes[3], 1), (axes[4], 2)):
+        figures = np.array([row[column] for row in rows])
+        bars = ax.bar(labels, np.nan_to_num(figures, nan=0.0), color=colors, width=0.6)
+        texts = ["out of\nmemory" if np.isnan(x) else f"{x:.3g}" for x in figures]
+        ax.bar_label(bars, labels=texts, padding=2)
+        ax.tick_params(axis="x", labelsize=8)
+        ax.margins(y=0.2)
 
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--memory", default="4MB", help="for the time loop to remember in")
+    parser.add_argument("--memory", default="16MB", help="for a time loop to remember in")
+    parser.add_argument("--disk", help="bytes in files besides, 1GB for example")
+    parser.add_argument("--folder", default=".", help="for these files")
+    parser.add_argument("--section", type=int, nargs=2, default=(200, 400), help="cells")
+    parser.add_argument("--section-steps", type=int, default=4000, help="of 0.5 ms")
+    parser.add_argument("--size", type=int, default=80, help="cells along the square")
     parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
-    parser.add_argument("--size", type=int, default=80, help="cells along each side")
     parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=40)
     options = parser.parse_args()
 
-    true = true_speed(options.size)
+    budget = st.MemoryBudget(options.memory)
+    ways = {"all steps stored": None, options.memory: budget}
+    if options.disk:
+        ways[f"{options.memory} and disk"] = st.MemoryBudget(
+            options.memory, disk=options.disk, folder=options.folder
+        )
+    rows = through_a_section(ways, options.section, options.section_steps)
+    common.show(["a gradient of a section", "memory, MB", "time, s"], rows)
+
+    true = true_speed(options.size, options.size)
     first = np.full_like(true, BACKGROUND)
     rock = Rock(true, options.shots)
     record = transform.jit(lambda shot: rock.record(shot, options.steps))
     recorded = jnp.stack([record(jnp.asarray(shot)) for shot in rock.sources])
     rock.speed.value = jnp.asarray(first)
-
     inversion = Inversion(rock, recorded, options.steps, rate=0.012)
-    budget = st.MemoryBudget(options.memory)
-    states, rows = st.states(inversion), []
-    before = st.values(states)
-    ways = {"all steps stored": None, f"a budget of {options.memory}": budget}
-    for label, checkpoint in ways.items():
-        descend = transform.jit(lambda checkpoint=checkpoint: inversion.descend(checkpoint))
-        # Temporary memory, the recordings of a shot included.
-        rows.append((label, *common.measure(descend, times=2)))
-        st.update(states, before)
-    print(budget.choices[-1])
-    common.show(["a step of the descent", "memory, MB", "time, ms"], rows)
-
+    descend = transform.jit(lambda: inversion.descend(budget))
     history = []
     for iteration in range(1, options.iterations + 1):
         history.append(float(descend()))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._core.jaxcompat import zeros
+from .._core.jaxcompat import typeof, zeros
 
 Leaves = list[Any]
 Index = Any  # an int32 scalar
@@ -55,6 +55,14 @@ def select(condition: Any, new: Sequence[Any], old: Sequence[Any]) -> Leaves:
     return [jnp.where(condition, x, y) for x, y in zip(new, old, strict=True)]
 
 
+def zeros_like(x: Any) -> Any:
+    """Zeros in the kind of memory that `x` is in; :func:`jax.numpy.zeros_like` fails for host memory."""
+    space = typeof(x).memory_space
+    if space != jax.memory.Space.Host:
+        return jnp.zeros_like(x)
+    return jax.device_put(zeros(typeof(x)), space)
+
+
 def zero_tangent(x: Any) -> Any:
     """The zero among the tangents of `x`."""
-    return jnp.zeros_like(x) if is_differentiable(x) else np.zeros(np.shape(x), jax.dtypes.float0)
+    return zeros_like(x) if is_differentiable(x) else np.zeros(np.shape(x), jax.dtypes.float0)

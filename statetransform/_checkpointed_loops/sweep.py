@@ -20,7 +20,7 @@ from .._jaxpr.step_counts import counted
 from . import plan
 from .chunks import Watch, fori_loop
 from .lanes import is_left_out, longest
-from .leaves import Index, Leaves, empty, merge, pick, put, select, take
+from .leaves import Index, Leaves, empty, merge, pick, put, select, take, zeros_like
 from .stack import Blocks, Climb, Stack, splitter
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
@@ -266,7 +266,7 @@ def backward(
 
 def no_cotangents(selected: Selected, consts: Leaves, xs: Leaves, ct_carry: Leaves) -> Cotangents:
     """What a backward sweep starts with."""
-    nothing = lambda leaves, mask: [jnp.zeros_like(x) for x in pick(leaves, mask)]
+    nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
     return nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
 
 

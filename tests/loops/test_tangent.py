@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statetransform import MemoryBudget, transform
+from statetransform import MemoryBudget, State, transform
 from statetransform._checkpointed_loops import sweep
 from statetransform._checkpointed_loops.sweep import ByVjp, Selected, Step
 from statetransform._checkpointed_loops.tangent import Loop, Tangent, forward_only
@@ -191,3 +191,29 @@ def test_whatever_leads_to_what_the_gradient_is_that_of_the_plain_scan(wires: An
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, jax.grad(total)(some, jax.lax.scan)
     )
+
+
+@pytest.mark.parametrize("checkpoint", [3, 20, "step", None])
+def test_states_in_host_memory(checkpoint: Any) -> None:
+    """One that is only read, and one that is written; neither has a tangent."""
+    space = jax.memory.Space
+    u, w = (State(jax.device_put(jnp.ones(8), space.Host), name=name) for name in "uw")
+
+    def loss(x: Any) -> Any:
+        def step(c: Any, _: Any) -> Any:
+            near = jax.lax.stop_gradient(jax.device_put(u.value, space.Device))
+            u.value = jax.device_put(jnp.cos(near), space.Host)
+            return c * x + near.sum() + jax.device_put(w.value, space.Device).sum(), None
+
+        return transform.scan(step, 1.0, None, 20, checkpoint=checkpoint)[0]
+
+    def reference(x: Any) -> Any:
+        c, near = 1.0, jnp.ones(8)
+        for _ in range(20):
+            c, near = c * x + near.sum() + 8.0, jnp.cos(near)
+        return c
+
+    for wrap in (lambda f: f, transform.jit):
+        u.value = jax.device_put(jnp.ones(8), space.Host)
+        np.testing.assert_allclose(wrap(transform.grad(loss))(0.9), jax.grad(reference)(0.9), rtol=1e-5)
+        assert u.value.sharding.memory_kind == "pinned_host"
