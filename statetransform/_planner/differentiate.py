@@ -23,7 +23,6 @@ from .._core import jaxcompat
 from .._core.errors import BudgetError
 from .._core.placed import sharding_of
 from .._jaxpr.references import made_in, refuse_references
-from .._jaxpr.rewrite import evaluate
 from .._jaxpr.sizes import format_bytes
 from .._policies.refuse import warn
 from .devices import is_unknown
@@ -32,8 +31,6 @@ from .joint import Pattern
 from .measure import Decision, Planner, Shortage, shortage_message
 
 logger = logging.getLogger("statetransform")
-
-MARK = "statetransform_within_a_budget"
 
 Leaves = Sequence[Any]
 
@@ -61,7 +58,7 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -
         traced: Any = jax.make_jaxpr(functools.wraps(fun, updated=())(flat), return_shape=True)(*leaves)
         closed, shapes = traced
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
-        body, consts = jaxcompat.without_constvars(without_budgets(closed))
+        body, consts = jaxcompat.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
         inputs = [*consts, *leaves]
         guess, shardings = _guess(flags, jax.tree.leaves(shapes)), tuple(map(sharding_of, inputs))
@@ -69,27 +66,6 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
     return call
-
-
-def without_budgets(closed: Any) -> Any:
-    """A function with the budgets inside it left out: the outermost one holds for everything."""
-    body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
-    if not any(_is_budgeted(eqn) for eqn in body.eqns):
-        return closed
-
-    def visit(eqn: Any, inputs: Leaves, source: Any) -> Leaves | None:
-        del source
-        if not _is_budgeted(eqn):
-            return None
-        inner = eqn.params["call_jaxpr"]
-        return jaxcompat.eval_jaxpr(jaxcompat.opened(inner), jaxcompat.consts_of(inner), *inputs)
-
-    avals = [var.aval for var in body.invars]
-    return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visit))(*avals)
-
-
-def _is_budgeted(eqn: Any) -> bool:
-    return eqn.primitive.name == "custom_jvp_call" and jaxcompat.function_of(eqn.params["call_jaxpr"])[0] == MARK
 
 
 def _guess(flags: list[bool], outputs: list[Any]) -> tuple[bool, ...]:
@@ -136,7 +112,6 @@ class Budgeted:
         if self._reference is not None:
             return self._with_references(inputs)
         plain = lambda *xs: self.plain(*xs)
-        plain.__name__ = plain.__qualname__ = MARK
         run = jax.custom_jvp(plain)
 
         def rule(primals: Leaves, tangents: Leaves) -> Any:
