@@ -33,8 +33,8 @@ from .._core.foreign import NOT_SET, holds, own_cells, register, settings
 from .._core.frame import UNSET, Frame, innermost, on_entering, read_around, stack
 from .._core.handles import Foreign, instance_dict
 from .._core.hooks import listening
+from .._core.library import adapt
 from .._core.plain import MISSING
-from .._core.sites import is_not_users
 
 _KNOWN = "0.5 and 0.6"
 
@@ -226,7 +226,7 @@ def install() -> None:
         cells.note(frame)
         frame = frame.parent
     _note_settings()
-    is_not_users(brainstate)
+    adapt(brainstate)
     holds(brainstate.graph.Node)
     own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

@@ -34,7 +34,7 @@ from .._core.foreign import carries, holds, is_node, register, to_state
 from .._core.frame import UNSET, Frame, active, innermost, stack
 from .._core.handles import Adopted, Foreign, Native
 from .._core.jaxcompat import TOP_LEVEL, Tracer
-from .._core.sites import is_not_users
+from .._core.library import adapt
 
 _KNOWN = "0.12"
 _SLOT = "_statetransform_slot"  # what the class had under `_raw_value`
@@ -193,7 +193,7 @@ def install() -> None:
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
     holds(nnx.Pytree, unseen=["_pytree__state"])
     carries(nnx.State)
-    is_not_users(flax)
+    adapt(flax)
     register(home, cells, is_node=True)
 
 

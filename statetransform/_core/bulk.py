@@ -11,7 +11,7 @@ from .find import states as find_states
 from .foreign import Gathered, attached, to_state
 from .frame import look_at, own_arrays, read
 from .jaxcompat import typeof
-from .library import is_open_class
+from .library import is_users_class
 from .shown import show_types
 from .state import State
 
@@ -76,7 +76,7 @@ def update(states: Any, values: Any) -> None:
 
 def _all_of(states: Any) -> Any:
     """All states of an object that is no pytree, by their paths; anything else as it is."""
-    is_object = is_open_class(type(states)) and not isinstance(states, State) and to_state(states) is states
+    is_object = is_users_class(type(states)) and not isinstance(states, State) and to_state(states) is states
     if is_object and jax.tree.leaves(states) == [states]:
         return find_states(states) or states
     return states

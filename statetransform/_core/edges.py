@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ class Edge(NamedTuple):
 
     Attributes:
       parent: the register of the object; -1 for a root.
-      how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "nth" and "nthvalue" (in the
-        order of iteration), "cell", "global", "method" (the function behind a bound method), "class", "mro", "call",
+      how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "members" (a tuple,
+        made anew, of what it holds), "cell", "global", "method" (the function behind a bound method), "class", "mro",
         "reader" (what a function gives for it: the handle of a cell of another framework).
       key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
@@ -56,17 +55,11 @@ def step(parent: Any, how: str, key: Any) -> Any:
         return parent.__globals__[key]
     if how == "dict":
         return parent.__dict__[key]
-    if how == "reader":
+    if how == "reader" or how == "members":
         return key(parent)
     if how == "class":
         return type(parent)
-    if how == "mro":
-        return parent.__mro__[key]
-    if how == "nth":
-        return next(itertools.islice(parent, key, None))
-    if how == "nthvalue":
-        return next(itertools.islice(parent.values(), key, None))
-    return parent()  # a weak reference
+    return parent.__mro__[key]
 
 
 def holds(x: Any, what: str, argument: Any) -> bool:
@@ -91,8 +84,7 @@ def holds(x: Any, what: str, argument: Any) -> bool:
         elements = tuple(x.items() if hasattr(x, "items") else x) if type(x) is argument[0] else ()
         return type(x) is argument[0] and same_plain(elements, argument[1])
     if what == "array":
-        dtype, shape, content = argument
-        return type(x) is np.ndarray and x.dtype == dtype and x.shape == shape and x.tobytes() == content
+        return argument.is_of(x)
     raise AssertionError(what)
 
 
@@ -140,7 +132,7 @@ def _show(edge: Edge, root_names: Sequence[str]) -> str:
         return f".{edge.key}"
     if edge.how == "cell":
         return f".{edge.key[1]}"
-    return {"class": ".__class__", "nth": f"[{edge.key}]", "call": "()"}.get(edge.how, "")
+    return {"class": ".__class__"}.get(edge.how, "")
 
 
 def brief(value: Any) -> str:

@@ -177,8 +177,8 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def kept_tracer(cls, owner: Any, name: str, was_state: bool) -> StateTraceError:
-        """A plain attribute was given a traced value."""
+    def kept_tracer(cls, owner: Any, name: str, inner: str, was_state: bool) -> StateTraceError:
+        """A traced value was left in a place, or in `inner` of what is there now."""
         is_named = isinstance(owner, type | types.FunctionType)
         what = f"the class {owner.__name__}" if isinstance(owner, type) else f"a {type(owner).__name__}"
         what = f"the function {owner.__qualname__}" if isinstance(owner, types.FunctionType) else what
@@ -186,14 +186,22 @@ class StateTraceError(StateTransformError, RuntimeError):
         path = name if owner is None else f"{owner.__name__ if is_named else 'self'}.{name}"
         if was_state:
             return cls(
-                f"{where} was a State and was given a traced value in its place. It is the state again.\n"
+                f"{where} was a State and was given a traced value in its place.\n"
                 f"Write the state's value: `{path}.value = ...`."
             )
         return cls(
-            f"{where} was given a traced value, which means nothing once the trace has ended. It has its earlier "
-            "value again.\n"
+            f"{where} was given a traced value, which means nothing once the trace has ended, and still "
+            "holds it.\n"
             f"Return the value, or make the attribute a state: `{path} = State(...)` before the call, and "
-            f"`{path}.value = ...` inside."
+            f"`{path}.value = ...` inside." + (f" It is at `{path}{inner}`." if inner else "")
+        )
+
+    @classmethod
+    def changed_meanwhile(cls) -> StateTraceError:
+        """A callback of a program has changed the objects that the program is about."""
+        return cls(
+            "an object in the result cannot be found any more: while the program ran, a callback or another thread has "
+            "changed an attribute or item on the way to it.\nLet the callback change a `State` instead."
         )
 
     @classmethod
@@ -325,6 +333,15 @@ class RetraceWarning(UserWarning):
         return (
             f"{name} is traced again and again because `{path}` changes: it was {before} and is {after}. Make it a "
             "`State`, whose value is no part of the trace, or keep it where the function does not look."
+        )
+
+    @staticmethod
+    def compared(name: str, path: str, size: int) -> str:
+        """A NumPy array that is compared at every call."""
+        return (
+            f"{name} compares `{path}`, a NumPy array of {size >> 20} MiB, at every call, since it may have changed "
+            "in place. This takes more than a millisecond. Make it read-only (`array.flags.writeable = False`), a JAX "
+            "array or a `State`."
         )
 
 

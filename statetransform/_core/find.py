@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import dis
 import functools
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,22 +20,20 @@ import numpy as np
 from .activation import activate, pending
 from .foreign import active, attributes_of, cells_of, is_carrier, is_cell, is_cell_class, to_state
 from .handles import Foreign
+from .library import is_ours, is_users_class, is_users_function, is_users_module
 from .state import State
 
-#: One move in the graph: ("attr", name) or ("item", key).
-Step = tuple[str, Any]
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
 Kind = Any
 
-_NAME = __name__.partition(".")[0]
-_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"jax", "jaxlib", "numpy", "scipy", _NAME}
-_PACKAGE = _NAME + "."
 _OPAQUE = (
     str, bytes, bytearray, int, float, complex, bool, type(None), types.ModuleType,
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
 _SEQUENCES = (list, tuple, deque)
-_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
+_LOAD_GLOBAL, _LOAD_NAME, _STORE_GLOBAL, _STORE_DEREF = (
+    dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_DEREF")
+)
 
 
 def states(tree: Any, *kinds: Kind) -> dict[str, State]:
@@ -59,7 +56,7 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
       ['layers.0.w', 'layers.1.w']
     """
     is_wanted: Callable[[State], bool] = selects(*kinds) if kinds else lambda state: True
-    labels = [(label, state) for label, _, state in walk([tree])]
+    labels = list(walk([tree]))
     for label, state in labels:
         if state._is_foreign and state._name is None and label:
             state._name = ".".join(label)
@@ -104,51 +101,33 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     )
 
 
-def has_states(obj: Any) -> bool:
-    """Whether any state is reachable from an object."""
-    return next(walk([obj]), None) is not None
-
-
 def walk(
-    roots: Iterable[Any],
-    *,
-    through_globals: bool = False,
-    limit: int | None = None,
-    empty: list[tuple[Step, ...]] | None = None,
-    aliases: list[tuple[tuple[Step, ...], tuple[Step, ...]]] | None = None,
-) -> Iterator[tuple[tuple[str, ...], tuple[Step, ...], State]]:
-    """Yields each reachable state once, nearest first, with its label and the steps that lead to it.
+    roots: Iterable[Any], *, through_globals: bool = False, limit: int | None = None
+) -> Iterator[tuple[tuple[str, ...], State]]:
+    """Yields each reachable state once, nearest first, with its label.
 
     Args:
-      roots: where to start; the first step of each path is ("item", index of the root).
+      roots: where to start.
       through_globals: also follow the global names that functions use, classes and their methods.
       limit: give up behind so many objects.
-      empty: takes the steps to the empty lists and dicts on the way.
-      aliases: takes further steps to what was reached before, with the steps by which that was.
     """
     if pending:
         activate()
-    queue: deque[tuple[tuple[str, ...], tuple[Step, ...], Any]] = deque(
-        ((), (("item", i),), root) for i, root in enumerate(roots)
-    )
+    queue: deque[tuple[tuple[str, ...], Any]] = deque(((), root) for root in roots)
     # By address, with the object, to keep temporary ones alive so that no address is used twice.
-    seen: dict[int, tuple[Any, tuple[Step, ...]]] = {}
+    seen: dict[int, Any] = {}
     while queue and (limit is None or len(seen) < limit):
-        label, steps, obj = queue.popleft()
+        label, obj = queue.popleft()
         if id(obj) in seen:
-            if aliases is not None and not isinstance(obj, types.FunctionType | type):
-                aliases.append((steps, seen[id(obj)][1]))
             continue
-        seen[id(obj)] = obj, steps
+        seen[id(obj)] = obj
         obj = _handle(obj)
         if isinstance(obj, State):
-            yield label, steps, obj
-        elif empty is not None and isinstance(obj, list | dict) and not obj:
-            empty.append(steps)
+            yield label, obj
         elif _is_open(obj, through_globals):
-            for name, more, child in _children(obj, through_globals):
+            for name, child in _children(obj, through_globals):
                 if _is_open(child, through_globals):
-                    queue.append(((*label, name) if name else label, (*steps, *more), child))
+                    queue.append(((*label, name) if name else label, child))
 
 
 def _in_order(obj: Any) -> Iterator[State]:
@@ -164,39 +143,35 @@ def _in_order(obj: Any) -> Iterator[State]:
         if isinstance(obj, State):
             yield obj
         elif _is_open(obj, False):
-            pending.extend(reversed([child for _, _, child in _children(obj, False)]))
+            pending.extend(reversed([child for _, child in _children(obj, False)]))
 
 
-def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
-    """The objects directly below one, each with its label and the steps to it."""
+def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
+    """The objects directly below one, each with its label."""
     if isinstance(obj, dict | types.MappingProxyType) or (isinstance(obj, Mapping) and is_carrier(obj)):
         for key, child in list(obj.items()):
-            yield str(key), (("item", key),), child
-    elif isinstance(obj, _SEQUENCES):
+            yield str(key), child
+    elif isinstance(obj, (*_SEQUENCES, set, frozenset)):
         for i, child in enumerate(obj):
-            yield str(i), (("item", i),), child
-    elif isinstance(obj, set | frozenset):
-        for i, child in enumerate(obj):  # no step leads to a member; guards hold such states loosely
-            yield str(i), (("item", i),), child
+            yield str(i), child
     elif isinstance(obj, types.FunctionType):
         yield from _function_children(obj, through_globals)
     elif isinstance(obj, types.MethodType):
-        yield "", (("attr", "__self__"),), obj.__self__
-        yield "", (("attr", "__func__"),), obj.__func__
+        yield "", obj.__self__
+        yield "", obj.__func__
     elif isinstance(obj, functools.partial):
-        yield "", (("attr", "func"),), obj.func
-        yield "args", (("attr", "args"),), obj.args
-        yield "keywords", (("attr", "keywords"),), obj.keywords
+        yield "", obj.func
+        yield "args", obj.args
+        yield "keywords", obj.keywords
     elif isinstance(obj, type):
         for name, child in vars(obj).items():
             if not isinstance(child, staticmethod | classmethod | property):
-                yield name, (("attr", name),), child
-    elif type(obj).__module__.startswith(_PACKAGE):  # a transformed function, but not its caches
+                yield name, child
+    elif is_ours(type(obj)):  # a transformed function, but not its caches
         if hasattr(obj, "__wrapped__"):
-            yield "", (("attr", "__wrapped__"),), getattr(obj, "__wrapped__")  # noqa: B009 - not of the class that is known
-    elif _is_users(type(obj)) or dataclasses.is_dataclass(obj) or isinstance(obj, types.SimpleNamespace):
-        for name, child in _attributes(obj):
-            yield name, (("attr", name),), child
+            yield "", getattr(obj, "__wrapped__")  # noqa: B009 - not of the class that is known
+    elif is_users_class(type(obj)) or dataclasses.is_dataclass(obj) or isinstance(obj, types.SimpleNamespace):
+        yield from _attributes(obj)
         yield from _class_children(obj, through_globals)
 
 
@@ -208,55 +183,44 @@ def _handle(obj: Any) -> Any:
     return obj
 
 
-def _is_users(obj: Any) -> bool:
-    """Whether a class, function or module is of neither the standard library nor JAX."""
-    module = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
-    return (module or "").partition(".")[0] not in _LIBRARIES
-
-
 def _is_open(obj: Any, through_globals: bool) -> bool:
     """Whether to look inside."""
     if isinstance(obj, type):
-        return through_globals and _is_users(obj) and not obj.__module__.startswith(_PACKAGE)
+        return through_globals and is_users_class(obj)
     return not isinstance(obj, _OPAQUE)
 
 
-def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
+def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """What an object has from its class: values as attributes of its own, and methods for their globals."""
     for cls in type(obj).__mro__:
-        if cls is object or not _is_users(cls):
+        if not is_users_class(cls):
             continue
         for name, child in list(vars(cls).items()):
             if isinstance(child, types.FunctionType | functools.partial) or hasattr(child, "__wrapped__"):
                 if through_globals and not isinstance(child, staticmethod | classmethod):
-                    yield name, (("attr", "__class__"), ("attr", name)), child
+                    yield name, child
             elif isinstance(child, State | list | dict | tuple):
-                yield name, (("attr", name),), child
+                yield name, child
 
 
-def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterator[tuple[str, tuple[Step, ...], Any]]:
-    for i, (name, cell) in enumerate(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)):
+def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
         try:
-            child = cell.cell_contents
+            yield name, cell.cell_contents
         except ValueError:  # the variable is not bound yet
             continue
-        yield name, (("attr", "__closure__"), ("item", i), ("attr", "cell_contents")), child
     for i, child in enumerate(fun.__defaults__ or ()):
-        yield str(i), (("attr", "__defaults__"), ("item", i)), child
-    for name, child in (fun.__kwdefaults__ or {}).items():
-        yield name, (("attr", "__kwdefaults__"), ("item", name)), child
-    if through_globals:
-        looked_up, used = names_of(fun.__code__)
+        yield str(i), child
+    yield from (fun.__kwdefaults__ or {}).items()
+    if through_globals and is_users_function(fun):
+        looked_up, used, _ = names_of(fun.__code__)
         for name in looked_up:
             child = fun.__globals__.get(name)
-            if isinstance(child, types.FunctionType) and not _is_users(child):
-                continue
-            here = (("attr", "__globals__"), ("item", name))
-            yield name, here, child
-            if isinstance(child, types.ModuleType) and _is_users(child):
-                for inner in used:
-                    if inner in vars(child):
-                        yield f"{name}.{inner}", (*here, ("attr", inner)), vars(child)[inner]
+            if isinstance(child, types.ModuleType):
+                if is_users_module(child):
+                    yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in used if inner in vars(child))
+            else:
+                yield name, child
 
 
 def global_objects(fun: Any) -> list[Any]:
@@ -271,12 +235,16 @@ def global_objects(fun: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names that a function and the functions within it look up in their module, and all that they use.
+def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The names that a function looks up in its module, all that it uses, and `global` or `nonlocal` ones that it sets.
+
+    Those of the functions within it included, if `deep`.
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
     """
-    looked_up, used, extended, raw = dict[str, None](), dict.fromkeys(code.co_names), 0, code.co_code
+    looked_up, stored, used = dict[str, None](), dict[str, None](), dict.fromkeys(code.co_names)
+    own = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
+    extended, raw = 0, code.co_code
     for op, arg in zip(raw[::2], raw[1::2], strict=True):
         arg |= extended
         extended = arg << 8 if op == dis.EXTENDED_ARG else 0
@@ -284,12 +252,15 @@ def names_of(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
             looked_up[code.co_names[arg >> 1]] = None
         elif op == _LOAD_NAME:
             looked_up[code.co_names[arg]] = None
+        elif op == _STORE_GLOBAL:
+            stored[code.co_names[arg]] = None
+        elif op == _STORE_DEREF and arg >= len(own):
+            stored[code.co_freevars[arg - len(own)]] = None
     for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            inner_looked_up, inner_used = names_of(const)
-            looked_up.update(dict.fromkeys(inner_looked_up))
-            used.update(dict.fromkeys(inner_used))
-    return tuple(looked_up), tuple(used)
+        if deep and isinstance(const, types.CodeType):
+            for found, inner in zip((looked_up, used, stored), names_of(const), strict=True):
+                found.update(dict.fromkeys(inner))
+    return tuple(looked_up), tuple(used), tuple(stored)
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:

@@ -180,7 +180,7 @@ class Writer:
             plain = key.isidentifier() and not keyword.iskeyword(key)
             found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
             return f"{found}.__func__" if how == "method" else found
-        if how == "reader":
+        if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
         index = repr(key) if type(key) in (int, str) else self.constant(key)
         simple = {
@@ -190,7 +190,6 @@ class Writer:
             "dict": f"{above}.__dict__[{index}]",
             "class": self._class_of.get(above) or f"type({above})",
             "mro": f"{above}.__mro__[{index}]",
-            "call": f"{above}()",
         }
         return simple.get(how) or f"step({above}, {how!r}, {index})"
 

@@ -7,7 +7,6 @@ so there the object itself matters: a program that writes to one simulator's log
 from __future__ import annotations
 
 import functools
-import gc
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,11 +15,12 @@ import jax
 import numpy as np
 
 from .jaxcompat import Tracer, is_jaxpr, opened
+from .library import is_users_class
+from .lookup import contents
 from .plain import identity
 
-_AT_MOST = 10_000  # objects; what is farther away is not looked at
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
-           types.BuiltinFunctionType, jax.Array)  # fmt: skip
+           jax.Array, Tracer)  # fmt: skip
 
 _no_callables = {str, bytes, int, float, complex, bool, type(None)}  # grows by classes of JAX and NumPy
 
@@ -30,7 +30,7 @@ def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, 
 
     Args:
       jaxpr: the jaxpr.
-      stops_at: the objects that are looked for, behind which the search does not go on.
+      stops_at: the objects that are looked for, behind which the search does not go on. Functions are given, too.
     """
     found = list(_callables(jaxpr, set()))
     for is_rule in (False, True):
@@ -40,15 +40,44 @@ def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, 
 
 def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[Any]:
     seen: dict[int, Any] = {}
-    while pending and len(seen) < _AT_MOST:
+    while pending:
         obj = pending.pop()
-        if identity(obj) in seen or isinstance(obj, (*_LEAVES, Tracer)) or is_jaxpr(obj):
+        if identity(obj) in seen or isinstance(obj, _LEAVES) or is_jaxpr(obj):
             continue
         seen[identity(obj)] = obj
         if stops_at(obj):
             yield obj
-        else:
-            pending.extend(_referents(obj))
+            continue
+        if isinstance(obj, types.FunctionType):
+            yield obj
+        pending.extend(_behind(obj))
+
+
+def _behind(obj: Any) -> Iterator[Any]:
+    """What an object was made with: never what a module or a library's registry has."""
+    if isinstance(obj, types.FunctionType):
+        yield from (contents(cell) for cell in obj.__closure__ or ())
+        yield from (obj.__defaults__, obj.__kwdefaults__, getattr(obj, "__wrapped__", None))
+    elif isinstance(obj, functools.partial):
+        yield from (obj.func, obj.args, obj.keywords)
+    elif isinstance(obj, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
+        yield from (obj.__self__, getattr(obj, "__func__", None))
+    elif isinstance(obj, dict | types.MappingProxyType):
+        yield from (*obj.keys(), *obj.values())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from obj
+    elif is_users_class(type(obj)) or callable(obj) or hasattr(obj, "call_wrapped"):
+        attributes = getattr(obj, "__dict__", None)
+        yield from attributes.values() if isinstance(attributes, dict) else ()
+        kind: Any = type(obj)
+        slots = [name for base in kind.__mro__ for name in _as_tuple(vars(base).get("__slots__", ()))]
+        yield from (getattr(obj, name, None) for name in slots if not name.startswith("__"))
+        if not is_users_class(type(obj)):
+            yield getattr(obj, "__wrapped__", None)
+
+
+def _as_tuple(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, bool]]:
@@ -75,11 +104,3 @@ def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, b
                     yield from _callables(item, seen)
                 else:
                     yield item, is_rule
-
-
-def _referents(obj: Any) -> list[Any]:
-    if isinstance(obj, types.FunctionType):
-        return [*(obj.__closure__ or ()), obj.__defaults__, obj.__kwdefaults__, *vars(obj).values()]
-    if isinstance(obj, functools.partial):
-        return [obj.func, obj.args, obj.keywords]
-    return gc.get_referents(obj)

@@ -1,41 +1,71 @@
-"""What belongs to the user, and what to a library.
+"""What is a library, and what is the user's code.
 
-The user's own functions are followed into the globals that they look up, and the user's own classes into their
-attributes. What a library has there (the standard library, site-packages, this package) is taken as given.
+Your code is everything but JAX, NumPy, SciPy, Python itself and this package. A file decides, wherever it lies: a
+package of the user's may be installed, or have the name of a module of Python, and JAX may be found by `PYTHONPATH`.
 """
 
 from __future__ import annotations
 
 import functools
-import site
+import importlib.util
+import os
 import sys
-import sysconfig
 import types
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
-_HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
-_FOLDERS = tuple(
-    {
-        path.rstrip("/\\")
-        for path in [
-            *(sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            *(site.getsitepackages() if hasattr(site, "getsitepackages") else ()),
-            site.getusersitepackages() if hasattr(site, "getusersitepackages") else None,
-        ]
-        if path
-    }
-)
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes")
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = tuple(os.path.join(_STANDARD, name, "") for name in ("site-packages", "dist-packages"))
+_frameworks: list[str] = []
+_HEAP_TYPE = 1 << 9  # of `type.__flags__`; static types of C are none of the user's
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_library_module(name: str) -> bool:
-    top = name.partition(".")[0]
-    if top == _PACKAGE or (top in sys.stdlib_module_names and top != "__main__"):
-        return True
-    module = sys.modules.get(name) or sys.modules.get(top)
-    file = getattr(module, "__file__", None)
-    return file is not None and file.startswith(_FOLDERS)
+@functools.cache
+def _folders() -> tuple[str, ...]:
+    """The folders of the libraries, those of this environment's `lib64` and the like included."""
+    specs = filter(None, map(importlib.util.find_spec, _LIBRARIES))
+    found = [os.path.join(place, "") for spec in specs for place in spec.submodule_search_locations or ()]
+    return tuple(dict.fromkeys([*found, *(os.path.join(os.path.realpath(place), "") for place in found), _OWN_FOLDER]))
+
+
+@functools.lru_cache(maxsize=8192)
+def is_library_file(filename: str) -> bool:
+    """Whether a file is of JAX, NumPy, SciPy, Python itself or this package."""
+    if filename.startswith(_STANDARD):
+        return not filename.startswith(_INSTALLED) or filename.startswith(_folders())
+    # NumPy names the file of its dispatchers so.
+    return filename.startswith((*_folders(), "<frozen", "<__array_function__"))
+
+
+def is_own_file(filename: str) -> bool:
+    """Whether a file is of this package."""
+    return filename.startswith(_OWN_FOLDER)
+
+
+def adapt(package: types.ModuleType) -> None:
+    """Says that there is an adapter for a framework, which follows its settings: its own functions are not followed."""
+    assert package.__file__ is not None
+    _frameworks.append(os.path.join(os.path.dirname(os.path.abspath(package.__file__)), ""))
+
+
+def is_framework_file(filename: str) -> bool:
+    """Whether a file is of a framework with an adapter."""
+    return filename.startswith(tuple(_frameworks))
+
+
+def is_library_module(name: str) -> bool:
+    """Whether a module is of a library."""
+    while name and name != "__main__":
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            return is_library_file(file)
+        if getattr(getattr(module, "__spec__", None), "origin", None) in ("built-in", "frozen"):
+            return True
+        name = name.rpartition(".")[0]  # the modules within an extension have no file of their own
+    return False
 
 
 def is_users_class(cls: type) -> bool:
@@ -43,36 +73,30 @@ def is_users_class(cls: type) -> bool:
     if not cls.__flags__ & _HEAP_TYPE:
         return False
     module = cls.__module__
-    if not isinstance(module, str) or module == "builtins" or not _is_library_module(module):
+    if not isinstance(module, str) or module == "builtins" or not is_library_module(module):
         return True
     return module.partition(".")[0] == _PACKAGE and not is_ours(cls)
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_users_file(filename: str) -> bool:
-    return not filename.startswith((*_FOLDERS, "<frozen", "<__array_function__")) and not _is_ours(filename)
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_OWN_FOLDER)
-
-
-_OWN_FOLDER = __file__.rpartition("_core")[0]
-
-
 def is_users_function(fun: types.FunctionType) -> bool:
     """Whether a function is of the user's own."""
-    return _is_users_file(fun.__code__.co_filename)
+    file = fun.__code__.co_filename
+    return not is_library_file(file) and not is_framework_file(file)
+
+
+def is_framework_class(cls: type) -> bool:
+    """Whether a class is of a framework with an adapter."""
+    return is_framework_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
 
 
 def is_of_library(fun: types.FunctionType) -> bool:
     """Whether a function was made by a library for itself; what `functools.wraps` has named is the user's."""
-    return not isinstance(fun.__module__, str) or _is_library_module(fun.__module__)
+    return not isinstance(fun.__module__, str) or is_library_module(fun.__module__)
 
 
 def is_users_module(module: types.ModuleType) -> bool:
     """Whether a module is of the user's own."""
-    return not _is_library_module(module.__name__)
+    return not is_library_module(module.__name__)
 
 
 def is_ours(cls: type) -> bool:
@@ -82,22 +106,3 @@ def is_ours(cls: type) -> bool:
         return False
     # A class of an example in one of our docstrings names the module, too.
     return hasattr(sys.modules.get(module), cls.__qualname__.partition(".")[0])
-
-
-def is_open_class(cls: type) -> bool:
-    """Whether the attributes of instances count: the user's classes, and Python classes of installed packages.
-
-    Instances of classes of the standard library, of JAX and of NumPy are taken as they are.
-    """
-    if not cls.__flags__ & _HEAP_TYPE:
-        return False
-    module = cls.__module__
-    if not isinstance(module, str) or module == "builtins":
-        return True
-    top = module.partition(".")[0]
-    if top == _PACKAGE:
-        return not is_ours(cls)
-    return top not in _CLOSED and (top == "__main__" or top not in sys.stdlib_module_names)
-
-
-_CLOSED = frozenset({"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", _PACKAGE})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +46,7 @@ class Traced(NamedTuple):
       settings: JAX's configuration and mesh.
       site: file and line of the call.
       fun: gives the function that was traced; others of the same code use the trace, too.
+      coarse: classes that were traced too often to tell which attributes are used.
     """
 
     arguments: Any
@@ -57,6 +58,7 @@ class Traced(NamedTuple):
     settings: dict[str, Any]
     site: tuple[str, int]
     fun: Callable[[], Any]
+    coarse: Sequence[str]
 
 
 class TraceLog:
@@ -77,7 +79,7 @@ class TraceLog:
         """The traces that were made for a function itself."""
         return [traced for traced in tuple(self._entries) if traced.fun() is fun]
 
-    def add(self, record: Any, fun: Any, why: tuple[str, str, str] | None = None) -> None:
+    def add(self, record: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
         called = [_called(state) for state in record.states]
         flat = map(jax.tree.flatten, jax.tree.unflatten(record.read_tree, record.read_avals))
@@ -93,6 +95,7 @@ class TraceLog:
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),
                 _reference(fun),
+                coarse,
             )
         )
 

@@ -6,13 +6,35 @@ import functools
 import types
 from typing import Any
 
-from .hooks import is_hooked
+from .hooks import own_method
 from .plain import MISSING
 
 
 def names_of_attributes(obj: Any) -> tuple[str, ...]:
     """Which attributes an instance has."""
     return tuple(instance_dict(obj) or ())
+
+
+class OwnNames:
+    """Reads which of some attributes an instance has.
+
+    Args:
+      names: the attributes.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names: frozenset[str] = names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnNames) and other.names == self.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __call__(self, obj: Any) -> tuple[str, ...]:
+        return tuple(name for name in instance_dict(obj) or () if name in self.names)
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -44,11 +66,6 @@ def class_lookup(kind: type, name: str) -> Any:
     return MISSING
 
 
-def owner_of(kind: type, name: str) -> type:
-    """The class that has what an attribute of instances is looked up as."""
-    return next(base for base in kind.__mro__ if name in base.__dict__)
-
-
 @functools.lru_cache(maxsize=1024)
 def slot_names(kind: type) -> tuple[str, ...]:
     """The slots of a class and its bases."""
@@ -68,8 +85,15 @@ def computes_attributes(kind: type) -> bool:
 def own_getattribute(kind: type) -> bool:
     """Whether all look-ups run the user's code, which finds values in ways that are not seen."""
     for base in kind.__mro__:
-        own = vars(base).get("__getattribute__")
-        own = getattr(own, "__wrapped__", own) if is_hooked(base) else own
+        own = own_method(base, "__getattribute__")
         if own is not None:
             return own is not object.__getattribute__
     return False
+
+
+def contents(cell: types.CellType) -> Any:
+    """What a variable of a closure holds; MISSING while it is not bound."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from .errors import StateTraceError
 from .foreign import put_together
 from .frame import leave, look_at_all, read
 from .jaxcompat import Tracer, eval_jaxpr, typeof
@@ -172,7 +173,10 @@ class Record:
         if not self.out_objects:
             return []
         assert self.structure is not None
-        found = self.structure.registers_at(roots)
+        try:
+            found = self.structure.registers_at(roots)
+        except Other:
+            raise StateTraceError.changed_meanwhile() from None
         return [found[i] for i in self.out_objects]
 
     def births(self) -> list[State]:

@@ -15,29 +15,35 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .activation import activate, pending
 from .cells import cells_behind
 from .edges import Edge
 from .foreign import NOT_SET, active, attributes_of, cells_of, own_cells, settings, unseen_of
-from .hooks import hook, listening, unhook
-from .library import is_users_class
+from .hooks import hook, is_worn_out, listening, names_seen, unhook
+from .library import is_framework_file, is_users_class
 from .lookup import (
+    OwnNames,
     class_lookup,
     computes_attributes,
+    contents,
     instance_attribute,
     instance_dict,
     names_of_attributes,
     own_getattribute,
-    owner_of,
     slot_names,
 )
-from .plain import MISSING, identity, is_atom, is_plain
+from .plain import MISSING, identity, is_plain
 from .recorded_classes import Classes
+from .starts import unwatch, watch
 from .state import State
-from .visits import Visit, take_imports, visit_cell, visit_module, visit_of
+from .visits import Visit, visit_cell, visit_module, visit_of
+
+if TYPE_CHECKING:
+    from .structure import Structure
 
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
@@ -61,16 +67,22 @@ class Recorder:
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
+        self.globals: list[tuple[dict[str, Any], str, Any]] = []  # that may be set: with the value before
+        self.cells_of_functions: list[tuple[types.CellType, str, Any]] = []
         self._hooked: dict[type, bool] = {}
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
         self._computes: dict[type, bool] = {}
         self._visits: dict[type, Visit] = {}
         self.classes: Classes = Classes(self)
-        self.importers: list[int] = []  # functions that import modules
         self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
+        self._waiting: dict[int, list[tuple[Any, ...]]] = {}  # what is noted once code runs; by the code's identity
+        self._started: set[int] = set()
+        self._watched: list[types.CodeType] = []  # held, so that no address is used twice
+        self._queue: deque[tuple[int, int, Any]] = deque()  # reached and not yet looked into: place of edge, register
+        self._is_draining = False
+        self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
         self._is_busy = False
         self._takes_all = False
-        self._everywhere: set[str] = set()  # names of attributes that are looked up unseen on any object
         self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
         self.cells: set[int] = set()  # of other frameworks
 
@@ -93,7 +105,14 @@ class Recorder:
         for cls, listens in self._hooked.items():
             if listens:
                 unhook(cls)
-        self._hooked, self._tells_all, self._settings = {}, {}, {}
+        for code in self._watched:
+            unwatch(code)
+        self._hooked, self._tells_all, self._settings, self._watched = {}, {}, {}, []
+
+    @property
+    def coarse(self) -> list[str]:
+        """The classes that were traced too often to tell which attributes of their instances are used."""
+        return sorted({type(obj).__qualname__ for _, obj in self._by_name})
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -134,12 +153,6 @@ class Recorder:
         looked_up.add(name)
         return True
 
-    def reach_late_imports(self) -> None:
-        """Adds the edges to modules that the trace was the first to import; its look-ups in these are over."""
-        self._takes_all = self._takes_all or bool(self.importers)
-        for register in list(self.importers):
-            take_imports(self, register, self.objects[register])
-
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
         """Adds the edges to attributes of a module or function that the code which runs has a name for."""
         if isinstance(value, types.ModuleType):
@@ -156,10 +169,33 @@ class Recorder:
             if identity(state) in lost:
                 self.reach(0, "reader", reader, state, outside=True)
 
-    def take_all(self, register: int) -> None:
-        """From here on all attributes count: code that runs later looks at the object unseen."""
+    def keep(self, fun: types.FunctionType, stored: Iterable[str]) -> None:
+        """Keeps what variables are that a function may set."""
+        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        for name in stored:
+            if name in cells:
+                self.cells_of_functions.append((cells[name], name, contents(cells[name])))
+            else:
+                self.globals.append((fun.__globals__, name, fun.__globals__.get(name, MISSING)))
+
+    def when_it_runs(self, code: types.CodeType, note: Callable[..., None], *args: Any) -> None:
+        """Notes something once a function of this code starts; at once if nobody could tell."""
+        waiting = self._waiting.get(id(code))
+        if waiting is not None:
+            waiting.append((note, *args))
+        elif id(code) in self._started or self._takes_all or not watch(code):
+            note(*args)
+        else:
+            self._watched.append(code)
+            self._waiting[id(code)] = [(note, *args)]
+
+    def runs_later(self, obj: Any) -> None:
+        """Code runs after the trace and looks at an object unseen, or is a function: all names of it count."""
         self._takes_all = True
-        self._all_attributes(register, self.objects[register])
+        if isinstance(obj, types.FunctionType):
+            self._runs(obj.__code__)
+        elif (register := self.register_of(obj)) is not None:
+            self._all_attributes(register, obj)
 
     # -- what the hooks tell
 
@@ -175,6 +211,60 @@ class Recorder:
             self._attribute(register, obj, name)
         finally:
             self._is_busy = False
+
+    def starts(self, code: types.CodeType) -> None:
+        """Notes what the names of a function mean before it runs."""
+        if self._is_busy or id(code) not in self._waiting:
+            return
+        self._started.add(id(code))
+        self._is_busy = True
+        try:
+            self._note(self._waiting.pop(id(code)))
+        finally:
+            self._is_busy = False
+
+    def _runs(self, code: types.CodeType) -> None:
+        """Takes code for some that runs, with the functions within it."""
+        self._note(self._waiting.pop(id(code), ()))
+        for const in code.co_consts:
+            if isinstance(const, types.CodeType):
+                self._runs(const)
+
+    def _note(self, waiting: Iterable[tuple[Any, ...]]) -> None:
+        for note, *args in waiting:
+            note(*args)
+
+    def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
+        """Notes what a trace had looked up that is used within this one, in place of running its function."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            for edge in structure.edges:
+                register = self.register_of(objects[edge.parent]) if edge.parent >= 0 else None
+                if register is not None:
+                    self._replay(register, objects[edge.parent], edge)
+        finally:
+            self._is_busy = False
+
+    def _replay(self, register: int, obj: Any, edge: Edge) -> None:
+        if isinstance(obj, types.FunctionType):
+            if edge.how == "global":
+                self._runs(obj.__code__)
+            elif edge.how == "dict":
+                self.looks_into(register, obj, (edge.key,))
+        elif isinstance(obj, types.ModuleType):
+            visit_module(self, register, obj, (edge.key,))
+        elif isinstance(obj, type):
+            if edge.how == "dict" and obj in self.classes.registers:
+                self.classes.attribute(obj, edge.key)
+        elif edge.how == "reader":
+            if self.is_new(register, edge.key):
+                self.reach(register, "reader", edge.key, edge.key(obj))
+        elif (
+            type(obj) in self._tells_all and edge.how in ("attr", "dict", "method") and self.is_new(register, edge.key)
+        ):
+            self._attribute(register, obj, edge.key, is_all=True)
 
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
@@ -194,25 +284,33 @@ class Recorder:
     def reach(self, parent: int, how: str, key: Any, value: Any, outside: bool = False) -> None:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
-            if is_atom(value) or not (instance_dict(value) or is_users_class(type(value))):
-                self.edges.append(Edge(parent, how, key, "plain", value, -1))
-            else:  # a number or string of the user's own class, with attributes
-                register = self.add(value)
-                self.edges.append(Edge(parent, how, key, "plain", value, register))
-                self._all_attributes(register, value)
-                self._take_class_of(register, value)
+            self.edges.append(Edge(parent, how, key, "plain", value, -1))
             return
         known = self._registers.get(identity(value))
         if known is not None:
+            if self._takes_all and isinstance(value, types.FunctionType):
+                self._runs(value.__code__)
             if outside:
                 self._leading_out.add(len(self.edges))
             self.edges.append(Edge(parent, how, key, "same", known, -1))
             return
         register = self.add(value, outside)
-        place = len(self.edges)
+        self._queue.append((len(self.edges), register, value))
         self.edges.append(Edge(parent, how, key, "", None, register))
-        what, argument = self._visit(register, value)
-        self.edges[place] = Edge(parent, how, key, what, argument, register)
+        if not self._is_draining:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Looks into what was reached, nearest first, and into what that leads to."""
+        self._is_draining = True
+        try:
+            while self._queue:
+                place, register, value = self._queue.popleft()
+                what, argument = self._visit(register, value)
+                self.edges[place] = self.edges[place]._replace(what=what, argument=argument)
+        finally:
+            self._is_draining = False
+            self._queue.clear()
 
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
@@ -234,27 +332,31 @@ class Recorder:
             if not self._takes_all:
                 self._hooked[kind] = hook(kind)
             tells_all = self._tells_all[kind] = self._hooked.get(kind, False) and not own_getattribute(kind)
-        if self._takes_all or not tells_all:
+        if self._takes_all or (not tells_all and not is_worn_out(kind)):
             self._all_attributes(register, value)
-        self._take_class_of(register, value)
-        self._look_up_all(register, value)
+        elif not tells_all:
+            self._by_name.append((register, value))
+            self._named_attributes(register, value, names_seen(kind) | self.classes.names)
+        self.take_class_of(register, value)
 
-    def looks_up_everywhere(self, names: Iterable[str]) -> None:
-        """Notes what these attributes are of each object that is listened to, now and later: they are read unseen."""
-        self._everywhere.update(names)
-        for register, value in enumerate(list(self.objects)):
-            if type(value) in self._tells_all:
-                self._look_up_all(register, value)
+    def names_appear(self, names: Iterable[str]) -> None:
+        """Notes the attributes of these names on objects of classes that cannot be listened to any more."""
+        for register, value in list(self._by_name):
+            self._named_attributes(register, value, names)
 
-    def _look_up_all(self, register: int, value: Any) -> None:
-        for name in sorted(self._everywhere):
-            if self.is_new(register, name):
+    def _named_attributes(self, register: int, value: Any, names: Iterable[str]) -> None:
+        if "__dict__" in names or "vars" in names:
+            self._all_attributes(register, value)
+        reader = OwnNames(frozenset(names))
+        self.reach(register, "members", reader, reader(value))
+        for name in (*reader(value), *slot_names(type(value))):
+            if name in reader.names and self.is_new(register, name):
                 self._attribute(register, value, name)
 
-    def _take_class_of(self, register: int, value: Any) -> None:
+    def take_class_of(self, register: int, value: Any) -> None:
         kind = type(value)
         if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.of_instance(kind, register)
+            self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), attributes_of(type(value)) if active.has_cells else {}
@@ -271,13 +373,13 @@ class Recorder:
 
     # -- attributes
 
-    def _attribute(self, register: int, obj: Any, name: str) -> None:
+    def _attribute(self, register: int, obj: Any, name: str, is_all: bool = False) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
         if name in self.unseen.get(register, ()):
             return
         kind = type(obj)
         if name == "__dict__":
-            if not _asks_for_its_own_ends():
+            if is_all or not _asks_for_its_own_ends():
                 attributes = instance_dict(obj)
                 if attributes is not None and register in self.unseen:
                     self._all_attributes(register, obj)
@@ -326,7 +428,7 @@ class Recorder:
                 what = "unset" if self._computes_attributes(kind) else "nowhere"
                 self.edges.append(Edge(register, "attr", name, what, None, -1))
         elif isinstance(found, types.FunctionType):
-            if register in self.cells and not is_users_class(owner_of(kind, name)):
+            if register in self.cells and is_framework_file(found.__code__.co_filename):
                 return  # how a framework's own class reads and writes is taken as given
             if not (name.startswith("__") and name.endswith("__")):
                 self.reach(register, "method", name, found, outside=True)

@@ -9,10 +9,12 @@ from typing import Any
 from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
 from .foreign import is_node
 from .held import held_by
+from .library import is_framework_class
 from .plain import MISSING, reference
 from .recorder import Recorder
 from .state import State
 from .structure import Structure
+from .visits import BY_CLASS
 
 _SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
 
@@ -30,7 +32,6 @@ class Settled:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self._edges = recorder.edges
-        recorder.reach_late_imports()
         recorder.reach_own_cells(used)
         registers = [recorder.register_of(state) for state in used]
         self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
@@ -50,15 +51,18 @@ class Settled:
         kept: list[Edge] = []
         inside: set[int] | None = None
         self._pinned: set[int] = set()
-        is_shared = lambda obj: (place := recorder.register_of(obj)) is not None and whats.get(place) in _SHARED
+        is_shared = lambda obj: (
+            (place := recorder.register_of(obj)) is not None
+            and (whats.get(place) in _SHARED or (whats.get(place) == "type" and isinstance(obj, BY_CLASS)))
+        )
         whats = {edge.register: edge.what for edge in recorder.edges}
         for obj, is_rule in held_by(jaxpr, is_shared):
             # The program is about this object, and no other of its structure; a rule is yet to look at it.
-            register = recorder.register_of(obj)
-            assert register is not None
-            self._pinned.add(register)
-            if is_rule and whats[register] == "object":
-                recorder.take_all(register)
+            register: Any = recorder.register_of(obj)
+            if is_rule and (isinstance(obj, types.FunctionType) or whats.get(register) == "object"):
+                recorder.runs_later(obj)
+            if is_shared(obj):
+                self._pinned.add(register)
         self._by_register = {edge.register: edge for edge in recorder.edges if edge.register >= 0}
         for edge in recorder.edges:
             if edge.parent in dropped or (edge.what == "same" and edge.argument in dropped):
@@ -72,8 +76,7 @@ class Settled:
             if inside is None:
                 inside = recorder.of_arguments()
             is_argument = edge.key > 0 if edge.parent < 0 else edge.parent in inside
-            # A module of another framework counts as an argument, be it closed over.
-            if is_argument or (edge.parent >= 0 and is_node(recorder.objects[edge.parent])):
+            if is_argument or _is_attribute(edge, now, recorder):
                 self.changed = edge, said_of(edge), brief(now)
                 return None
             if edge.register >= 0:
@@ -99,6 +102,17 @@ class Settled:
             edge = self._by_register[edge.parent]
 
 
+def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
+    """Whether the attribute of an object is another, and not only what a container in it holds."""
+    parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
+    if edge.how not in ("attr", "dict") or isinstance(parent, type | types.FunctionType | types.ModuleType):
+        return False
+    if is_framework_class(type(parent)) and not is_node(parent):  # which counts the hits of its caches
+        return False
+    is_container = edge.key != "__dict__" and edge.register >= 0 and now is recorder.objects[edge.register]
+    return not is_container and not isinstance(parent, dict)
+
+
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
     try:
@@ -108,7 +122,7 @@ def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
         now = step(parent, edge.how, edge.key)
         if edge.what == "same":
             return now is recorder.objects[edge.argument], now
-        if edge.register >= 0 and edge.how != "nth" and now is not recorder.objects[edge.register]:
+        if edge.register >= 0 and edge.how != "members" and now is not recorder.objects[edge.register]:
             return edge.how == "method" and now is recorder.objects[edge.register], now
         return holds(now, edge.what, edge.argument), now
     except Exception:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import os.path
 import sys
 import types
 
 import jax
 
-# Lines of these folders are never where the user wrote or created a state.
-_NOT_USERS = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
-    copy.__file__,
-    "<frozen",
-)
+from .library import is_framework_file, is_library_file, is_own_file
 
-
-def is_not_users(module: types.ModuleType) -> None:
-    """Says that a package of a framework is not where the user wrote or created a state."""
-    global _NOT_USERS
-    assert module.__file__ is not None
-    _NOT_USERS = (*_NOT_USERS, os.path.dirname(os.path.abspath(module.__file__)) + os.sep)
+_JAX = os.path.join(os.path.dirname(os.path.abspath(str(jax.__file__))), "")
 
 
 def user_frame() -> types.FrameType:
-    """The innermost Python frame that belongs to none of this package, JAX, and the frameworks with an adapter."""
+    """The innermost Python frame that belongs to no library and to no framework with an adapter."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not is_library_file(file) and not is_framework_file(file):
+            break
         frame = frame.f_back
     return frame
 
@@ -41,14 +32,13 @@ def user_site() -> tuple[str, int]:
 
 def is_shown() -> bool:
     """Whether the user has called `jax.make_jaxpr` around this, which runs nothing."""
-    ours, jaxs, *_ = _NOT_USERS
     frame: types.FrameType | None = sys._getframe(1)
     is_in_one = False
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file.startswith(jaxs):
+        if file.startswith(_JAX):
             is_in_one = is_in_one or name.startswith("make_jaxpr")
-        elif is_in_one and not file.startswith(ours):
+        elif is_in_one and not is_own_file(file):
             return True
         else:
             is_in_one = False

@@ -19,6 +19,7 @@ import numpy as np
 
 from .edges import ABSENCE, Edge, absent, holds, show_path, step
 from .generated import generate_match
+from .hooks import listening, unheard
 from .plain import MISSING, identity
 from .state import State
 
@@ -55,6 +56,8 @@ class Structure:
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
         """The states in use as this call finds them; None when the structure is another."""
+        if listening.listeners:
+            return self._match_heard(roots)
         if self._generated is not None:
             return self._generated(roots)
         self._uses += 1
@@ -64,6 +67,18 @@ class Structure:
             found = self.registers_at(roots)
         except Other:
             return None
+        return [found[i] for i in self.states]
+
+    def _match_heard(self, roots: Sequence[Any]) -> list[State] | None:
+        """`match` within a trace, which depends on what this structure depends on."""
+        listeners = listening.listeners
+        try:
+            with unheard():
+                found = self.registers_at(roots)
+        except Other:
+            return None
+        for listener in listeners:
+            listener.replays(self, found)
         return [found[i] for i in self.states]
 
     def registers_at(self, roots: Sequence[Any]) -> list[Any]:
@@ -199,7 +214,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             yield tuple(group)
 
 
-_OWN = ("attr", "dict", "item", "nth", "nthvalue", "reader")
+_OWN = ("attr", "dict", "item", "members", "reader")
 
 
 def _holds_much(argument: Callable[[], Any]) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import os.path
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,10 +18,10 @@ from typing import Any, TypeVar
 import jax
 
 from .frame import stack
+from .library import is_own_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _REVERSIBLE = (
     "With a number of stored carries a loop of unknown length can be differentiated. Where the loop is in code of "
     "others, write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it; in code "
@@ -65,7 +64,7 @@ def _say_how_to_reverse(error: Exception) -> None:
 
 
 def _is_ours(tb: TracebackType) -> bool:
-    return tb.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    return is_own_file(tb.tb_frame.f_code.co_filename)
 
 
 def _mark(tb: TracebackType | None) -> None:

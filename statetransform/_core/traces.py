@@ -29,6 +29,8 @@ from .stage import tracing
 from .state import State
 from .structure import Other
 
+_MUCH = 8 << 20  # bytes: a comparison takes about a millisecond
+
 
 class TraceCache:
     """The records of one function, by what the trace depended on.
@@ -141,7 +143,7 @@ class TraceCache:
             take_back(recorder)
             raise
         settled = record.settle(recorder)
-        self.family.log.add(record, fun, why)
+        self.family.log.add(record, fun, why, recorder.coarse)
         if self._warns:
             self._warn(fun, args, kwargs, objects, settled, why)
         return record
@@ -170,6 +172,13 @@ class TraceCache:
             if text not in self.family.said:
                 self.family.said.add(text)
                 warnings.warn_explicit(text, RetraceWarning, *user_site())
+        for edge in settled.structure.edges if settled.structure is not None else ():
+            if edge.what == "array" and edge.argument.compared >= _MUCH:
+                path = settled.path(edge, root_names(fun, args, kwargs))
+                text = RetraceWarning.compared(name, path, edge.argument.compared)
+                if text not in self.family.said:
+                    self.family.said.add(text)
+                    warnings.warn_explicit(text, RetraceWarning, *user_site())
         if settled.changed is not None:
             edge, before, after = settled.changed
             path = settled.path(edge, root_names(fun, args, kwargs))

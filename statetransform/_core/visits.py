@@ -6,12 +6,14 @@ that it looks up; of an instance of the user's classes, what is looked up later.
 
 from __future__ import annotations
 
-import array
+import argparse
 import builtins
 import collections
 import contextvars
 import dataclasses
 import functools
+import io
+import logging
 import sys
 import threading
 import types
@@ -22,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from .ambient import Imported, imported, imports_of, is_set, of_thread, value_of
 from .cells import Cells
 from .edges import Edge
 from .find import names_of
-from .library import is_of_library, is_open_class, is_ours, is_users_class, is_users_function, is_users_module
-from .plain import MISSING, is_plain, reference
+from .foreign import NOT_SET
+from .library import is_of_library, is_ours, is_users_class, is_users_function, is_users_module
+from .plain import MISSING, Content, is_plain, reference
 from .state import State
 
 if TYPE_CHECKING:
@@ -37,17 +39,20 @@ _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
 _SETS = (set, frozenset)
 #: Classes of the standard library whose instances hold what the user put there.
-_HOLDERS = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
-#: Modules of the standard library all of whose classes do.
-_HOLDING = frozenset({"argparse", "configparser", "optparse", "queue"})
+_HOLDERS = (
+    types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap
+)  # fmt: skip
+#: Classes of which one instance is as good as another.
+BY_CLASS = (
+    logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
+    threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
+    weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+)  # fmt: skip
 _VIEWS = tuple(
     type(view)
     for mapping in ({}, collections.OrderedDict[Any, Any](), collections.UserDict[Any, Any]())
     for view in (mapping.keys(), mapping.values(), mapping.items())
 )
-_BUFFERS = (bytearray, memoryview, array.array)
-_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-_SMALL = 4096  # bytes: NumPy arrays up to this size are compared by content
 _MANY = 32  # plain values in a container: from here on compared at once
 
 Visit = Callable[[Any, int, Any], tuple[str, Any]]
@@ -60,31 +65,25 @@ def _state(recorder: Recorder, register: int, value: State) -> tuple[str, Any]:
 
 
 def _array(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    del register
-    if value.nbytes <= _SMALL and not value.dtype.hasobject:
-        return "array", (value.dtype, value.shape, value.tobytes())
-    return "is", reference(value)
+    del recorder, register
+    return ("is", reference(value)) if value.dtype.hasobject else ("array", Content(value))
 
 
 def _array_of_a_kind(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if value.dtype.hasobject:
         return _other(recorder, register, value)
-    recorder.reach(register, "reader", np.asarray, np.asarray(value))
+    recorder.reach(register, "members", np.asarray, np.asarray(value))
     return "type", weakref.ref(type(value))
 
 
-def _buffer(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    if memoryview(value).nbytes > _SMALL:
-        return _other(recorder, register, value)
-    recorder.reach(register, "reader", bytes, bytes(value))
-    recorder.reach(register, "reader", _form, _form(value))
-    return "type", weakref.ref(type(value))
+def _values(mapping: Any) -> tuple[Any, ...]:
+    return tuple(mapping.values())
 
 
-def _form(buffer: Any) -> tuple[Any, ...]:
-    """How the bytes of a buffer are read."""
-    view = memoryview(buffer)
-    return view.format, view.shape, view.strides
+def _in_order(members: Any) -> tuple[Any, ...]:
+    """What a set holds: states in the order in which they were made, as the order of a set is by address."""
+    states = sorted((x for x in members if isinstance(x, State)), key=lambda state: state._token.serial)
+    return (*[x for x in members if not isinstance(x, State)], *states)
 
 
 def _of_parts(recorder: Recorder, register: int, value: Any, *names: str) -> tuple[str, Any]:
@@ -111,30 +110,32 @@ def _slice(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     return _of_parts(recorder, register, value, "start", "stop", "step")
 
 
-def _weak_container(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _of_parts(recorder, register, value, "data")
-
-
-def _weak_reference(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "call", None, value())
-    return "type", weakref.ref(type(value))
-
-
 def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "reader", is_set, is_set(value))
-    recorder.reach(register, "reader", value_of, value_of(value))
+    recorder.reach(register, "reader", _value_of, _value_of(value))
     return "is", reference(value)
 
 
+def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(NOT_SET)
+
+
+def _of_thread(local: Any) -> dict[str, Any]:
+    return threading.local.__getattribute__(local, "__dict__")
+
+
 def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "reader", of_thread, of_thread(value))
-    return _object(recorder, register, value)
+    recorder.reach(register, "reader", _of_thread, _of_thread(value))
+    recorder.take_class_of(register, value)
+    return _by_class(recorder, register, value)
+
+
+def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    del recorder, register
+    return "type", weakref.ref(type(value))
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.classes.take(register, value, makes=True)
-    if vars(value).get("_is_protocol"):  # `isinstance` looks past the hooks
-        recorder.looks_up_everywhere(getattr(value, "__protocol_attrs__", ()))
+    recorder.classes.take(register, value, is_open=True)
     return "is", weakref.ref(value)
 
 
@@ -166,7 +167,7 @@ def visit_cell(recorder: Recorder, register: int, value: Any, cells: Cells) -> t
         recorder.reach(register, "reader", cells, state)
         recorder.is_new(register, cells.name)
         state._name = state._name or _path(recorder, register)
-    if is_open_class(type(value)):
+    if is_users_class(type(value)):
         return _object(recorder, register, value)
     return "type", weakref.ref(type(value))
 
@@ -201,9 +202,8 @@ def _mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if isinstance(value, collections.defaultdict):
         recorder.reach(register, "attr", "default_factory", value.default_factory)
     if not all(map(is_plain, keys)):
-        for i, (key, child) in enumerate(value.items()):
-            recorder.reach(register, "nth", i, key)
-            recorder.reach(register, "nthvalue", i, child)
+        recorder.reach(register, "members", tuple, tuple(keys))
+        recorder.reach(register, "members", _values, _values(value))
         return "sequence", (type(value), len(value))
     if len(keys) >= _MANY and all(map(is_plain, value.values())):
         return "plains", (type(value), tuple(value.items()))
@@ -216,15 +216,12 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     """A set, or a view of a dict: what it yields counts, in this order."""
     if all(map(is_plain, value)):
         return "plains", (type(value), tuple(value))
-    for i, child in enumerate(value):
-        recorder.reach(register, "nth", i, child)
+    of = _in_order if type(value) in _SETS else tuple
+    recorder.reach(register, "members", of, of(value))
     return "sequence", (type(value), len(value))
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
-    is_users = is_users_function(fun)
-    looked_up, used = names_of(fun.__code__) if is_users else ((), ())
-    recorder.classes.add_names(used)  # before what is below, where they are looked up
     for i, cell in enumerate(fun.__closure__ or ()):
         try:
             child = cell.cell_contents
@@ -237,31 +234,50 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
             recorder.reach(register, "attr", name, getattr(fun, name), outside=True)
     if fun.__dict__:
         recorder.classes.take_named(register, fun)
-    if is_users:
-        if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
-            recorder.classes.add_values()
-        if imports_of(fun.__code__):
-            recorder.importers.append(register)
-            take_imports(recorder, register, fun)
-        for name in looked_up:
-            if name in fun.__globals__:
-                _global(recorder, register, "global", name, fun.__globals__[name], used)
-            elif not hasattr(builtins, name):
-                recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
+    if is_users_function(fun):
+        recorder.when_it_runs(fun.__code__, _names, recorder, register, fun, fun.__code__)
     return "code", weakref.ref(fun.__code__)
 
 
-def take_imports(recorder: Recorder, register: int, fun: types.FunctionType) -> None:
-    """The modules that a function imports, as far as these are there."""
-    _, used = names_of(fun.__code__)
-    for name, module in imported(imports_of(fun.__code__), fun.__globals__):
-        if not is_users_module(module) or module is sys.modules.get("__main__"):
-            continue
-        known = recorder.register_of(module)
-        if known is None:
-            known = recorder.add(module, outside=True)
-            recorder.edges.append(Edge(register, "reader", Imported(name), "is", weakref.ref(module), known))
-        visit_module(recorder, known, module, used)
+def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: types.CodeType) -> None:
+    """What a function that runs looks up in its module, and the names that it may look up elsewhere."""
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            recorder.when_it_runs(const, _names, recorder, register, fun, const)
+    looked_up, used, stored = names_of(code, deep=False)
+    recorder.keep(fun, stored)
+    recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
+    recorder.names_appear(_strings_of(code))
+    _imports(recorder, register, fun, used)
+    if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
+        recorder.classes.add_values()
+    for name in [name for name in looked_up if recorder.is_new(register, f"global {name}")]:
+        if name in fun.__globals__:
+            _global(recorder, register, "global", name, fun.__globals__[name], used)
+        elif not hasattr(builtins, name):
+            recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
+
+
+def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: Sequence[str]) -> None:
+    """The modules that a function has a name for, as one that it imports."""
+    package = f"{fun.__globals__.get('__package__') or ''}."
+    for name in used:
+        for full in (name, package + name):
+            module = sys.modules.get(full)
+            if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
+                continue
+            known = recorder.register_of(module)
+            if known is None:
+                known = recorder.add(module, outside=True)
+                get = functools.partial(sys.modules.get, full)
+                recorder.edges.append(Edge(register, "reader", get, "is", weakref.ref(module), known))
+            visit_module(recorder, known, module, used)
+
+
+@functools.lru_cache(maxsize=4096)
+def _strings_of(code: types.CodeType) -> frozenset[str]:
+    """The strings in a function that may be names for `getattr`."""
+    return frozenset(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())
 
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
@@ -305,16 +321,16 @@ def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, An
 def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.listen_to(register, value)
     kind: Any = type(value)
-    if issubclass(kind, (tuple, list)):
+    if issubclass(kind, tuple):
         for i, child in enumerate(value):
-            recorder.reach(register, "item" if issubclass(kind, tuple) else "nth", i, child)
+            recorder.reach(register, "item", i, child)
+    elif issubclass(kind, list):
+        recorder.reach(register, "members", tuple, tuple(value))
     elif issubclass(kind, dict):
-        for i, (key, child) in enumerate(dict.items(value)):
-            recorder.reach(register, "nth", i, key)
-            recorder.reach(register, "nthvalue", i, child)
+        recorder.reach(register, "members", tuple, tuple(value))
+        recorder.reach(register, "members", _values, _values(value))
     elif issubclass(kind, (set, frozenset)):
-        for i, child in enumerate(value):
-            recorder.reach(register, "nth", i, child)
+        recorder.reach(register, "members", _in_order, _in_order(value))
     else:
         return "object", (weakref.ref(kind), -1)
     return "object", (weakref.ref(kind), len(value))
@@ -330,7 +346,9 @@ def visit_of(kind: type) -> Visit:
             return visit
     if is_ours(kind):
         return _transformed
-    return _object if is_open_class(kind) or issubclass(kind, _HOLDERS) or kind.__module__ in _HOLDING else _other
+    if is_users_class(kind) or issubclass(kind, _HOLDERS):
+        return _object
+    return _by_class if issubclass(kind, BY_CLASS) else _other
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
@@ -338,10 +356,8 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
     ((*_SETS, *_VIEWS), _set),
-    (_BUFFERS, _buffer),
     ((types.MethodType,), _bound_method),
     ((contextvars.ContextVar,), _context_variable),
-    (_WEAK, _weak_container),
     ((slice,), _slice),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin_method),
 )
@@ -352,6 +368,5 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (functools.partial, _partial),
     (threading.local, _thread_local),
     (type, _class),
-    (weakref.ref, _weak_reference),
     (types.ModuleType, _users_module),
 )

@@ -1,22 +1,18 @@
 """Where in the user's code a value was computed.
 
 JAX keeps the whole Python call stack with every equation. The frame that helps is the innermost one that is
-neither JAX's nor this package's.
+of no library.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
 
 from .._core import jaxcompat
 from .._core.errors import cell_of, show_site
+from .._core.library import is_library_file
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
-_JAX = str(Path(jax.__file__).resolve().parent) + "/"
 # How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
 # more than any stack has: JAX takes the number of lines to show, and there is no "all".
 _DEPTHS = (1, 8, 10_000)
@@ -60,7 +56,7 @@ def source_of(eqn: Any) -> Source | None:
     for depth in _DEPTHS:
         frames = jaxcompat.user_frames(eqn, depth)
         for frame in frames:
-            if not frame.file.startswith(_PACKAGE):
+            if not is_library_file(frame.file):
                 return Source(frame.file, frame.line, frame.function, frame.column)
         if len(frames) < depth:
             break
@@ -68,12 +64,12 @@ def source_of(eqn: Any) -> Source | None:
 
 
 def is_library_code(jaxpr: Any) -> bool:
-    """Whether a jaxpr was traced from a function of JAX itself, such as the inside of ``jnp.where``.
+    """Whether a jaxpr was traced from a function of a library, such as the inside of ``jnp.where``.
 
     JAX traces such a function once and uses the jaxpr for every later call, so that the stacks inside it
     are those of the first call, wherever that was. The equation that calls it has the right one.
     """
-    return jaxcompat.function_of(jaxpr)[1].startswith(_JAX)
+    return is_library_file(jaxcompat.function_of(jaxpr)[1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,8 +67,9 @@ class Retraces(Report, Sequence[Retrace]):
       [1, 1, 2]
     """
 
-    def __init__(self, name: str, traces: Sequence[Retrace]) -> None:
+    def __init__(self, name: str, traces: Sequence[Retrace], coarse: Iterable[str] = ()) -> None:
         self.name: str = name
+        self._coarse = tuple(dict.fromkeys(coarse))
         self._traces = tuple(traces)
 
     def __getitem__(self, index: Any) -> Any:
@@ -95,7 +96,12 @@ class Retraces(Report, Sequence[Retrace]):
     def notes(self) -> tuple[str, ...]:
         """What to do about traces that need not be."""
         found = [_advice(change) for trace in self for change in trace.changes]
-        return tuple(dict.fromkeys(note for note in found if note))
+        often = [
+            f"{name} was traced too often to tell which attributes are used: those count that the code which ran has a "
+            "name for."
+            for name in self._coarse
+        ]
+        return (*dict.fromkeys(note for note in found if note), *often)
 
     def table(self) -> Table:
         """A row per change; those that say the same of several leaves are one row."""
@@ -163,7 +169,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
         )
         found.append(Retrace(number, new.site, closest, tuple(changes)))
         earlier.append(new)
-    return Retraces(name, found)
+    return Retraces(name, found, [name for traced in earlier for name in traced.coarse])
 
 
 class _Seen(NamedTuple):
@@ -176,6 +182,7 @@ class _Seen(NamedTuple):
     settings: dict[str, Any]
     is_reusable: bool
     why: tuple[str, str, str] | None
+    coarse: Sequence[str]
 
 
 class _Value(NamedTuple):
@@ -202,6 +209,7 @@ def _traces_of(owner: Any) -> list[_Seen]:
             traced.settings,
             traced.is_reusable,
             traced.why,
+            traced.coarse,
         )
         for traced in _log_of(owner)
     ]

@@ -24,7 +24,7 @@ from .._core.kept import Family
 from .._core.plain import same_plain
 from .._core.record import Call, Record
 from .._core.state import State
-from .._core.structure import Structure
+from .._core.structure import Other, Structure
 from .._core.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
 
@@ -153,10 +153,13 @@ class Program:
             return None
         if self.donates and set(self.donated) != {*reads} & {place.get(call.states[i]) for i in record.written}:
             return None
-        structure = self.structure.merged(record.structure, roots)
         extra = [state for state in call.states if state not in place]
-        if extra:
-            structure = structure.with_states(extra, roots)
+        try:
+            structure = self.structure.merged(record.structure, roots)
+            if extra:
+                structure = structure.with_states(extra, roots)
+        except Other:  # the trace that was just made has changed one of the objects
+            return None
         self.structure = structure
         self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]

@@ -193,7 +193,7 @@ class _OnShards:
         """The states that `state_specs` speaks of, those of a kind that can be found among them."""
         found = dict(self._specs.states)
         if self._specs.kinds:
-            for _, _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
+            for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
                 if not state.static:
                     found.setdefault(state, self._spec_of(state))
         return found

@@ -62,7 +62,7 @@ class Lanes:
     def name(self, state: State) -> None:
         """Names a cell of another framework by its path."""
         if state._is_foreign and state._name is None:
-            paths = (label for label, _, found in walk([self.fun], limit=_WALK_LIMIT) if found is state)
+            paths = (label for label, found in walk([self.fun], limit=_WALK_LIMIT) if found is state)
             state._name = ".".join(next(paths, ())) or None
 
     def axis_of(self, state: State) -> int | None:
@@ -189,7 +189,7 @@ class Vectorized(Direct):
         """The number of lanes of the first state that has any: those that are named first, then those of a kind."""
         found = _lengths(self._axes)
         if not found and any(axis is not None for _, axis in self._kinds):
-            reachable = [state for _, _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
+            reachable = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
             found = _lengths({state: lanes.axis_of(state) for state in reachable})
         return found
 

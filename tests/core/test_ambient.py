@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import importlib.util
 import sys
 import threading
 import types
@@ -115,24 +114,6 @@ def test_a_name_imported_in_the_body_is_followed(read: Any, module: types.Module
     follows(read, [lambda change=change: change(module) for change in IMPORTS[read]])
 
 
-def test_a_module_that_the_body_is_the_first_to_import_is_followed(tmp_path: Any, monkeypatch: Any) -> None:
-    (tmp_path / "imported_late.py").write_text("k = 2.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def read(x: Any) -> Any:
-        from imported_late import k  # type: ignore[import-not-found]
-
-        return k * x
-
-    try:
-        f = transform.jit(read)
-        assert f(1.0) == f(1.0) == 2.0
-        sys.modules["imported_late"].k = 5.0  # type: ignore[attr-defined]
-        assert f(1.0) == f(1.0) == 5.0
-    finally:
-        sys.modules.pop("imported_late", None)
-
-
 def test_context_variables_are_followed() -> None:
     def read(x: Any) -> Any:
         return with_default.get() * variable.get(2.0) * x
@@ -187,38 +168,3 @@ def test_a_class_attribute_with_a_computed_name_is_followed(name: str) -> None:
             del Derived.order_2  # type: ignore[attr-defined]
     finally:
         Kind.order_2 = 2.0
-
-
-def test_an_object_in_a_module_that_the_trace_was_the_first_to_import(module: types.ModuleType) -> None:
-    module.kind = Kind()  # type: ignore[attr-defined]
-    module.kind.k = 2.0  # type: ignore[attr-defined]
-    del sys.modules["somebodys"]
-
-    class Finder:
-        @staticmethod
-        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-            if name != "somebodys":
-                return None
-            return importlib.util.spec_from_loader(name, Finder)  # type: ignore[arg-type]
-
-        @staticmethod
-        def create_module(spec: Any) -> types.ModuleType:
-            return module
-
-        @staticmethod
-        def exec_module(module: types.ModuleType) -> None:
-            pass
-
-    @transform.jit
-    def scaled(x: Any) -> Any:
-        import somebodys  # type: ignore[import-not-found]
-
-        return x * somebodys.kind.k
-
-    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
-    try:
-        assert scaled(1.0) == 2.0
-        module.kind.k = 3.0  # type: ignore[attr-defined]
-        assert scaled(1.0) == 3.0
-    finally:
-        sys.meta_path.remove(Finder)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -81,21 +80,6 @@ def getattr_for_an_empty_slot() -> Scene:
             raise AttributeError(name)
 
     return Model, lambda m: m.u.value * m.k, [put("k", 8)]
-
-
-@SCENES.scene
-def a_metaclass_with_attributes() -> Scene:
-    class Meta(type):
-        scale = 4
-
-        def __setattr__(cls, name: str, value: Any) -> None:
-            raise TypeError("nothing is to be set")
-
-    class Model(Base, metaclass=Meta):
-        pass
-
-    changes = [put("k", 5), lambda m: type.__setattr__(Meta, "scale", 6), lambda m: type.__setattr__(Model, "scale", 9)]
-    return lambda: Model(k=2), lambda m: m.u.value * type(m).scale * m.k, changes
 
 
 @SCENES.scene
@@ -180,17 +164,6 @@ def another_class_for_the_same_object() -> Scene:
         k = 5
 
     return One, lambda m: m.u.value * m.k, [put("__class__", Two)]
-
-
-@SCENES.scene
-def a_protocol_that_an_attribute_fulfils() -> Scene:
-    @typing.runtime_checkable
-    class Scaled(typing.Protocol):
-        k: int
-
-    read = lambda m: m.u.value * (2 if isinstance(m, Scaled) else 3) * (5 if isinstance(m.inner, Scaled) else 7)
-    changes = [put("k", 1), lambda m: delattr(m, "k"), lambda m: setattr(m.inner, "k", 1), put("inner", Base())]
-    return lambda: Base(inner=Base()), read, changes
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import array
 import collections
-import configparser
 import decimal
 import enum
 import pathlib
-import queue
 import types
-import weakref
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from statetransform import State, transform
@@ -42,12 +36,6 @@ def order(number: int, scale: int) -> Order:
     made = Order(number)
     made.scale = scale
     return made
-
-
-@SCENES.scene
-def a_number_with_attributes() -> Scene:
-    changes = [lambda m: setattr(m.order, "scale", 5), put("order", order(3, 7)), put("order", order(4, 7))]
-    return lambda: Base(order=order(3, 2)), lambda m: m.u.value * m.order * m.order.scale, changes
 
 
 class Pair(NamedTuple):
@@ -100,41 +88,6 @@ def containers_of_the_standard_library() -> Scene:
 
 
 @SCENES.scene
-def weak_containers() -> Scene:
-    def make() -> Any:
-        model: Any = Base(others=weakref.WeakSet())
-        model.table = weakref.WeakKeyDictionary({model: 4})
-        return model
-
-    changes = [lambda m: m.table.__setitem__(m, 7), lambda m: m.others.add(m)]
-    return make, lambda m: m.u.value * m.table[m] + len(m.others), changes
-
-
-@SCENES.scene
-def buffers() -> Scene:
-    def make() -> Any:
-        held = array.array("i", [1, 2])
-        table = np.array([(1.0, 2)], dtype=[("a", "f4"), ("b", "i4")]).view(np.recarray)
-        return Base(held=held, raw=bytearray(b"ab"), view=memoryview(held), table=table, masked=np.ma.array([1.0, 2.0]))
-
-    def read(m: Any) -> Any:
-        return m.u.value * (m.held[0] + 10 * m.raw[1] + 1e4 * m.view[1] + 1e6 * m.table.a[0]) + m.masked[0]
-
-    def through_the_view(m: Any) -> None:
-        m.view[1] = 7
-
-    changes = [
-        lambda m: m.held.__setitem__(0, 5),
-        lambda m: m.raw.__setitem__(1, 0),
-        through_the_view,
-        put("held", array.array("d", [5, 7])),
-        lambda m: m.table.a.__setitem__(0, 3.0),
-        lambda m: m.masked.__setitem__(0, 4.0),
-    ]
-    return make, read, changes
-
-
-@SCENES.scene
 def views_of_dicts() -> Scene:
     def make() -> Any:
         held, ordered = {"a": 1}, collections.OrderedDict(b=2)
@@ -149,26 +102,6 @@ def views_of_dicts() -> Scene:
         lambda m: m.held.update(b=4),
         lambda m: m.ordered.update(b=5),
         lambda m: m.ordered.update(c=5),
-    ]
-    return make, read, changes
-
-
-@SCENES.scene
-def settings_and_queues() -> Scene:
-    def make() -> Any:
-        parser = configparser.ConfigParser()
-        parser.read_dict({"heat": {"k": "3"}})
-        waiting: Any = queue.Queue()
-        waiting.put(2)
-        return Base(options=argparse.Namespace(rate=0.5), parser=parser, waiting=waiting)
-
-    def read(m: Any) -> Any:
-        return m.u.value * (m.options.rate + 10 * m.parser.getint("heat", "k") + 100 * m.waiting.queue[0])
-
-    changes = [
-        lambda m: setattr(m.options, "rate", 0.25),
-        lambda m: m.parser.set("heat", "k", "4"),
-        lambda m: m.waiting.queue.appendleft(6),
     ]
     return make, read, changes
 
@@ -220,19 +153,6 @@ def a_slice_that_holds_a_list() -> Scene:
 def paths_that_differ_in_case() -> Scene:
     changes = [put("x", pathlib.PureWindowsPath("A")), put("x", pathlib.PurePosixPath("A"))]
     return lambda: Base(x=pathlib.PureWindowsPath("a")), lambda m: m.u.value * ord(str(m.x)), changes
-
-
-@SCENES.scene
-def a_string_of_a_class_with_attributes() -> Scene:
-    class Unit(str):
-        scale = 2
-
-    def make() -> Any:
-        Unit.scale = 2
-        return Base(x=Unit("m"))
-
-    changes = [lambda m: setattr(Unit, "scale", 3), lambda m: setattr(m.x, "scale", 5)]
-    return make, lambda m: m.u.value * m.x.scale, changes
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")

@@ -1,0 +1,301 @@
+"""What a trace depends on: containers, arrays, callbacks and deep structures; classes that are traced often."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import RetraceWarning, State, inspect, transform
+from statetransform._core import hooks, visits
+
+
+def traces(fun: Any) -> int:
+    """How often a function was traced."""
+    return len(inspect.explain_retrace(fun))
+
+
+class Node:
+    """One of a linked list."""
+
+    def __init__(self, next: Any = None) -> None:
+        self.w, self.next = State(jnp.float32(1)), next
+
+
+@pytest.mark.parametrize("is_worn_out", [False, True])
+def test_a_linked_list_of_a_thousand_objects(is_worn_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_worn_out:
+        monkeypatch.setattr(hooks, "_CYCLES", 0)
+    node = None
+    for _ in range(1000):
+        node = Node(node)
+
+    @transform.jit
+    def total(x: Any) -> Any:
+        out, at = 0.0, node
+        while at is not None:
+            out, at = out + at.w.value, at.next
+        return out * x
+
+    assert float(total(1.0)) == float(total(1.0)) == 1000
+
+
+def test_containers_that_are_nested_deeply() -> None:
+    items: Any = [State(jnp.float32(2))]
+    plain: Any = ()
+    for i in range(400):
+        items, plain = [items], (plain, i)
+
+    def f(x: Any) -> Any:
+        inner = items
+        while isinstance(inner, list):
+            inner = inner[0]
+        return inner.value * x * len(plain)
+
+    jitted = transform.jit(f)
+    assert float(jitted(1.0)) == float(jitted(1.0)) == 4
+
+
+def test_a_dict_by_object_is_read_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    values = visits._values
+    monkeypatch.setattr(visits, "_values", lambda mapping: reads.append(1) or values(mapping))
+    table = {Node(): float(i) for i in range(50)}
+    s = State(jnp.float32(1))
+    f = transform.jit(lambda x: x * s.value * sum(table.values()))
+    f(1.0)
+    before = len(reads)
+    assert f(1.0) == sum(range(50))
+    assert len(reads) - before <= 2
+    table[next(iter(table))] = 5.0
+    assert f(1.0) == sum(range(50)) + 5
+
+
+class Masked:
+    """An array of NumPy."""
+
+    def __init__(self, n: int) -> None:
+        self.mask = np.zeros(n, np.float32)
+
+    @transform.jit
+    def total(self) -> Any:
+        """Reads it."""
+        return self.mask.sum()
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("n", [1, 7, 1024, 1025, 100_000])
+def test_an_array_of_numpy_counts_by_content_whatever_its_size(n: int) -> None:
+    model, other = Masked(n), Masked(n)
+    assert float(model.total()) == 0
+    before = traces(Masked.total)
+    assert float(other.total()) == 0
+    assert traces(Masked.total) == before
+    for value in (1.0, 2.0, 1.0):
+        model.mask[:] = value
+        assert float(model.total()) == n * value
+    model.mask = model.mask.reshape(1, n)
+    assert float(model.total()) == n
+
+
+def test_a_read_only_array_is_compared_by_identity_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Masked(1000)
+    model.mask.flags.writeable = False
+    model.total()
+    monkeypatch.setattr(np, "array_equal", lambda x, y: pytest.fail("compared"))
+    model.total()
+    monkeypatch.undo()
+    model.mask.flags.writeable = True
+    model.mask[:] = 1.0
+    assert float(model.total()) == 1000
+
+
+def test_a_large_array_that_is_compared_at_every_call_is_said_once() -> None:
+    model = Masked(3 << 20)
+    with pytest.warns(RetraceWarning, match=r"compares `self\.mask`, a NumPy array of 12 MiB.*writeable = False"):
+        model.total()
+    other = Masked(3 << 20)
+    other.mask.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.mask[0] = 1.0
+        model.total()
+        other.total()
+
+
+def noted(labels: Any, sim: Any, x: Any) -> None:
+    """A callback."""
+    sim.log.append(float(x))
+
+
+class Sim:
+    """Calls back over itself, behind many other objects."""
+
+    def __init__(self) -> None:
+        self.u, self.log = State(jnp.float32(0)), []
+
+    @transform.jit
+    def step(self, n: Any) -> None:
+        """One step."""
+        labels = [(i, [i]) for i in range(20_000)]
+        self.u.value = self.u.value + n
+        jax.debug.callback(functools.partial(noted, labels, self), self.u.value)
+
+
+def test_a_callback_is_about_the_objects_of_its_call() -> None:
+    one, two = Sim(), Sim()
+    for sim in (one, two, two):
+        sim.step(1.0)
+    jax.effects_barrier()
+    assert (one.log, two.log) == ([1.0], [1.0, 2.0])
+
+
+SHARED: list[float] = []
+
+
+def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
+    class Quiet(Sim):
+        @transform.jit
+        def step(self, n: Any) -> None:
+            self.u.value = jax.nn.relu(self.u.value + n)
+            jax.debug.callback(lambda v, name="u": SHARED.append(float(v)), self.u.value)
+
+    for _ in range(3):
+        Quiet().step(1.0)
+    jax.effects_barrier()
+    assert traces(Quiet.step) == 1 and SHARED == [1.0] * 3
+
+
+def test_a_callback_over_a_logger_writes_into_that_logger() -> None:
+    seen: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.log = logging.Logger(name)
+            self.log.addFilter(lambda record: seen.append(record.name) is not None)
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            log = self.log
+            jax.debug.callback(lambda v: log.error("%s", v), x)
+            return x
+
+    for name in ("a", "b", "a"):
+        Named(name).step(1.0)
+    jax.effects_barrier()
+    assert seen == ["a", "b", "a"]
+
+
+def refuse(self: Any, name: str, value: Any) -> None:
+    """A `__setattr__`."""
+    raise AttributeError(f"{name} is frozen")
+
+
+def test_a_class_that_sets_its_own_setattr_while_it_is_traced() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = State(jnp.float32(3))
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            type(self).__setattr__ = refuse  # type: ignore[method-assign,assignment]
+            return x * self.w.value
+
+    model = Model()
+    assert [float(model.step(x)) for x in (1.0, 2.0, 3.0)] == [3.0, 6.0, 9.0]
+    assert vars(Model)["__setattr__"] is refuse
+    assert not {"__getattribute__", "__delattr__"} & vars(Model).keys()
+    with pytest.raises(AttributeError, match="frozen"):
+        model.w = 1  # type: ignore[assignment]
+
+
+@pytest.fixture
+def few_cycles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(hooks, "_CYCLES", 3)
+    yield
+
+
+@pytest.mark.usefixtures("few_cycles")
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+def test_a_class_that_is_traced_too_often_is_safe_and_its_counters_split_nothing() -> None:
+    class Often:
+        scale = 1.0
+
+        def __init__(self) -> None:
+            self.u, self.calls, self.order, self.child = State(jnp.float32(0)), 0, 2, None
+
+        def total(self) -> Any:
+            return getattr(self, "extra", 1.0)
+
+        @transform.checkpoint
+        def step(self, x: Any) -> Any:
+            self.u.value = self.u.value + x.sum()
+            return self.u.value * self.order * self.scale * self.total() + (self.child is None)
+
+    often = Often()
+    for n in range(1, 8):
+        often.step(jnp.ones(n))
+    before = traces(Often.step)
+    for _ in range(5):
+        often.calls += 1
+        often.step(jnp.ones(3))
+        Often().step(jnp.ones(3))
+    assert traces(Often.step) == before
+    assert hooks.is_worn_out(Often)
+
+    def plain() -> float:
+        return float(often.u.value) * often.order * often.scale * often.total() + (often.child is None)
+
+    for name, value in [("order", 5), ("extra", 3.0), ("scale", 2.0), ("child", often), ("order", 1)]:
+        setattr(often, name, value)
+        for _ in range(2):
+            assert float(often.step(jnp.ones(3))) == plain()
+    del often.extra  # type: ignore[attr-defined]
+    assert float(often.step(jnp.ones(3))) == plain()
+    assert "Often was traced too often" in " ".join(str(inspect.explain_retrace(Often.step)).split())
+
+
+def test_a_class_has_version_tags_left_when_it_is_listened_to_no_more() -> None:
+    internals = pytest.importorskip("_testcapi")
+
+    class Model:
+        def __init__(self) -> None:
+            self.k = 1
+
+    model = Model()
+    for _ in range(2 * hooks._CYCLES):
+        if hooks.hook(Model):
+            _ = model.k
+            hooks.unhook(Model)
+        _ = model.k
+    assert hooks.is_worn_out(Model)
+    if hasattr(internals, "type_assign_version"):
+        assert internals.type_assign_version(Model) == 1
+
+
+def test_an_object_that_is_changed_behind_a_closure_is_never_stale() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u = State(jnp.float32(1))
+
+    def f(x: Any) -> Any:
+        model.last = x.shape  # type: ignore[attr-defined]
+        return x * model.u.value * len(vars(model))
+
+    model: Any = Model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RetraceWarning)
+        for change in (
+            lambda: None, lambda: None, lambda: delattr(model, "last"), lambda: setattr(model, "other", 1),
+            lambda: delattr(model, "last"), lambda: setattr(model, "third", 1), lambda: delattr(model, "other"),
+        ):  # fmt: skip
+            change()
+            for _ in range(2):
+                assert float(transform.jit(lambda x: f(x))(jnp.float32(1))) == len({*vars(model), "last"})

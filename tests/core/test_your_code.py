@@ -1,0 +1,116 @@
+"""Your code is everything but JAX, NumPy, SciPy, Python itself and this package, wherever it is installed."""
+
+from __future__ import annotations
+
+import argparse
+import collections.abc
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import types
+import venv
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.linalg
+
+import statetransform as st
+from statetransform._core.library import is_library_file, is_users_class, is_users_function
+
+PACKAGE = """
+    import jax.numpy as jnp
+    from statetransform import State, transform
+
+    total, GAIN = State(jnp.float32(0), name="total"), 2.0
+
+    class Net:
+        def __init__(self):
+            self.gain, self.name = 1.0, "net"
+
+        @transform.jit
+        def out(self, x):
+            return x * self.gain
+
+    @transform.jit
+    def f(x):
+        total.value = total.value + x
+        return x * GAIN
+"""
+USE = """
+    import json, sys, warnings
+    warnings.simplefilter("error")
+    import jax, jax.numpy as jnp
+    from statetransform import inspect
+    for name in ("code", "queue"):
+        sys.modules.pop(name, None)
+    from NAME import model
+    x = jnp.float32(2)
+    found = [float(model.f(x)) for _ in range(4)]
+    model.GAIN = 5.0
+    found += [float(model.f(x)) for _ in range(2)]
+    net = model.Net()
+    found.append(float(net.out(x)))
+    net.gain, net.name = 5.0, "other"
+    found += [float(net.out(x)), float(model.total.value)]
+    print(json.dumps([model.__file__, jax.__file__, found, len(inspect.explain_retrace(model.f))]))
+"""
+
+
+def install(folder: pathlib.Path, name: str) -> None:
+    """Puts a package into a folder."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "model.py").write_text(textwrap.dedent(PACKAGE))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("PYTHONPATH", "mine"), ("site-packages", "mine"), ("editable", "mine"), ("PYTHONPATH", "code")],
+)
+def test_a_package_is_followed_wherever_it_is(place: str, name: str, tmp_path: pathlib.Path) -> None:
+    """In an environment of its own, which finds JAX in the folder of another one, as overlays do."""
+    venv.create(tmp_path / "env", with_pip=False)
+    found = {"base": str(tmp_path / "env"), "platbase": str(tmp_path / "env")}
+    site = pathlib.Path(sysconfig.get_path("purelib", "venv", found))
+    python = pathlib.Path(sysconfig.get_path("scripts", "venv", found)) / pathlib.Path(sys.executable).name
+    folder = site if place == "site-packages" else tmp_path / "src"
+    install(folder, name)
+    ours, jaxs = (str(pathlib.Path(module.__file__).parents[1]) for module in (st, jax))  # type: ignore[arg-type]
+    (site / "overlay.pth").write_text("\n".join([ours, jaxs, *([str(folder)] if place == "editable" else [])]))
+    env = {**os.environ, "PYTHONPATH": str(folder) if place == "PYTHONPATH" else "", "JAX_PLATFORMS": "cpu"}
+    source = textwrap.dedent(USE).replace("NAME", name)
+    done = subprocess.run([python, "-c", source], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    file, jax_file, values, traces = json.loads(done.stdout)
+    assert file.startswith(str(folder)) and jax_file.startswith(jaxs)
+    assert values == [4.0] * 4 + [10.0] * 2 + [2.0, 10.0, 12.0]
+    assert traces == 2
+
+
+def test_a_file_says_what_is_a_library() -> None:
+    libraries: list[types.ModuleType] = [
+        jax, jnp, np, scipy.linalg, ml_dtypes, st, st.transform, argparse, collections.abc
+    ]  # fmt: skip
+    assert all(is_library_file(module.__file__ or "") for module in libraries)
+    assert is_library_file("<frozen importlib._bootstrap>")
+    users = [pytest.__file__, __file__, "<stdin>", "<string>", "/home/me/jax/heat.py", "/home/me/numpy.py"]
+    assert not any(map(is_library_file, users))
+
+
+def test_classes_and_functions_are_the_users_by_their_file() -> None:
+    assert is_users_class(pytest.ExceptionInfo) and is_users_function(pytest.raises)
+
+    class Mine(argparse.Namespace):
+        """Of a class of Python."""
+
+    assert is_users_class(Mine) and is_users_function(install)
+    libraries = [argparse.Namespace, st.State, jax.Array, jax.tree_util.PyTreeDef, np.ndarray, int]
+    assert not any(map(is_users_class, libraries))
+    assert not is_users_function(jax.nn.gelu)
