@@ -33,6 +33,7 @@ class Transformed:
     _options: dict[str, Any]
     _static: Any = ()
     _instance: Any = NO_SELF
+    _bound: Callable[..., Any]  # the class of its methods
 
     def __new__(cls, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> Self:
         """Notes the options, for copies."""
@@ -90,7 +91,7 @@ class Transformed:
 
     def bound_to(self, obj: Any) -> Any:
         """The method of an instance."""
-        return Bound(self._call_bound, obj)
+        return self._bound(self._call_bound, obj)
 
     def hidden(
         self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,7 +112,7 @@ class Transformed:
         return None
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
-        return self if obj is None else Bound(self._call_bound, obj)
+        return self if obj is None else self._bound(self._call_bound, obj)
 
     def with_statics(self, args: Any, kwargs: Any, is_bound: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with `Static` in the place of each static one.
@@ -199,10 +200,7 @@ class Bound(functools.partial):  # type: ignore[type-arg]
         return super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self.__func__, name)
-        if isinstance(attribute, types.MethodType) and hasattr(attribute, "takes_instance"):
-            return functools.partial(attribute, _instance=self.__self__)
-        return attribute
+        return getattr(self.__func__, name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
@@ -217,7 +215,10 @@ class Bound(functools.partial):  # type: ignore[type-arg]
         return (getattr, (self.__self__, self.__func__.__name__))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return Bound(self.func, copy.deepcopy(self.__self__, memo))
+        return type(self)(self.func, copy.deepcopy(self.__self__, memo))
+
+
+Transformed._bound = Bound
 
 
 @unheard()

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import NO_SELF
+from .._core.arguments import NO_SELF, hide, reveal
+from .._core.functional import Functionalized
+from .._core.lift import bind
 from .._core.tracebacks import boundary
 from ._entry import is_dropped
 from ._programs import Program
@@ -30,7 +32,8 @@ class AheadOfTime:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
         has_self = obj is not NO_SELF or owner._instance is not NO_SELF
         self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
-        self._leading = 1 + program.donates  # the values of states
+        self._args, self._kwargs = args, kwargs
+        self._leading = program.n_leading
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -68,7 +71,38 @@ class AheadOfTime:
 
     def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Traced.lower`."""
+        if "_private_parameters" in kwargs:
+            return self._lower_for_export(*args, **kwargs)
         return self._next(self._stage.lower(*args, **kwargs))
+
+    def _lower_for_export(self, *args: Any, **kwargs: Any) -> Any:
+        """What `jax.export` gets: the function from the states' values and the arguments to the output and new values.
+
+        It asks this object for the jaxpr, too, from which it takes the derivative.
+        """
+        owner = self._owner
+        obj = owner._instance if self._obj is NO_SELF else self._obj
+        static = {name: owner._options.get(name) or () for name in ("static_argnums", "static_argnames")}
+        fun = Functionalized(bind(owner._fun, obj), **static)
+        whole, keywords = reveal((self._args, self._kwargs))
+        is_given = [not is_dropped(arg) for arg in hide(self._args)[0]]
+
+        def pure(values: Any, /, *given: Any, **kwargs: Any) -> Any:
+            rest = iter(given)
+            filled = [next(rest) if is_given[i] else arg for i, arg in enumerate(whole)]
+            return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
+
+        pure.__name__ = pure.__qualname__ = owner.__name__
+        options = owner.jax_options(self._args, False, 0, 1)
+        options.pop("donate_argnums", None)
+        if "in_shardings" in options:
+            first, *rest = options["in_shardings"]
+            options["in_shardings"] = (first, *[s for s, given in zip(rest, is_given, strict=True) if given])
+        given = [arg for arg, is_in in zip(whole, is_given, strict=True) if is_in]
+        others = {name: arg for name, arg in keywords.items() if name not in self._static_kwargs}
+        traced = jax.jit(pure, **options).trace(fun.values(*whole, **keywords), *given, **others)
+        self.jaxpr = traced.jaxpr
+        return traced.lower(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Lowered.compile`."""

@@ -16,11 +16,11 @@ For one state, one array and a closure it reads::
             if type(r0) is not FunctionType or r0.__code__ is not c7: return OTHER
             r1 = r0.__closure__[0].cell_contents
             if type(r1) is not State or r1._static is not False: return OTHER
-            passed = [r1._value]
+            v0, = r1._value,
         except Exception:
             return OTHER
         try:
-            out, new = run(passed, a0)
+            out, new = run(v0, a0)
         except Exception as error:
             return jitted._failed(program, error, obj, args, kwargs)
         if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new), [r1])
@@ -87,9 +87,10 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
         name = writer.constant(value)
         writer.lines.append(f"x = {value_of[i]}")
         writer.leave_if(f"x is not {name} and not same_plain(x, {name})")
-    leading = {"donated": program.donated, "passed": program.passed} if program.donates else {"passed": program.passed}
-    for name, places in leading.items():
-        writer.lines.append(f"{name} = [{', '.join(value_of[i] for i in places)}]")
+    # Read in here: what fails on the way says that the structure is another.
+    leading = [f"v{k}" for k in range(len(program.inputs))]
+    if leading:
+        writer.lines.append(f"{', '.join(leading)}, = {', '.join(value_of[i] for i in program.inputs)},")
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
     targets = [(handle[i], value_of[i]) for i in program.targets or ()]

@@ -33,7 +33,7 @@ from .._core.record import Record
 from .._core.room import with_room
 from .._core.state import State
 from .._core.tracebacks import boundary, hide_frames
-from .._core.wrapper import Transformed, decorate, unbound
+from .._core.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._by_state import ByState, checked
 from ._entry import OTHER
@@ -92,10 +92,15 @@ class Jitted(Transformed):
         """Forgets every trace and compiled program."""
         self._store.clear()
 
-    def jax_options(self, args: tuple[Any, ...], has_self: bool) -> dict[str, Any]:
-        """The options for the underlying `jax.jit`, whose function has leading arguments and a second output."""
+    def jax_options(self, args: tuple[Any, ...], has_self: bool, n_donated: int, leading: int) -> dict[str, Any]:
+        """The options for the underlying `jax.jit`, whose function has leading arguments and a second output.
+
+        Args:
+          args: the positional arguments, without `self`.
+          has_self: whether there is one.
+          n_donated, leading: how many arguments come first that are given away, and how many come first.
+        """
         options = dict(self._jax_options)
-        leading = 2 if self.donates else 1
         parameters = positional_parameters(self._fun) or ()
         names = options.get("donate_argnames") or ()
         donated = [
@@ -103,7 +108,7 @@ class Jitted(Transformed):
         ]
         donated += integers(options.get("donate_argnums"))
         options["donate_argnums"] = (
-            *((0,) if self.donates else ()),
+            *range(n_donated),
             *[i + leading if i >= 0 else i for i in donated],
         )
         if "in_shardings" in options:
@@ -226,6 +231,7 @@ class Jitted(Transformed):
 
     def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
         positional = args[1:] if has_self else args
+        options_of = functools.partial(self.jax_options, positional, has_self)
         return Program(
             self._fun,
             call,
@@ -234,7 +240,7 @@ class Jitted(Transformed):
             has_instance=has_self and not is_reference(args[0]),
             donates=self.donates,
             keeps_places=bool(self._jax_options),
-            options=self.jax_options(positional, has_self),
+            options_of=options_of,
             sharding_of=self._sharding_of,
         )
 
@@ -282,7 +288,25 @@ def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:
     return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check)).of
 
 
-Jitted.trace.takes_instance = Jitted.lower.takes_instance = Jitted.eval_shape.takes_instance = True  # type: ignore[attr-defined]
+class BoundJitted(Bound):
+    """A compiled method with its instance. It has the methods of :class:`jax.stages.Wrapped`, which JAX looks for."""
+
+    __slots__ = ()
+
+    def trace(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As of the function."""
+        return self.__func__.trace(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+
+    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As of the function."""
+        return self.__func__.lower(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the function."""
+        return self.__func__.eval_shape(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+
+
+Jitted._bound = BoundJitted
 
 
 P = ParamSpec("P")

@@ -1,6 +1,6 @@
 """What `jit` compiles and keeps: programs, each for one structure of what the function gets.
 
-A `Program` is one function made by `jax.jit`, which takes the values of the states that it uses, then the arguments.
+A `Program` is one function made by `jax.jit`, which takes the value of each state that it uses, then the arguments.
 JAX calls it back for types that it has not seen; then it binds the record that the slow path has put there, and never
 traces itself. Several records may share a program, for arguments of several types; its structure has the
 conditions of all of them. The output structure says which states were written.
@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import named_apart
 from .._core.errors import StateTraceError, lost_in_donation
 from .._core.frame import leave, look_at_all, read, stack
 from .._core.jaxcompat import Tracer, is_jit_disabled, splice
@@ -27,6 +26,7 @@ from .._core.state import State
 from .._core.structure import Other, Structure
 from .._core.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
+from ._names import name_inputs, names_of, names_of_arguments
 
 _numbers = itertools.count()
 
@@ -61,7 +61,7 @@ class Program:
       has_instance: whether the first argument is an instance that is a pytree.
       donates: whether the buffers of written states are given to the program.
       keeps_places: whether the arguments that are no arrays are passed on, too, because options count them.
-      options: for `jax.jit`.
+      options_of: gives the options for `jax.jit` for so many leading arguments to give away, and in all.
       sharding_of: the sharding of a state's value, in and out; None for a state that keeps its own.
 
     Attributes:
@@ -82,7 +82,7 @@ class Program:
         has_instance: bool,
         donates: bool,
         keeps_places: bool,
-        options: dict[str, Any],
+        options_of: Callable[[int, int], dict[str, Any]],
         sharding_of: Callable[[State], Any] | None = None,
     ) -> None:
         record = call.record
@@ -101,16 +101,33 @@ class Program:
         self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
-        pure = _pure(weakref.ref(self), donates, getattr(fun, "__name__", type(fun).__name__))
-        self.jitted: Any = jax.jit(named_apart(pure, record.arguments[1]), **options)
+        pure = _pure(weakref.ref(self), getattr(fun, "__name__", type(fun).__name__))
+        self.jitted: Any = jax.jit(self._named(pure, fun, call), **options_of(len(self.donated), self.n_leading))
 
-    def bind(self, donated: Sequence[Any], passed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    @property
+    def n_leading(self) -> int:
+        """How many arguments there are before those of the user."""
+        return len(self.inputs) + self._has_instance
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The positions of the states whose values are the first arguments."""
+        return self.donated + self.passed
+
+    def _named(self, pure: Callable[..., Any], fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
+        """What JAX compiles, with parameters named like the states and the arguments."""
+        args, kwargs = call.record.arguments
+        args = args[self._has_self :]
+        names = zip(names_of_arguments(fun, len(args), self._has_self), args, strict=True)
+        own = [name for name, arg in names if self.keeps_places or not is_dropped(arg)]
+        instance = ["self"] if self._has_instance else []
+        keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
+        return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
+
+    def bind(self, values: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by JAX for types that it has not seen: re-binds the record into JAX's own trace."""
         record, places, states = _pending.record, _pending.places, _pending.states
-        if self._has_instance:
-            passed, instance = passed
-            args = (instance, *args)
-        given = zip((*self.donated, *self.passed), (*donated, *passed), strict=True)
+        given = zip(self.inputs, values, strict=True)
         by_place = {place: self._placed(value, states[place]) for place, value in given}
         inputs = jax.tree.leaves([by_place[places[i]] for i in range(record.n_reads)])
         out, written, born = record.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
@@ -173,15 +190,13 @@ class Program:
         """Calls a method of the `jax.jit` function; `call` has the record for these types, if it was looked for."""
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = look_at_all([states[i] for i in self.donated])
-        passed: Any = look_at_all([states[i] for i in self.passed])
+        passed = look_at_all([states[i] for i in self.passed])
         if stack.frame is not None and donated:  # the states keep their values until the transform around is done
             donated = jax.tree.map(_copy, donated)
-        if self._has_instance:
-            passed = (passed, instance)
         if not self.keeps_places:
             args = [arg for arg in args if not is_dropped(arg)]
             kwargs = {key: arg for key, arg in kwargs.items() if not is_dropped(arg)}
-        leading = (donated, passed) if self.donates else (passed,)
+        leading = [*donated, *passed, instance] if self._has_instance else [*donated, *passed]
         before = _pending.program, _pending.record, _pending.places, _pending.states
         if call is None:
             _pending.program = None
@@ -242,24 +257,18 @@ class Program:
         return call.finish(out, written, born)
 
 
-def _pure(program: Callable[[], Program | None], donates: bool, name: str) -> Callable[..., Any]:
+def _pure(program: Callable[[], Program | None], name: str) -> Callable[..., Any]:
     """The function under `jax.jit`; it does not hold its program, so that both go as soon as nobody has the program."""
 
-    def bind(*given: Any) -> Any:
+    def pure(*args: Any, **kwargs: Any) -> Any:
         if is_jit_disabled():
             raise Disabled
         this = program()
         if this is None or _pending.program is not this:
             raise Untraced
-        return this.bind(*given)
+        n = len(this.inputs)
+        return this.bind(args[:n], args[n:], kwargs)
 
-    def pure(passed: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return bind((), passed, args, kwargs)
-
-    def pure_donating(donated: Any, passed: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return bind(donated, passed, args, kwargs)
-
-    pure = pure_donating if donates else pure
     pure.__name__ = pure.__qualname__ = name
     return pure
 

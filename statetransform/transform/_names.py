@@ -1,0 +1,52 @@
+"""Names in compiled programs: states under their own, arguments under those of the user's parameters.
+
+JAX names the inputs of a program by the signature of the function that it compiles. So the function behind `jit` has
+one parameter for each state, named like the state, and those of the user's arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._core.state import State
+
+
+def names_of(states: Iterable[State]) -> list[str]:
+    """What the inputs for the values of states are called; of a state without a name, its kind."""
+    return [state._name or getattr(state, "_kind", type(state)).__name__.lower() for state in states]
+
+
+def names_of_arguments(fun: Callable[..., Any], n_args: int, has_self: bool) -> list[str]:
+    """What the positional arguments are called, without `self`."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][has_self:]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    return [names[i] if i < len(names) else f"{rest}_{i - len(names)}" for i in range(n_args)]
+
+
+def name_inputs(fun: Callable[..., Any], names: Sequence[str], keywords: Iterable[str]) -> Callable[..., Any]:
+    """Gives a function of ours the signature with these names of positional parameters, as far as they are free."""
+    taken = {*keywords}
+    parameters = []
+    for name in names:
+        wanted = re.sub(r"\W", "_", name)
+        wanted = f"_{wanted}" if not wanted.isidentifier() or keyword.iskeyword(wanted) else wanted
+        free, number = wanted, 1
+        while free in taken:
+            free, number = f"{wanted}_{number}", number + 1
+        taken.add(free)
+        parameters.append(inspect.Parameter(free, inspect.Parameter.POSITIONAL_ONLY))
+    rest = "_" * (1 + max(map(len, taken), default=0))
+    parameters += [
+        inspect.Parameter(rest, inspect.Parameter.VAR_POSITIONAL),
+        *[inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords],
+    ]
+    fun.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return fun
