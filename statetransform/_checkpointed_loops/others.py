@@ -12,6 +12,7 @@ package, whose user has said what they store; and what a primitive with rules of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,6 +76,13 @@ class _Rewriter:
         self._checkpoint = checkpoint
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
+    @functools.cached_property
+    def _of_steps(self) -> _Rewriter:
+        """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step."""
+        if not isinstance(self._checkpoint, MemoryBudget):
+            return self
+        return _Rewriter(dataclasses.replace(self._checkpoint, size=max(self._checkpoint.bytes // 2, 1)))
+
     def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
         """The outputs of a jaxpr."""
         return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), args, self._visit, caller)
@@ -116,7 +124,7 @@ class _Rewriter:
 
     def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
-        inner = self.changed(params["jaxpr"], place.inside(params["jaxpr"]))
+        inner = self._of_steps.changed(params["jaxpr"], place.inside(params["jaxpr"]))
         n_consts, n_carry = counts_of_scan(eqn)
         consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
@@ -153,7 +161,7 @@ class _Rewriter:
                 f"policies.loops({self._checkpoint!r}): the number of steps of {where} is not known in advance, so "
                 "that it takes a number of stored carries. Write policies.loops(20), for example.",
             )(*inputs)
-        body = self.changed(params["body_jaxpr"], place.inside(params["body_jaxpr"]))
+        body = self._of_steps.changed(params["body_jaxpr"], place.inside(params["body_jaxpr"]))
         n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         test = lambda carry: jaxcompat.run(params["cond_jaxpr"], *inputs[:n], *carry)[0]
         step = lambda carry: jaxcompat.run(body, *inputs[n:m], *carry)

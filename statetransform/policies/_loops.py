@@ -23,8 +23,9 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
 
     Args:
       checkpoint: what each loop stores, as `checkpoint=` of :func:`statetransform.transform.scan`: a number of carries,
-        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`, which each loop has for itself. The names need
-        a number of steps that is known in advance, so they are not for a `while_loop`.
+        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`, which each loop has for itself; a loop in the
+        step of another one has half of it. The names need a number of steps that is known in advance, so they are not
+        for a `while_loop`.
 
     Returns:
       A policy for `transform.checkpoint(f, policy=...)` alone.

@@ -302,6 +302,13 @@ def test_a_budget_is_for_each_loop() -> None:
     assert [choice.n for choice in budget.choices] == [None, 400]
 
 
+def test_a_loop_in_a_step_has_half_of_the_budget() -> None:
+    budget, half = st.MemoryBudget("64 KiB"), st.MemoryBudget("32 KiB")
+    f = treated(lambda x: in_while(functools.partial(by_while, 4), x).sum(), budget)
+    same(transform.grad(f), jax.grad(lambda x: repeated(12, x).sum()), X)
+    assert max(budget.choices[-1].bytes, 2 * half.choices[-1].bytes) <= budget.bytes
+
+
 def test_an_effect_in_order_is_refused_in_a_while_loop_and_leaves_a_scan_as_it_is() -> None:
     def printed(x: Any) -> Any:
         jax.debug.print("{}", x, ordered=True)

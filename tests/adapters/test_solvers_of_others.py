@@ -1,0 +1,113 @@
+"""`policies.loops` on other people's solvers, unedited: their gradients are those of central differences."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import policies, transform
+
+START = np.array([1.0, 2.0])
+PENDULUM = """
+<mujoco>
+  <option timestep="0.01" iterations="10" tolerance="1e-8" solver="Newton"/>
+  <worldbody>
+    <body>
+      <joint type="hinge" axis="0 1 0" limited="true" range="-20 20"/>
+      <geom type="capsule" fromto="0 0 0 0.3 0 0" size=".02" contype="0" conaffinity="0"/>
+      <body pos="0.3 0 0">
+        <joint type="hinge" axis="0 1 0" limited="true" range="-20 20"/>
+        <geom type="capsule" fromto="0 0 0 0.3 0 0" size=".02" contype="0" conaffinity="0"/>
+      </body>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def descent(jaxopt: Any) -> Callable[[Any], Any]:
+    def f(a: Any) -> Any:
+        loss = lambda w: jnp.sum((w - a) ** 4 + w**2)
+        return jaxopt.GradientDescent(loss, maxiter=50, implicit_diff=False, unroll=False).run(START).params.sum()
+
+    return f
+
+
+def conjugate_gradients(lineax: Any) -> Callable[[Any], Any]:
+    def f(a: Any) -> Any:
+        matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]]).at[0, 0].add(a)
+        solver = lineax.CG(rtol=1e-10, atol=1e-10)
+        operator = lineax.MatrixLinearOperator(matrix, lineax.positive_semidefinite_tag)
+        return solver.compute(solver.init(operator, {}), jnp.asarray(START), {})[
+            0
+        ].sum()  # without its implicit derivative
+
+    return f
+
+
+def root(optimistix: Any) -> Callable[[Any], Any]:
+    residual = lambda y, a: jnp.array([y[0] ** 2 - a, y[1] - jnp.sin(y[0])])
+    return lambda a: optimistix.root_find(residual, optimistix.Newton(1e-10, 1e-10), jnp.ones(2), a).value.sum()
+
+
+def differential_equation(diffrax: Any) -> Callable[[Any], Any]:
+    term, solver = diffrax.ODETerm(lambda t, y, a: jnp.sin(y) - a * y), diffrax.Tsit5()
+
+    def f(a: Any) -> Any:
+        def body(c: Any) -> Any:
+            t, y, state = c
+            y, _, _, state, _ = solver.step(term, t, t + 0.1, y, a, state, made_jump=False)
+            return t + 0.1, y, state
+
+        y = jnp.asarray(START)
+        start = jnp.asarray(0.0), y, solver.init(term, 0.0, 0.1, y, a)
+        return jax.lax.while_loop(lambda c: c[0] < 2.0, body, start)[1].sum()
+
+    return f
+
+
+def pendulum(mjx: Any) -> Callable[[Any], Any]:
+    model = mjx.put_model(importlib.import_module("mujoco").MjModel.from_xml_string(PENDULUM))
+    data = mjx.make_data(model)
+
+    def f(v: Any) -> Any:
+        after = mjx.step(model, data.replace(qpos=jnp.array([0.4, 0.2]), qvel=jnp.array([v, 1.0])))
+        return (after.qpos**2).sum() + after.qvel[0] ** 2
+
+    return f
+
+
+# The module, what is made with it, and whether JAX alone cannot differentiate that.
+SOLVERS = {
+    "gradient descent": ("jaxopt", descent, True),
+    "conjugate gradients": ("lineax", conjugate_gradients, True),
+    "a root with a rule of its own": ("optimistix", root, False),
+    "a differential equation": ("diffrax", differential_equation, True),
+    "a pendulum at its limits": ("mujoco.mjx", pendulum, True),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_the_gradient_is_that_of_central_differences(name: str) -> None:
+    module, make, is_new = SOLVERS[name]
+    f = make(pytest.importorskip(module, exc_type=ImportError))
+    if is_new:
+        with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as info:
+            transform.grad(f)(0.5)
+        assert any("policies.loops(20)" in note for note in info.value.__notes__)
+    found = transform.jit(transform.grad(transform.checkpoint(f, policy=policies.loops(20))))(0.5)
+    run, h = jax.jit(f), 1e-5
+    np.testing.assert_allclose(found, (run(0.5 + h) - run(0.5 - h)) / (2 * h), rtol=1e-3)
