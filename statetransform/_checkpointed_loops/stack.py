@@ -7,6 +7,9 @@ stored carries sit in one array per leaf, into which they are written in place, 
 Each leg starts from the carry in the topmost slot and puts its result in the next slot. There is one slot more than
 stored carries, so a carry that is reversed at once needs no special case. So no branch decides whether to store (a
 conditional would copy all stored carries), and no carry is copied to be worked on.
+
+The forward sweep takes its last carry out of a leg, never out of the slots. If an output of the program were read out
+of them, the compiler would copy all of them before the backward sweep overwrites them.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class Climb(NamedTuple):
         advance: Callable[[Index, Any], Any],
         end: Index,
         stack: Stack,
-        others: Any = (),
+        moving: Any,
         watch: Watch | None = None,
         steps: int | None = None,
         runs: int = 1,
@@ -127,22 +130,22 @@ class Climb(NamedTuple):
         """Climbs.
 
         Args:
-          advance: one step of `(carry, *others)`.
+          advance: one step of `moving`.
           end: the block before which to arrive.
           stack: the stored carries.
-          others: what is written on the way besides the carry.
+          moving: the carry, and what is written on the way besides it.
           watch: what is told on the way.
           steps, runs: how many steps are taken in how many calls together, if that is known.
         """
 
         def leg(state: Any) -> Any:
-            stack, others = state
+            stack, (_, *others) = state
             carry, at = stack.read()
             to = at + self.split(end + 1 - at, self.k + 1 - stack.top)
             with counted(1):  # the loop around has the count of all steps
-                moving = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
-            return stack.push(moving[0], to), tuple(moving[1:])
+                moved = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
+            return stack.push(moved[0], to), moved
 
         at = lambda state: state[0].at[state[0].top]
         with counted(steps, runs, is_recomputation=True):
-            return while_loop(lambda s: at(s) < end, leg, (stack, others), watch, lambda s: self.position(at(s)))
+            return while_loop(lambda s: at(s) < end, leg, (stack, moving), watch, lambda s: self.position(at(s)))

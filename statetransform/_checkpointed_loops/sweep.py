@@ -139,8 +139,9 @@ class ByVjp:
 
     def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         step = self._step
+        # A loop of one step: its result is held once, and not fused with and computed again for what reads it.
         with counted(1, is_recomputation=True):
-            carry, ys = step.writing(self._consts, self._xs)(first, (carry, ys))
+            carry, ys = lax.fori_loop(first, first + 1, step.writing(self._consts, self._xs), (carry, ys))
         if step.watch is not None:
             jax.debug.callback(step.watch.forward, step.length)
         return carry, ys, recorded
@@ -219,9 +220,9 @@ def climb_last(
     climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position)
     stack, last = Stack.of(carry, step.k), blocks.count - 1
     advance = step.writing(consts, xs)
-    stack, (ys,) = climb(advance, last, stack, (ys,), step.watch, steps=blocks.n - blocks.size)
-    carry, at = stack.read()
-    carry, ys, recorded = reverse.record(blocks.position(at), carry, ys, empty(blocks.size, reverse.avals))
+    stack, (carry, ys) = climb(advance, last, stack, (carry, ys), step.watch, steps=blocks.n - blocks.size)
+    first = blocks.position(stack.at[stack.top])
+    carry, ys, recorded = reverse.record(first, carry, ys, empty(blocks.size, reverse.avals))
     return carry, ys, Saved(None, stack, recorded)
 
 
@@ -311,7 +312,8 @@ def unwind(
     def one(j: Index, state: Any) -> Any:
         stack, recorded, cts = state
         block = blocks.count - 1 - j
-        stack, _ = climb(advance, block, stack, steps=again, runs=known or 1)
+        # Out of its slot again, the carry can be fused with what reads it.
+        stack, _ = climb(advance, block, stack, (stack.read()[0],), steps=again, runs=known or 1)
         carry, _ = stack.read()
         first, behind = blocks.position(block), blocks.position(block + 1)
         # The forward sweep has recorded the last block.
