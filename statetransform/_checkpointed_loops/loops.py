@@ -26,7 +26,7 @@ from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .leaves import Leaves, is_differentiable
 from .options import stored_carries
-from .sweep import ByVjp, Saved, Selected, Step
+from .sweep import ByVjp, Saved, Selected, Step, all_leaves
 from .tangent import Loop
 from .tape import ByTape, Tape
 
@@ -79,7 +79,8 @@ def scan(
         if choice.is_plain and watch is None:
             return whole()
     flat.refuse_references(where)
-    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n)
+    needed = all_leaves if room else flat.needed
+    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n, flat.avals, needed)
     if watch is None:
         body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
         plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
@@ -125,9 +126,11 @@ def while_loop(
         choice = checkpoint.choose(where, None, *flat.nbytes(None))
         k, room = choice.carries, checkpoint.room(where, choice)
     flat.refuse_references(where)
-    n_consts, call = len(flat.consts), flat.call
+    n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
     goes, test_consts = flat.test(test)
-    step = Step(lambda consts, carry, x: call(consts[:n_consts], carry, x), (), False, k, watch)
+    needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
+    run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
+    step = Step(run, (), False, k, watch, avals=flat.avals, needed=all_leaves if room else needed)
     bound = plan.LIMIT if max_steps is None else max_steps
 
     def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
@@ -141,8 +144,8 @@ def while_loop(
     if checkpoint is None:
         return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
-    def forward(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-        carry, saved = unknown_length.forward(step, goes_on(consts), consts, init)
+    def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+        carry, saved = unknown_length.forward(step, selected, goes_on(consts), consts, init)
         return carry, xs, saved
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
@@ -232,9 +235,10 @@ class Flat:
     Attributes:
       call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
       moves: which leaves of the carry get a tangent, see `moved`.
+      needed: which leaves of the carry the derivative depends on, see `Step`.
       consts: what the step closes over.
       init: the leaves of the initial carry, none of them weakly typed.
-      y_avals: the abstract values of the outputs of a step.
+      avals, y_avals: the abstract values of the carry and of the outputs of a step.
       keeps_carry: whether the step returns a carry of the type that it takes.
     """
 
@@ -252,7 +256,10 @@ class Flat:
         self._y_tree = jax.tree.structure(y_type)
         before = [type_of_carry(leaf) for leaf in self.init]
         after = [type_of_carry(aval) for aval in closed.out_avals[: jax.tree.structure(carry_type).num_leaves]]
-        self.y_avals = tuple(closed.out_avals[len(after) :])
+        self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[len(after) :])
+        inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
+        step = Step(self.call, self.y_avals, False, 0)
+        self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
         self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
 

@@ -122,7 +122,7 @@ def backward(
         start = lambda s: jnp.where(s > top, n, periods.start(s))
         row = lambda s: s
     reverse = ByVjp(step, selected, consts, xs, take(stack.slots, jnp.int32(0)))
-    given = reverse.given(saved.n, ct_ys)
+    given, needed = reverse.given(saved.n, ct_ys), step.needed(selected)
 
     def segment(j: Index, state: Any) -> Any:
         stack, far, cts = state
@@ -130,7 +130,9 @@ def backward(
         first, behind = start(s), start(s + 1)
         blocks = Blocks(behind - first, 1, first)
         with counted(n, top + 1 if n else 1):
-            stack, _, cts = unwind(step, reverse, given, consts, xs, saved.n, blocks, (stack, [], cts), n, again)
+            stack, _, cts = unwind(
+                step, reverse, given, needed, consts, xs, saved.n, blocks, (stack, [], cts), n, again
+            )
         far, cts = far.after(cts)
         far, carry = far.read(row(s - 1), row(s - 2), s - 1)
         return stack.restart(carry), far, cts

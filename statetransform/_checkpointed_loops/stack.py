@@ -15,7 +15,7 @@ of them, the compiler would copy all of them before the backward sweep overwrite
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jax import lax
 from .._jaxpr.step_counts import counted
 from . import plan
 from .chunks import Watch, while_loop
-from .leaves import Index, Leaves, put, take
+from .leaves import Index, Leaves, merge, pick, put, take
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,11 +111,13 @@ class Climb(NamedTuple):
       k: the number of carries that may be stored.
       split: how far to go, out of the number of blocks up to and with the last one, and the number of slots.
       position: from the numbers of blocks to those of steps.
+      stored: which leaves of the carry are stored.
     """
 
     k: int
     split: Callable[[Index, Index], Index]
     position: Callable[[Index], Index]
+    stored: Sequence[bool]
 
     def __call__(
         self,
@@ -139,12 +141,13 @@ class Climb(NamedTuple):
         """
 
         def leg(state: Any) -> Any:
-            stack, (_, *others) = state
-            carry, at = stack.read()
+            stack, (carry, *others) = state
+            restored, at = stack.read()
+            carry = merge(carry, self.stored, restored)
             to = at + self.split(end + 1 - at, self.k + 1 - stack.top)
             with counted(1):  # the loop around has the count of all steps
                 moved = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
-            return stack.push(moved[0], to), moved
+            return stack.push(pick(moved[0], self.stored), to), moved
 
         at = lambda state: state[0].at[state[0].top]
         with counted(steps, runs, is_recomputation=True):

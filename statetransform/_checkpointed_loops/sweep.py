@@ -8,7 +8,7 @@ being shorter. How a block is reversed is the business of `Reverse`: `ByVjp` run
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._core.jaxcompat import zeros
 from .._jaxpr.step_counts import counted
 from . import plan
 from .chunks import Watch, fori_loop
@@ -24,6 +25,11 @@ from .leaves import Index, Leaves, empty, merge, pick, put, select, take, zeros_
 from .stack import Blocks, Climb, Stack, splitter
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
+
+
+def all_leaves(selected: Selected) -> tuple[bool, ...]:
+    """Marks every leaf of the carry."""
+    return (True,) * len(selected.carry)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +43,9 @@ class Step:
       k: how many carries may be stored besides the initial one.
       watch: what is told on the way.
       length: the number of steps of the loop; None if it is not known in advance.
+      avals: the abstract values of the leaves of the carry.
+      needed: which of them the derivative of this and of later steps depends on, for what is differentiated. Only they
+        are stored, and computed again: none for a loop that is linear in what is differentiated.
     """
 
     fun: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
@@ -45,6 +54,8 @@ class Step:
     k: int
     watch: Watch | None = None
     length: int | None = None
+    avals: tuple[Any, ...] = ()
+    needed: Callable[[Selected], tuple[bool, ...]] = all_leaves
 
     def run(self, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """The `i`-th step."""
@@ -53,6 +64,10 @@ class Step:
     def place(self, i: Index) -> Index:
         """Where the inputs and outputs of the `i`-th step are."""
         return self.length - 1 - i if self.is_reversed and self.length is not None else i
+
+    def whole(self, needed: Sequence[bool], some: Leaves) -> Leaves:
+        """A carry with zeros for the leaves that are not needed."""
+        return merge([zeros(aval) for aval in self.avals], needed, some)
 
     def writing(self, consts: Leaves, xs: Leaves) -> Callable[[Index, Any], Any]:
         """A step from carry and stacked outputs to these."""
@@ -202,6 +217,8 @@ def forward(
     """
     n = step.length
     assert n is not None
+    if not any(step.needed(selected)):
+        return *plain(step, consts, init, xs), Saved(None, Stack.of([], 0), [])
     return climb_last(step, reversing, selected, consts, init, xs, empty(n, step.y_avals), Blocks(n, reversing.size))
 
 
@@ -216,9 +233,9 @@ def climb_last(
     blocks: Blocks,
 ) -> tuple[Leaves, Leaves, Saved]:
     """`forward` for the last blocks of a loop, from the carry before them and with the outputs so far."""
-    reverse = reversing(step, selected, consts, xs, carry)
-    climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position)
-    stack, last = Stack.of(carry, step.k), blocks.count - 1
+    reverse, needed = reversing(step, selected, consts, xs, carry), step.needed(selected)
+    climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position, needed)
+    stack, last = Stack.of(pick(carry, needed), step.k), blocks.count - 1
     advance = step.writing(consts, xs)
     stack, (carry, ys) = climb(advance, last, stack, (carry, ys), step.watch, steps=blocks.n - blocks.size)
     first = blocks.position(stack.at[stack.top])
@@ -250,18 +267,19 @@ def backward(
     Returns:
       The cotangents of the selected constants, initial values and inputs.
     """
-    n = step.length
+    n, needed = step.length, step.needed(selected)
+    reversing = reversing if any(needed) else ByVjp
     blocks = Blocks(longest(saved.n) if n is None else n, reversing.size)
     known = None if n is None else blocks.count
     again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
-    reverse = reversing(step, selected, consts, xs, take(saved.stack.slots, jnp.int32(0)))
+    example = step.whole(needed, take(saved.stack.slots, jnp.int32(0)))
+    reverse = reversing(step, selected, consts, xs, example)
     # A single block is reversed in one go: a watch around it would only make copies.
     watch = None if reversing.size > 1 and known == 1 else step.watch
     state = saved.stack, saved.recorded, no_cotangents(selected, consts, xs, ct_carry)
+    given = reverse.given(saved.n, ct_ys)
     with counted(known):
-        _, _, cts = unwind(
-            step, reverse, reverse.given(saved.n, ct_ys), consts, xs, saved.n, blocks, state, known, again, watch
-        )
+        _, _, cts = unwind(step, reverse, given, needed, consts, xs, saved.n, blocks, state, known, again, watch)
     return flattened(cts)
 
 
@@ -281,6 +299,7 @@ def unwind(
     step: Step,
     reverse: Reverse,
     given: Any,
+    needed: Sequence[bool],
     consts: Leaves,
     xs: Leaves,
     n: Index | None,
@@ -295,6 +314,7 @@ def unwind(
     Args:
       step: the step.
       reverse, given: how blocks of it are reversed.
+      needed: which leaves of the carry are stored.
       consts, xs: as for `forward`.
       n: the number of steps of this lane; None if it is known in advance.
       blocks: which steps.
@@ -303,18 +323,19 @@ def unwind(
       again: how many steps are advanced again in all, if that is known.
       watch: what is told on the way.
     """
-    climb = Climb(step.k, splitter(step.k, known), blocks.position)
+    climb = Climb(step.k, splitter(step.k, known), blocks.position, (True,) * sum(needed))
 
     def advance(i: Index, moving: Any) -> Any:
-        carry, _ = step.run(i, consts, moving[0], xs)
+        carry = pick(step.run(i, consts, step.whole(needed, moving[0]), xs)[0], needed)
         return (carry if n is None else select(is_left_out(i >= n), moving[0], carry),)
 
     def one(j: Index, state: Any) -> Any:
         stack, recorded, cts = state
         block = blocks.count - 1 - j
+        if any(needed):
+            stack, _ = climb(advance, block, stack, (stack.read()[0],), steps=again, runs=known or 1)
         # Out of its slot again, the carry can be fused with what reads it.
-        stack, _ = climb(advance, block, stack, (stack.read()[0],), steps=again, runs=known or 1)
-        carry, _ = stack.read()
+        carry = step.whole(needed, stack.read()[0])
         first, behind = blocks.position(block), blocks.position(block + 1)
         # The forward sweep has recorded the last block.
         recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded)

@@ -19,6 +19,7 @@ from jax import lax
 
 from .._core.jaxcompat import eval_jaxpr, part_of, residuals_of, zeros
 from .._jaxpr.step_counts import counted
+from .._jaxpr.walk import backward_slice
 from .chunks import fori_loop
 from .leaves import Index, Leaves, is_differentiable, merge, pick, put, take
 from .sweep import Cotangents, Selected, Step
@@ -81,6 +82,24 @@ class Tape:
     def nbytes(self) -> int:
         """Bytes recorded in each step."""
         return sum(aval.size * aval.dtype.itemsize for aval in self.avals)
+
+    @property
+    def needed(self) -> tuple[bool, ...]:
+        """Which leaves of the carry the residuals of this step and of all later ones depend on.
+
+        All of them if the step has effects, so that these see the values that they saw in the forward sweep.
+        """
+        jaxpr, n = self._jaxpr.jaxpr, self._n[0]
+        carry = jaxpr.invars[len(jaxpr.invars) - len(self._x) - n :][:n]
+        found = (bool(jaxpr.effects),) * n
+        while not all(found):
+            outputs = [*self._residuals, *pick(jaxpr.outvars[:n], found)]
+            atoms = [*outputs, *(v for eqn in backward_slice(jaxpr, outputs) for v in eqn.invars)]
+            used = {v for v in atoms if isinstance(v, jex.Var)}
+            before, found = found, tuple(v in used for v in carry)
+            if found == before:
+                break
+        return found
 
     def record(self, consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         """The carry, the outputs, and what is recorded, one array for each of `avals`."""

@@ -24,35 +24,39 @@ from jax import lax
 from . import plan
 from .chunks import while_loop
 from .lanes import any_lane, is_left_out
-from .leaves import Index, Leaves, put, select, take
+from .leaves import Index, Leaves, pick, put, select, take
 from .stack import Stack
-from .sweep import Saved, Step
+from .sweep import Saved, Selected, Step
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 
 
-def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves) -> tuple[Leaves, Saved]:
+def forward(
+    step: Step, selected: Selected, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
+) -> tuple[Leaves, Saved]:
     """Runs steps while a test holds, storing carries along the way.
 
     Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
 
     Args:
       step: the step, without inputs and outputs.
+      selected: what is differentiated.
       test: whether step `i` is to run on a carry; False from the first time on that it is.
       consts, init: as for `sweep.forward`.
 
     Returns:
       The last carry, and what the backward sweep starts from.
     """
+    needed = step.needed(selected)
     place, advance = placer(step.k), stepping(step, test, consts)
 
     def fill(state: Any) -> Any:
         moving, slots = state
-        return advance(moving), put(slots, moving[0], moving[-1])
+        return advance(moving), put(slots, moving[0], pick(moving[-1], needed))
 
     def leg(state: Any) -> Any:
         moving, stack = state
-        i, carry = moving[0], moving[-1]
+        i, carry = moving[0], pick(moving[-1], needed)
         stack, is_stored = place(stack, i)
         row = stack.rows[stack.top]
         stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
@@ -60,8 +64,8 @@ def forward(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, in
         goes = lambda moving: (moving[0] < until) & any_lane(moving[2])
         return lax.while_loop(goes, advance, moving), stack
 
-    start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(init, step.k)
-    if step.k == 0:
+    start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(pick(init, needed), step.k)
+    if step.k == 0 or not any(needed):
         moving = while_loop(lambda s: any_lane(s[2]), advance, start, step.watch, lambda s: s[0])
     else:
         done, has_room = (lambda s: s[0][0]), lambda s: (s[0][0] <= step.k) & any_lane(s[0][2])

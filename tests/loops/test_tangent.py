@@ -33,7 +33,8 @@ def plain(consts: Any, init: Any, xs: Any) -> Any:
 
 
 def loop(reversing: Any, again: bool = True) -> Loop:
-    steps = Step(step, (jax.typeof(jnp.float32(0)),), False, 2, None, N)
+    avals = tuple(map(jax.typeof, PRIMALS[1]))
+    steps = Step(step, (jax.typeof(jnp.float32(0)),), False, 2, None, N, avals)
     return Loop(
         plain,
         functools.partial(sweep.forward, steps, reversing),

@@ -1,0 +1,93 @@
+"""A loop stores only those leaves of its carry that the derivative depends on: none if it is linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from statetransform import State, transform
+
+N, SIZE = 60, 1 << 12
+X = jnp.linspace(0.1, 0.9, SIZE)
+
+
+def run(step: Callable[[Any, Any], Any], init: Any, n: int, checkpoint: Any, is_unknown: bool) -> Any:
+    if is_unknown:
+        body = lambda s: (s[0] + 1, step(s[1], s[0]))
+        return transform.while_loop(lambda s: s[0] < n, body, (0, init), max_steps=N, checkpoint=checkpoint)[1]
+    return transform.scan(lambda c, i: (step(c, i), None), init, jnp.arange(n), checkpoint=checkpoint)[0]
+
+
+def source(w: Any, n: int, checkpoint: Any, is_unknown: bool) -> Any:
+    """Linear in the source, with a factor that depends on the step."""
+    return run(lambda c, i: jnp.sin(0.1 * i) * c + w, X, n, checkpoint, is_unknown).sum()
+
+
+def filtered(m: Any, n: int, checkpoint: Any, is_unknown: bool) -> Any:
+    """A mean, linear in itself, next to a small variance that is not."""
+
+    def step(c: Any, _: Any) -> Any:
+        mean, variance = c
+        return mean + (X - mean) * variance / (variance + 1), variance / (variance + 1) + 0.1
+
+    return run(step, (m, jnp.float32(1.0)), n, checkpoint, is_unknown)[0].sum()
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("is_unknown", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("f", [source, filtered])
+def test_what_is_linear_is_not_stored(f: Any, is_unknown: bool) -> None:
+    gradient = jax.jit(jax.grad(lambda x: f(x, N, 20, is_unknown)))
+    assert gradient.lower(X).compile().memory_analysis().temp_size_in_bytes < 6 * X.nbytes
+    np.testing.assert_allclose(gradient(X), jax.grad(lambda x: f(x, N, None, False))(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_unknown", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize("f", [source, filtered])
+@pytest.mark.parametrize("n", [0, 1, 9])
+def test_for_every_length_and_in_lanes(f: Any, n: int, is_unknown: bool) -> None:
+    found = jax.jit(jax.grad(lambda x: f(x, n, 2, is_unknown)))(X)
+    np.testing.assert_allclose(found, jax.grad(lambda x: f(x, n, None, False))(X), rtol=1e-5)
+    lanes = jax.vmap(jax.grad(lambda x: f(x, n, 2, is_unknown)))(jnp.stack([X, 2 * X]))
+    np.testing.assert_allclose(lanes[0], found, rtol=1e-5)
+
+
+def test_second_order_through_what_is_not_stored() -> None:
+    twice = lambda checkpoint: jax.grad(lambda a: jax.grad(lambda x: filtered(a * x, 9, checkpoint, False))(X).sum())
+    np.testing.assert_allclose(twice(2)(1.5), twice(None)(1.5), rtol=1e-4)
+
+
+def test_a_callback_sees_the_values_of_the_forward_sweep_again() -> None:
+    seen: list[float] = []
+
+    def loss(x: Any) -> Any:
+        def step(c: Any, _: Any) -> Any:
+            jax.debug.callback(lambda c: seen.append(float(c)), c)
+            return 2 * c, None
+
+        return transform.scan(step, x, None, 3, checkpoint=1)[0]
+
+    jax.block_until_ready(jax.grad(loss)(1.0))
+    jax.effects_barrier()
+    assert set(seen) == {1.0, 2.0, 4.0}
+
+
+def test_outputs_and_inputs_of_a_linear_loop() -> None:
+    def loss(x: Any, xs: Any, checkpoint: Any) -> Any:
+        u = State(x, name="u")
+
+        def step(total: Any, x: Any) -> Any:
+            u.value = 0.5 * u.value + jnp.sin(x)
+            return total + u.value, jnp.cos(x) * u.value
+
+        total, ys = transform.scan(step, 0.0, xs, reverse=True, checkpoint=checkpoint)
+        return total + (ys * jnp.arange(7.0)).sum()
+
+    arguments = jnp.float32(0.3), jnp.linspace(0, 1, 7)
+    found, expected = [transform.grad(loss, (0, 1))(*arguments, checkpoint) for checkpoint in (2, None)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
