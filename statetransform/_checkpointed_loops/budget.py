@@ -45,6 +45,7 @@ class Choice:
       budget: bytes.
       host: carries in host memory.
       disk: carries in files. If the number of steps is not known, these two are the most that there may be.
+      scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
     """
 
     n: int | None
@@ -55,6 +56,7 @@ class Choice:
     budget: int
     host: int = 0
     disk: int = 0
+    scratch_bytes: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -65,10 +67,9 @@ class Choice:
     def bytes(self) -> int:
         """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
-            return _plain_bytes(self.block, self.carry_bytes, self.residual_bytes)
-        if self.host or self.disk:
-            return _bytes(self.carries + _FETCHED, 1, self.carry_bytes, self.residual_bytes)
-        return _bytes(self.carries, self.block, self.carry_bytes, self.residual_bytes)
+            return _plain_bytes(self.block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+        k, block = (self.carries + _FETCHED, 1) if self.host or self.disk else (self.carries, self.block)
+        return _bytes(k, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
 
     @property
     def evaluations(self) -> int | None:
@@ -144,9 +145,9 @@ class MemoryBudget:
     again. With enough memory it is the plain scan.
 
     For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
-    (present, next and initial carry, and two cotangents). Not counted are the loop's arguments and results, their
-    cotangents, and what a step needs for itself beyond its residuals. For a function, counted are all intermediates
-    and their cotangents, and not its arguments, outputs and gradients.
+    (present, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
+    do. Not counted are the loop's arguments and results, and their cotangents. For a function, counted are all
+    intermediates and their cotangents, and not its arguments, outputs and gradients.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
     The steps between two of them are computed again with the carries on the device, so a few tens of transfers may save
@@ -237,30 +238,27 @@ class MemoryBudget:
         shown = "".join(f", {name}={value!r}" for name, value in places.items() if value is not None)
         return f"MemoryBudget({self.size!r}{shown})" + (f"  # {chosen[-1]}" if chosen else "")
 
-    def choose(self, where: str, n: int | None, carry_bytes: int, residual_bytes: int) -> Choice:
+    def choose(
+        self, where: str, n: int | None, carry_bytes: int, residual_bytes: int, scratch_bytes: int = 0
+    ) -> Choice:
         """The plan with the fewest step evaluations that fits.
 
         Args:
           where: the loop, for the message.
           n: number of steps; None if it is not known in advance.
           carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
+          scratch_bytes: what a compiled step needs besides.
 
         Raises:
           BudgetError: nothing fits; the message says what the least possible is.
         """
-        make = lambda k, block: Choice(n, k, block, carry_bytes, residual_bytes, self.bytes)
-        fitting = [make(k, block) for k, block in _candidates(n, self.bytes, carry_bytes, residual_bytes)]
+        make = lambda k, block: Choice(
+            n, k, block, carry_bytes, residual_bytes, self.bytes, scratch_bytes=scratch_bytes
+        )
+        room = self.bytes - scratch_bytes
+        fitting = [make(k, block) for k, block in _candidates(n, room, carry_bytes, residual_bytes)]
         if not fitting:
-            least = make(0, 1).bytes
-            if n is not None:
-                least = min(least, make(0, n).bytes)
-            raise BudgetError(
-                f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
-                f"({format_bytes(least)}): a sweep works on {_WORKING} carries of {format_bytes(carry_bytes)}, and the "
-                f"residuals of one step have {format_bytes(residual_bytes)}. Raise the budget to that, or make the "
-                "carry smaller.",
-                least=least,
-            )
+            raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         if self.host_bytes or self.disk_bytes:
             best = self._with_far(where, best)
@@ -268,13 +266,31 @@ class MemoryBudget:
         logger.info("%s: %s", where, best)
         return best
 
+    def _unmet(self, where: str, sweep: Choice, plain: Choice | None) -> BudgetError:
+        """What is wrong with a budget that neither a sweep without stored carries nor the plain loop fits."""
+        carry, residual = format_bytes(sweep.carry_bytes), format_bytes(sweep.residual_bytes)
+        if plain is not None and plain.bytes < sweep.bytes:
+            least = plain.bytes
+            why = f"the plain loop works on 3 carries of {carry} and keeps {plain.n} steps' residuals of {residual}"
+        else:
+            least = sweep.bytes
+            why = f"a sweep works on {_WORKING} carries of {carry} and on the residuals of one step, {residual}"
+        if sweep.scratch_bytes:
+            why += f", and the step copies parts of arrays, {format_bytes(sweep.scratch_bytes)}"
+        return BudgetError(
+            f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
+            f"({format_bytes(least)}): {why}. Raise the budget to that, or make the carry smaller.",
+            least=least,
+        )
+
     def _with_far(self, where: str, near: Choice) -> Choice:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
         if self.host_bytes and jax.default_backend() == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warnings.warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning, stacklevel=2)
         carry, n = near.carry_bytes, near.n
-        k = (self.bytes - _bytes(_FETCHED, 1, carry, near.residual_bytes)) // max(carry, 1)
+        at_work = _bytes(_FETCHED, 1, carry, near.residual_bytes) + near.scratch_bytes
+        k = (self.bytes - at_work) // max(carry, 1)
         host, disk = self.host_bytes // max(carry, 1), self.disk_bytes // max(carry, 1)
         if k < 0 or not carry:
             return near

@@ -19,7 +19,8 @@ from jax import lax
 
 from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
-from .._jaxpr.walk import moving
+from .._jaxpr.sizes import nbytes
+from .._jaxpr.walk import moving, walk
 from . import plan, segments, sweep, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
@@ -229,6 +230,9 @@ def slice_type(x: Any) -> Any:
     return jex.mapped_aval(aval.shape[0], 0, aval)
 
 
+_COPYING = ("concatenate", "conv", "dynamic_", "fft", "gather", "pad", "rev", "scatter", "slice", "sort", "split")
+
+
 class Flat:
     """A step as a function of lists of arrays, with all that it closes over as its first argument.
 
@@ -251,6 +255,7 @@ class Flat:
         self._reference = made_in(closed)
         jaxpr, consts = without_constvars(closed)
         self.consts = arrays(consts)
+        self._jaxpr = jaxpr
         self.call = as_function(jaxpr, jax.tree.structure(carry_type).num_leaves)
         self.moves = functools.partial(moved, jaxpr)
         self._y_tree = jax.tree.structure(y_type)
@@ -273,10 +278,12 @@ class Flat:
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 
-    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int]:
-        """Bytes of the carry, and of what one step records if it is differentiated in all that can be and is not still.
+    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int, int]:
+        """Bytes of the carry, of what one step records if it is differentiated in all that can be and is not still, and
+        of what the compiled step needs besides.
 
-        What the step closes over is not differentiated if it is no tracer.
+        What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
+        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions.
         """
         can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
         consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
@@ -284,7 +291,14 @@ class Flat:
         selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))
         step = Step(self.call, self.y_avals, False, 0)
         example = [slice_type(x) for x in inputs]
-        return sum(leaf.nbytes for leaf in self.init), Tape(step, selected, self.consts, self.init, example).nbytes
+        carry = sum(leaf.nbytes for leaf in self.init)
+        recorded = Tape(step, selected, self.consts, self.init, example).nbytes
+        return carry, recorded, 2 * carry if self._copies_parts(carry // 8) else 0
+
+    def _copies_parts(self, size: int) -> bool:
+        """Whether the step copies parts of arrays, of `size` bytes and more."""
+        of = lambda site: max(map(nbytes, (v.aval for v in site.eqn.outvars)), default=0)
+        return any(site.primitive.startswith(_COPYING) and of(site) >= size for site in walk(self._jaxpr))
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
         """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import statetransform as st
+from benchmarks.loop_steps import start, temporary
 from statetransform import transform
 from statetransform._checkpointed_loops import budget as budgets
 from statetransform._checkpointed_loops import loops
@@ -129,6 +130,24 @@ def test_a_budget_that_nothing_can_meet_says_what_could() -> None:
     gradient(50, 32, st.MemoryBudget(least))
     with pytest.raises(ValueError, match="cannot be met"):
         gradient(50, 32, st.MemoryBudget(least - 1))
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("units", [12, 48])
+@pytest.mark.parametrize("name", ["logistic", "sine of a stencil", "leapfrog", "Burgers", "rod"])
+def test_simulations_stay_within_the_budget_as_compiled(name: str, units: int) -> None:
+    carry = sum(x.nbytes for x in jax.tree.leaves(start(name, 256)))
+    assert temporary(name, 400, st.MemoryBudget(units * carry), size=256) <= 1.03 * units
+
+
+def test_the_least_is_the_sum_that_the_message_names() -> None:
+    with pytest.raises(st.BudgetError) as info:
+        st.MemoryBudget(20).choose("scan", 5, 12, 0)
+    assert "The least possible is 36 bytes (36 B): the plain loop works on 3 carries of 12 B and" in str(info.value)
+    with pytest.raises(st.BudgetError) as info:
+        st.MemoryBudget(20).choose("scan", None, 12, 4, 24)
+    assert "The least possible is 88 bytes (88 B): a sweep works on 5 carries of 12 B and" in str(info.value)
+    assert "the residuals of one step, 4 B, and the step copies parts of arrays, 24 B." in str(info.value)
 
 
 def test_it_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
