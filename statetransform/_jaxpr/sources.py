@@ -7,12 +7,14 @@ of no library.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 from .._core import jaxcompat
 from .._core.errors import cell_of, show_site
 from .._core.library import is_library_file
 
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 # How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
 # more than any stack has: JAX takes the number of lines to show, and there is no "all".
 _DEPTHS = (1, 8, 10_000)
@@ -61,6 +63,22 @@ def source_of(eqn: Any) -> Source | None:
         if len(frames) < depth:
             break
     return None
+
+
+def own_source_of(eqn: Any) -> Source | None:
+    """The innermost line behind an equation that is in no installed package: of a model, where a framework runs it."""
+    for frame in jaxcompat.user_frames(eqn, _DEPTHS[-1]):
+        if not is_library_file(frame.file) and not _INSTALLED.search(frame.file):
+            return Source(frame.file, frame.line, frame.function, frame.column)
+    return None
+
+
+def shown_source(eqn: Any) -> str | None:
+    """The line that made an equation, and the line outside of installed packages that led there, if it is another."""
+    inner, own = source_of(eqn), own_source_of(eqn)
+    if inner is None or own is None or own == inner:
+        return None if inner is None else str(inner)
+    return f"{inner}, called from {own},"
 
 
 def is_library_code(jaxpr: Any) -> bool:

@@ -18,7 +18,7 @@ import jax
 from .._core import jaxcompat
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes
-from .._jaxpr.sources import source_of
+from .._jaxpr.sources import shown_source
 from .._jaxpr.walk import walk
 from . import devices
 from .emit import Emitted, whole
@@ -69,7 +69,7 @@ class Shortage:
     Attributes:
       least: the fewest bytes for which a plan was found.
       operation: which operation needs most of it.
-      source: its line, if that is known.
+      source: its line, if that is known, and the user's own where a framework runs it.
     """
 
     least: int
@@ -298,8 +298,7 @@ class Planner:
         version, plan = self.least(pattern)
         graph = version.joint.graph
         node = graph.nodes[plan.sequence[int(profile(graph, plan.sequence).argmax())]]
-        source = source_of(node.eqns[-1])
-        return Shortage(plan.bytes, node.eqns[-1].primitive.name, None if source is None else str(source))
+        return Shortage(plan.bytes, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
 
 
 def _rank(decision: Decision, budget: int) -> tuple[bool, float]:

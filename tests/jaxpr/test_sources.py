@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform import State, StateStructureError, StateTraceError, inspect, policies, transform
+from statetransform import BudgetError, State, StateStructureError, StateTraceError, inspect, policies, transform
 from statetransform._jaxpr.sources import Source, source_of
 
 X = jnp.ones(3)
@@ -106,3 +107,22 @@ def test_what_the_package_computes_for_itself_is_the_users_line_that_called_it()
         return transform.scan(lambda c, _: (c * u.value, None), x, length=30, checkpoint=3)[0]
 
     assert {r.file for r in inspect.residuals(f, X) if r.file} == {__file__}
+
+
+def test_the_line_of_the_users_own_is_named_besides_that_of_a_framework(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "a_framework.py").write_text("import jax.numpy as jnp\ndef dense(x, w):\n    return jnp.tanh(x @ w)\n")
+    monkeypatch.syspath_prepend(str(folder))
+    dense = importlib.import_module("a_framework").dense
+
+    def model(ws):
+        x = jnp.ones((64, 16))
+        for w in ws:
+            x = dense(x, w)
+        return (x**2).sum()
+
+    f = transform.checkpoint(model, policy=policies.fit("5 KiB"))
+    where = r"a_framework.py:3 \(dense\), called from test_sources.py:\d+ \(.*model\), needs"
+    with pytest.raises(BudgetError, match=where):
+        transform.grad(f)([jnp.eye(16)] * 5)
