@@ -10,7 +10,9 @@ on one.
 
 from __future__ import annotations
 
+import argparse
 import os
+import pathlib
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -22,7 +24,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
-import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -107,19 +108,11 @@ def train(devices, steps, batch, width):
     return network, history, points.addressable_shards
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--width", type=int, default=64)
-    options = parser.parse_args()
-
-    together, history, shards = train(
-        jax.devices(), options.steps, options.batch, options.width
-    )
+def main(steps: int = 300, batch: int = 1024, width: int = 64, out: str = "out") -> None:
+    together, history, shards = train(jax.devices(), steps, batch, width)
     print(f"{len(shards)} devices, {shards[0].data.shape[0]} points on each")
     print(f"loss {history[0]:.3f} -> {history[-1]:.3f}")
-    _, alone, _ = train(jax.devices()[:1], options.steps, options.batch, options.width)
+    _, alone, _ = train(jax.devices()[:1], steps, batch, width)
     apart = max(abs(a - b) for a, b in zip(history[:20], alone[:20], strict=True))
     print(f"the losses of the first steps on one device differ by {apart:.0e}")
 
@@ -154,8 +147,16 @@ def main() -> None:
         part = np.asarray(shard.data)
         places.scatter(part[:, 0], part[:, 1], s=3, label=f"{shard.device.id}")
     places.set(title="which device has which point", xticks=[], yticks=[], aspect="equal")
-    common.save(options.out, __file__)
+    picture = pathlib.Path(out) / "data_parallel.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -10,13 +10,15 @@ dish how much the final amount of `v` would change if a little more were fed jus
 
 from __future__ import annotations
 
+import argparse
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import SymLogNorm
 
-import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -69,20 +71,19 @@ class Dish:
         return transform.for_loop(until_the_next, length=pictures)
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--iterations", type=int, default=40)
-    options = parser.parse_args()
+def temporary_bytes(compiled, *args) -> int:
+    """Temporary memory of a function made by `transform.jit`."""
+    return compiled.lower(*args).compile().memory_analysis().temp_size_in_bytes
 
-    dish, pictures = Dish(options.size), 3
-    taken = transform.jit(lambda: dish.watch(options.steps, pictures))()
+
+def main(steps: int = 3000, size: int = 96, iterations: int = 40, out: str = "out") -> None:
+    dish, pictures = Dish(size), 3
+    taken = transform.jit(lambda: dish.watch(steps, pictures))()
     rates = {"feed": dish.feed, "kill": dish.kill}
     st.update(rates, {"feed": jnp.float32(0.038), "kill": jnp.float32(0.0605)})
 
     def misfit(checkpoint: object) -> jax.Array:
-        return ((dish.watch(options.steps, pictures, checkpoint) - taken) ** 2).sum() / (
+        return ((dish.watch(steps, pictures, checkpoint) - taken) ** 2).sum() / (
             taken**2
         ).sum()
 
@@ -91,9 +92,7 @@ def main() -> None:
             transform.value_and_grad(lambda: misfit(checkpoint), states=rates)
         )
 
-    plain, few = (
-        common.temporary_bytes(gradient(checkpoint)) for checkpoint in (None, "sqrt")
-    )
+    plain, few = (temporary_bytes(gradient(checkpoint)) for checkpoint in (None, "sqrt"))
     print(
         f"temporary memory of a gradient: {few / 1e6:.1f} MB; "
         f"with every step stored, {plain / 1e6:.1f} MB"
@@ -101,7 +100,7 @@ def main() -> None:
 
     slope, history, path = gradient("sqrt"), [], []
     speed, size = dict.fromkeys(rates, 0.0), dict.fromkeys(rates, 0.0)
-    for i in range(1, options.iterations + 1):
+    for i in range(1, iterations + 1):
         path.append({name: float(rate.value) for name, rate in rates.items()})
         value, slopes = slope()
         history.append(float(value))
@@ -121,7 +120,7 @@ def main() -> None:
         )
     )
 
-    amount = lambda: dish.watch(options.steps, pictures, "sqrt")[-1].mean()
+    amount = lambda: dish.watch(steps, pictures, "sqrt")[-1].mean()
     adjoint = transform.jit(transform.grad(amount, states=dish.more))()
 
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
@@ -139,8 +138,16 @@ def main() -> None:
     axes[2].axhline(0, color="k", linewidth=0.5)
     axes[2].set(title="distance from the true rates", xlabel="iteration", ylabel="1e-3")
     axes[2].legend()
-    common.save(options.out, __file__)
+    picture = pathlib.Path(out) / "gray_scott.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -10,12 +10,14 @@ a fleet, each lander with its own state and its own gusts.
 
 from __future__ import annotations
 
+import argparse
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import optax
 
-import common
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
@@ -72,13 +74,8 @@ class Lander:
         return self.speed.value**2 + 0.5 * self.fuel.value + lost**2
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--landers", type=int, default=64)
-    parser.add_argument("--iterations", type=int, default=150)
-    options = parser.parse_args()
-
-    lander, n = Lander(), options.landers
+def main(landers: int = 64, iterations: int = 150, out: str = "out") -> None:
+    lander, n = Lander(), landers
     params = st.states(lander, Param)
     optimizer = optax.adam(0.02)
     moments = State(optimizer.init(st.values(params)), name="moments")
@@ -115,7 +112,7 @@ def main() -> None:
         return seen
 
     before = [trajectory(i) for i in range(min(4, n))]
-    history = [float(improve(seed)) for seed in range(options.iterations)]
+    history = [float(improve(seed)) for seed in range(iterations)]
     steps = lander.steps.value
     print(f"cost of a landing: {history[0]:.1f} -> {history[-1]:.1f}")
     print(f"the last fleet was down after {int(steps.min())} to {int(steps.max())} steps")
@@ -135,8 +132,15 @@ def main() -> None:
     paths.legend()
     lengths.hist(steps, bins=20, color="tab:blue")
     lengths.set(title="how long the episodes were", xlabel="steps")
-    common.save(options.out, __file__)
+    picture = pathlib.Path(out) / "landers.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--landers", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

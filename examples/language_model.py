@@ -9,6 +9,7 @@ says what each policy keeps and costs.
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 
 import jax
@@ -16,7 +17,6 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import optax
 
-import common
 import statetransform as st
 from statetransform import Param, RandomState, State, inspect, policies, transform
 
@@ -96,27 +96,26 @@ class Reader:
         return -jnp.take_along_axis(chances, text[:, 1:, None], -1).mean() / jnp.log(2.0)
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--length", type=int, default=96)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args()
-
+def main(
+    layers: int = 4,
+    width: int = 64,
+    length: int = 96,
+    batch: int = 16,
+    steps: int = 200,
+    out: str = "out",
+) -> None:
     letters = jnp.asarray([LETTERS.index(letter) for letter in TEXT])
     batches = RandomState(7, name="batches")
 
     def draw():
         starts = jax.random.randint(
-            batches.split(), (options.batch, 1), 0, len(letters) - options.length - 1
+            batches.split(), (batch, 1), 0, len(letters) - length - 1
         )
-        return letters[starts + jnp.arange(options.length + 1)]
+        return letters[starts + jnp.arange(length + 1)]
 
     def reader(policy=None, *, again=True):
         make = transform.checkpoint(Block, policy=policy) if again else Block
-        return Reader(0, options.layers, options.width, options.length, make)
+        return Reader(0, layers, width, length, make)
 
     text = draw()
     table = inspect.compare(
@@ -137,7 +136,7 @@ def main() -> None:
 
     model = reader(policies.dots_with_no_batch_dims_saveable)
     params = st.states(model, Param)
-    optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, options.steps))
+    optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, steps))
     moments = State(optimizer.init(st.values(params)), name="moments")
 
     @transform.jit(donate_states=True)
@@ -147,18 +146,15 @@ def main() -> None:
         st.update(params, optax.apply_updates(st.values(params), changes))
         return loss
 
-    history = [float(train()) for _ in range(options.steps)]
+    history = [float(train()) for _ in range(steps)]
     print(f"bits per letter: {history[0]:.2f} -> {history[-1]:.2f}")
 
     model.training.value = False  # a static state: what is compiled next has no dropout
     guess = transform.jit(lambda text: model(text)[0])
-    said = TEXT[: options.length // 2]
-    for _ in range(options.length // 2):
+    said = TEXT[: length // 2]
+    for _ in range(length // 2):
         padded = jnp.asarray(
-            [
-                [LETTERS.index(letter) for letter in said]
-                + [0] * (options.length - len(said))
-            ]
+            [[LETTERS.index(letter) for letter in said] + [0] * (length - len(said))]
         )
         said += LETTERS[int(guess(padded)[len(said) - 1].argmax())]
     print(f"it continues: {said!r}")
@@ -168,8 +164,18 @@ def main() -> None:
     curve.set(title="learning", xlabel="step", ylabel="bits per letter")
     curve.grid(alpha=0.3)
     table.plot(costs)
-    common.save(options.out, __file__)
+    picture = pathlib.Path(out) / "language_model.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--length", type=int, default=96)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

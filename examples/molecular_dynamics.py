@@ -9,13 +9,16 @@ backwards. `checkpoint=20` keeps 20 of its steps. Units: those of the true poten
 
 from __future__ import annotations
 
+import argparse
+import pathlib
+import time
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
-import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -63,15 +66,26 @@ class Cluster:
         return transform.for_loop(self.step, length=steps, checkpoint=checkpoint)
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--side", type=int, default=7, help="atoms along each side")
-    parser.add_argument("--iterations", type=int, default=60)
-    options = parser.parse_args()
+def measure(jitted, *args, times: int = 3) -> tuple[float, float]:
+    """Temporary memory in MB and shortest time in ms of what `transform.jit` has made."""
+    compiled, found = jitted.lower(*args).compile(), []
+    for _ in range(times + 1):  # the first one warms up
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        found.append(time.perf_counter() - start)
+    return compiled.memory_analysis().temp_size_in_bytes / 1e6, 1e3 * min(found[1:])
 
-    cluster = Cluster(options.side, seed=1)
-    seen, energies = transform.jit(lambda: cluster.run(options.steps))()
+
+def show(columns: list[str], rows: list[tuple]) -> None:
+    """Prints a table in Markdown."""
+    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
+    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
+    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
+
+
+def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out") -> None:
+    cluster = Cluster(side, seed=1)
+    seen, energies = transform.jit(lambda: cluster.run(steps))()
     drift = float(jnp.abs(energies - energies[0]).max() / jnp.abs(energies[0]))
     print(f"{len(cluster.start)} atoms, energy kept to {drift:.1e}")
 
@@ -80,7 +94,7 @@ def main() -> None:
     st.update(params, guess)
 
     def misfit(checkpoint: object) -> jax.Array:
-        positions, _ = cluster.run(options.steps, checkpoint)
+        positions, _ = cluster.run(steps, checkpoint)
         return ((positions - seen) ** 2).mean()
 
     def gradient(checkpoint: object):
@@ -95,12 +109,12 @@ def main() -> None:
         ("20 states", 20),
     ):
         slope = gradient(checkpoint)
-        rows.append((label, *common.measure(slope)))
-    common.show(["a gradient", "memory, MB", "time, ms"], rows)
+        rows.append((label, *measure(slope)))
+    show(["a gradient", "memory, MB", "time, ms"], rows)
 
-    optimizer = optax.adam(optax.cosine_decay_schedule(0.02, options.iterations))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.02, iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []
-    for _ in range(options.iterations):
+    for _ in range(iterations):
         value, slopes = slope()
         changes, moments = optimizer.update(slopes, moments)
         st.update(params, optax.apply_updates(st.values(params), changes))
@@ -140,8 +154,16 @@ def main() -> None:
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a gradient (MB)")
     memory.margins(y=0.15)
-    common.save(options.out, __file__)
+    picture = pathlib.Path(out) / "molecular_dynamics.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--side", type=int, default=7, help="atoms along each side")
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -11,6 +11,10 @@ printed and drawn: memory and time of a training step with and without.
 
 from __future__ import annotations
 
+import argparse
+import pathlib
+import time
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -18,7 +22,6 @@ import optax
 from flax import nnx
 
 import statetransform as st
-from common import measure, parser, save, show
 from statetransform import transform
 
 
@@ -49,9 +52,9 @@ def mackey_glass(steps: int, batch: int, delay: int = 17) -> jax.Array:
     return jax.lax.scan(step, start, None, length=steps + 100)[1][100:]
 
 
-def training(remember: object, options) -> tuple[Forecaster, object]:
+def training(remember: object, hidden: int) -> tuple[Forecaster, object]:
     """A model, and the compiled step that trains it; `remember` is for the loop."""
-    model = Forecaster(options.hidden, nnx.Rngs(0))
+    model = Forecaster(hidden, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
 
     def loss(signal: jax.Array) -> jax.Array:
@@ -75,26 +78,42 @@ def training(remember: object, options) -> tuple[Forecaster, object]:
     return model, train
 
 
-def main() -> None:
-    known = parser(__doc__)
-    known.add_argument("--memory", default="2MB", help="what the loop may remember")
-    known.add_argument("--steps", type=int, default=1000)
-    known.add_argument("--batch", type=int, default=32)
-    known.add_argument("--hidden", type=int, default=32)
-    known.add_argument("--iterations", type=int, default=40)
-    options = known.parse_args()
+def measure(jitted, *args, times: int = 3) -> tuple[float, float]:
+    """Temporary memory in MB and shortest time in ms of what `transform.jit` has made."""
+    compiled, found = jitted.lower(*args).compile(), []
+    for _ in range(times + 1):  # the first one warms up
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        found.append(time.perf_counter() - start)
+    return compiled.memory_analysis().temp_size_in_bytes / 1e6, 1e3 * min(found[1:])
 
-    signal = mackey_glass(options.steps + 1, options.batch)
-    budget = st.MemoryBudget(options.memory)
-    ways = {"flax alone": None, f"within {options.memory}": budget}
+
+def show(columns: list[str], rows: list[tuple]) -> None:
+    """Prints a table in Markdown."""
+    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
+    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
+    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
+
+
+def main(
+    memory: str = "2MB",
+    steps: int = 1000,
+    batch: int = 32,
+    hidden: int = 32,
+    iterations: int = 40,
+    out: str = "out",
+) -> None:
+    signal = mackey_glass(steps + 1, batch)
+    budget = st.MemoryBudget(memory)
+    ways = {"flax alone": None, f"within {memory}": budget}
     rows = [
-        (name, *measure(training(way, options)[1], signal)) for name, way in ways.items()
+        (name, *measure(training(way, hidden)[1], signal)) for name, way in ways.items()
     ]
-    show([f"{options.steps} steps of a GRU", "memory, MB", "time, ms"], rows)
+    show([f"{steps} steps of a GRU", "memory, MB", "time, ms"], rows)
 
-    model, train = training(budget, options)
-    losses = [float(train(signal)) for _ in range(options.iterations)]
-    for i in range(0, options.iterations, max(1, options.iterations // 4)):
+    model, train = training(budget, hidden)
+    losses = [float(train(signal)) for _ in range(iterations)]
+    for i in range(0, iterations, max(1, iterations // 4)):
         print(f"iteration {i:3}: error {losses[i]:.4f}")
     print(f"the model has seen {int(model.seen[...])} values, each of them once")
 
@@ -106,8 +125,18 @@ def main() -> None:
     middle.set_ylabel("time of a training step, s")
     right.semilogy(losses)
     right.set(xlabel="iteration", ylabel="error of the next value")
-    save(options.out, __file__)
+    picture = pathlib.Path(out) / "nnx_budget.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--memory", default="2MB", help="what the loop may remember")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

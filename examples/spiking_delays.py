@@ -15,6 +15,9 @@ avoids. The optimizer is SciPy's: to it the model is a function of a vector.
 
 from __future__ import annotations
 
+import argparse
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -22,7 +25,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
-import common
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
@@ -97,31 +99,35 @@ class Network:
         return transform.for_loop(self.step, recorded, checkpoint=checkpoint).sum(1).mean()
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--neurons", type=int, default=48)
-    parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--memory", default="8MB", help="for the time loop to remember in")
-    options = parser.parse_args()
+def temporary_bytes(compiled, *args) -> int:
+    """Temporary memory of a function made by `transform.jit`."""
+    return compiled.lower(*args).compile().memory_analysis().temp_size_in_bytes
 
-    network = Network(options.neurons, seed=0)
+
+def main(
+    steps: int = 5000,
+    neurons: int = 48,
+    iterations: int = 30,
+    memory: str = "8MB",
+    out: str = "out",
+) -> None:
+    network = Network(neurons, seed=0)
     params = st.states(network, Param)
     start = st.values(params)
-    place = jnp.arange(options.neurons)
+    place = jnp.arange(neurons)
     truth = {"drive": 1.1 + 0.2 * jnp.sin(0.7 * place), "exciting": 0.8, "inhibiting": 0.4}
     st.update(params, {name: jnp.float32(value) for name, value in truth.items()})
-    recorded = transform.jit(lambda: network.record(options.steps))().astype(jnp.int8)
+    recorded = transform.jit(lambda: network.record(steps))().astype(jnp.int8)
     st.update(params, start)
 
     def gradient(checkpoint: object):
         loss = lambda recorded: network.surprise(recorded, checkpoint)
         return transform.jit(transform.value_and_grad(loss, states=params))
 
-    budget = st.MemoryBudget(options.memory)
+    budget = st.MemoryBudget(memory)
     slope = gradient(budget)
-    within = common.temporary_bytes(slope, recorded)
-    plain = common.temporary_bytes(gradient(None), recorded)
+    within = temporary_bytes(slope, recorded)
+    plain = temporary_bytes(gradient(None), recorded)
     print(budget.choices[-1])
     print(
         f"temporary memory of a gradient: {within / 1e6:.1f} MB; "
@@ -138,7 +144,7 @@ def main() -> None:
         return history[-1], np.asarray(ravel_pytree(slopes)[0], float)
 
     print(f"fitting {vector.size} parameters to {int(recorded.sum())} spikes", flush=True)
-    settings = {"maxiter": options.iterations}
+    settings = {"maxiter": iterations}
     found = minimize(evaluate, vector, jac=True, method="L-BFGS-B", options=settings)
     st.update(params, unravel(jnp.asarray(found.x, jnp.float32)))
     print(f"surprise {history[0]:.3f} -> {found.fun:.3f} in {found.nit} iterations")
@@ -150,7 +156,7 @@ def main() -> None:
         print(f"plasticity of {name} synapses: {value:.2f}, in truth {truth[name]}")
 
     _, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
-    curve, drives, rates, memory = axes
+    curve, drives, rates, size = axes
     curve.plot(np.minimum.accumulate(history), color="k")
     curve.set(title="surprise at the spikes", xlabel="evaluation")
     curve.grid(alpha=0.3)
@@ -166,12 +172,21 @@ def main() -> None:
     rates.set(title="plasticity of synapses")
     rates.legend()
     sizes, colors = [plain / 1e6, within / 1e6], ["0.7", "tab:blue"]
-    bars = memory.bar(["all steps", f"{options.memory} budget"], sizes, color=colors)
-    memory.bar_label(bars, fmt="%.1f")
-    memory.set(title="memory of a gradient (MB)")
-    memory.margins(y=0.15)
-    common.save(options.out, __file__)
+    bars = size.bar(["all steps", f"{memory} budget"], sizes, color=colors)
+    size.bar_label(bars, fmt="%.1f")
+    size.set(title="memory of a gradient (MB)")
+    size.margins(y=0.15)
+    picture = pathlib.Path(out) / "spiking_delays.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--neurons", type=int, default=48)
+    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--memory", default="8MB", help="for the time loop to remember in")
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
