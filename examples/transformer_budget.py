@@ -104,26 +104,22 @@ def batches(size: int, time: int):
         yield numbers[starts[:, None] + jnp.arange(time + 1)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--memory", default="1MB", help="for the intermediates of one step")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--time", type=int, default=32, help="letters in a row")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--out", type=pathlib.Path, help="a folder for the plot")
-    options = parser.parse_args()
-
-    model = Transformer(options.layers, options.width, options.time)
+def main(
+    memory: str = "1MB",
+    layers: int = 2,
+    width: int = 32,
+    time: int = 32,
+    batch: int = 8,
+    steps: int = 60,
+    out: str = "out",
+) -> None:
+    model = Transformer(layers, width, time)
     weights = st.states(model, Param)
-    data = batches(options.batch, options.time)
+    data = batches(batch, time)
     curve = policies.plan(model.loss, next(data))
     print(curve)
 
-    budget = policies.fit(options.memory)
+    budget = policies.fit(memory)
     fitting = transform.checkpoint(model.loss, policy=budget)
     gradient = transform.value_and_grad(fitting, states=weights)
 
@@ -135,22 +131,28 @@ def main() -> None:
         )
         return loss
 
-    for i in range(options.steps):
+    for i in range(steps):
         loss = step(next(data))
         if i == 0:
             print(budget.choices[-1])
-        if i % 20 == 0 or i == options.steps - 1:
+        if i % 20 == 0 or i == steps - 1:
             print(f"step {i:4}: loss {float(loss):.3f}")
-    if options.out is not None:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        options.out.mkdir(parents=True, exist_ok=True)
-        axes = curve.plot()
-        axes.axvline(budget.bytes / 2**20, color="tab:red", label="budget")
-        axes.legend()
-        axes.figure.savefig(options.out / "transformer_budget.png", dpi=110)
+    axes = curve.plot()
+    axes.axvline(budget.bytes / 2**20, color="tab:red", label="budget")
+    axes.legend()
+    picture = pathlib.Path(out) / "transformer_budget.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    axes.figure.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--memory", default="1MB", help="for the intermediates of one step")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--time", type=int, default=32, help="letters in a row")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -50,7 +50,7 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         (
             "transformer_budget",
             "--memory 900kB --steps 3 --layers 1",
-            ["loss: what less memory costs", "Less than", "step    2: loss"],
+            ["loss: what less memory costs", "Besides: arguments", "step    2: loss"],
         ),
         ("digits", "--steps 12 --hidden 8 --epochs 1", ["checkpoint each step"]),
         ("gray_scott", "--steps 60 --size 24 --iterations 2", ["with every step stored", "in truth 0.037"]),
