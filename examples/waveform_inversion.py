@@ -18,7 +18,9 @@ fit into the memory of the process, which `ulimit -v` limits, says so. Then a sq
 
 from __future__ import annotations
 
+import argparse
 import math
+import pathlib
 import time
 
 import jax
@@ -26,7 +28,6 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-import common
 import statetransform as st
 from statetransform import Param, State, transform
 
@@ -143,7 +144,8 @@ def through_a_section(ways: dict, shape: tuple[int, int], n_steps: int) -> list[
         gradient = transform.jit(transform.grad(loudness, states=rock.speed))
         megabytes, seconds = math.nan, math.nan
         try:
-            megabytes = common.temporary_bytes(gradient, rock.sources[0]) / 1e6
+            compiled = gradient.lower(rock.sources[0]).compile()
+            megabytes = compiled.memory_analysis().temp_size_in_bytes / 1e6
             start = time.perf_counter()
             jax.block_until_ready(gradient(rock.sources[0]))  # compiled before
             seconds = time.perf_counter() - start
@@ -196,8 +198,56 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
         ax.margins(y=0.2)
 
 
-def main() -> None:
-    parser = common.parser(__doc__)
+def show(columns: list[str], rows: list[tuple]) -> None:
+    """Prints a table in Markdown."""
+    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
+    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
+    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
+
+
+def main(
+    memory: str = "16MB",
+    disk: str | None = None,
+    folder: str = ".",
+    section: tuple[int, int] = (200, 400),
+    section_steps: int = 4000,
+    size: int = 80,
+    steps: int = 2000,
+    shots: int = 8,
+    iterations: int = 40,
+    out: str = "out",
+) -> None:
+    budget = st.MemoryBudget(memory)
+    ways = {"all steps stored": None, memory: budget}
+    if disk:
+        ways[f"{memory} and disk"] = st.MemoryBudget(memory, disk=disk, folder=folder)
+    rows = through_a_section(ways, section, section_steps)
+    show(["a gradient of a section", "memory, MB", "time, s"], rows)
+
+    true = true_speed(size, size)
+    first = np.full_like(true, BACKGROUND)
+    rock = Rock(true, shots)
+    record = transform.jit(lambda shot: rock.record(shot, steps))
+    recorded = jnp.stack([record(jnp.asarray(shot)) for shot in rock.sources])
+    rock.speed.value = jnp.asarray(first)
+    inversion = Inversion(rock, recorded, steps, rate=0.012)
+    descend = transform.jit(lambda: inversion.descend(budget))
+    history = []
+    for iteration in range(1, iterations + 1):
+        history.append(float(descend()))
+        if iteration == 1 or iteration % 10 == 0:
+            error = jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean()
+            done = f"iteration {iteration:3}: misfit {history[-1]:.2e}"
+            print(f"{done}, model error {error:.2f}", flush=True)
+    plot(true, rock, history, rows)
+    picture = pathlib.Path(out) / "waveform_inversion.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(picture, dpi=110)
+    print(f"picture: {picture}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--memory", default="16MB", help="for a time loop to remember in")
     parser.add_argument("--disk", help="bytes in files besides, 1GB for example")
     parser.add_argument("--folder", default=".", help="for these files")
@@ -207,35 +257,5 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
     parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=40)
-    options = parser.parse_args()
-
-    budget = st.MemoryBudget(options.memory)
-    ways = {"all steps stored": None, options.memory: budget}
-    if options.disk:
-        ways[f"{options.memory} and disk"] = st.MemoryBudget(
-            options.memory, disk=options.disk, folder=options.folder
-        )
-    rows = through_a_section(ways, options.section, options.section_steps)
-    common.show(["a gradient of a section", "memory, MB", "time, s"], rows)
-
-    true = true_speed(options.size, options.size)
-    first = np.full_like(true, BACKGROUND)
-    rock = Rock(true, options.shots)
-    record = transform.jit(lambda shot: rock.record(shot, options.steps))
-    recorded = jnp.stack([record(jnp.asarray(shot)) for shot in rock.sources])
-    rock.speed.value = jnp.asarray(first)
-    inversion = Inversion(rock, recorded, options.steps, rate=0.012)
-    descend = transform.jit(lambda: inversion.descend(budget))
-    history = []
-    for iteration in range(1, options.iterations + 1):
-        history.append(float(descend()))
-        if iteration == 1 or iteration % 10 == 0:
-            error = jnp.abs(rock.speed.value - true).mean() / np.abs(first - true).mean()
-            done = f"iteration {iteration:3}: misfit {history[-1]:.2e}"
-            print(f"{done}, model error {error:.2f}", flush=True)
-    plot(true, rock, history, rows)
-    common.save(options.out, __file__)
-
-
-if __name__ == "__main__":
-    main()
+    parser.add_argument("--out", default="out", help="folder for the picture")
+    main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
