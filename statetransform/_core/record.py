@@ -43,7 +43,6 @@ class Record:
       out_tree: the tree definition of the results.
       out_objects: the registers of the objects in the output.
       structure: of the objects that it serves; None when it serves one call only.
-      kept: what transforms keep with it.
       fitting: the loops for which the carry is known to keep its type.
     """
 
@@ -78,7 +77,6 @@ class Record:
         self.out_objects: tuple[int, ...] = ()
         self._objects: list[Any] | None = outcome.objects
         self.structure: Structure | None = None
-        self.kept: dict[Any, Any] = {}
         self.fitting: set[str] = set()
         self._out_avals: Any = None
         self._owners: list[Any] = []

@@ -1,14 +1,9 @@
-"""What loops and branches share: functions traced once, whose states become part of what the loop carries.
-
-Where a transform stages nothing, as `grad` in eager mode, JAX would compile a loop or branch at every call, since it
-knows its functions by identity. So the whole of it is one compiled function there, kept with the record of its first
-function.
-"""
+"""What loops and branches share: functions traced once, whose states become part of what the loop carries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,14 +12,12 @@ from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, show_site
 from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
-from .._core.jaxcompat import runs_directly, type_text, typeof
+from .._core.jaxcompat import type_text, typeof
 from .._core.record import Call, Record
 from .._core.shown import show_types
 from .._core.state import State
 from .._core.traces import find_for_once
 from .._core.wrapper import unbound
-
-_BOUND = 64  # compiled functions kept with a record
 
 
 class Staged:
@@ -100,30 +93,6 @@ def bind(record: Record, order: Sequence[int], leading: Any, args: tuple[Any, ..
     leaves = jax.tree.leaves(((*leading, *args), {}))
     out, written, _ = record.bind(leaves, jax.tree.leaves([values[i] for i in order]))
     return out, written
-
-
-def run(found: Sequence[Call], way: Hashable, whole: Callable[..., Any], *operands: Any) -> Any:
-    """Runs a loop or branch; as one compiled function that is kept, where JAX would compile it at every call.
-
-    Args:
-      found: the calls of its functions.
-      way: all that `whole` depends on besides the records: the transform and its options.
-      whole: the loop or branch. It must not close over values: these are operands.
-      *operands: the values.
-    """
-    records = [call.record for call in found]
-    if not runs_directly() or any(record.structure is None for record in records):
-        return whole(*operands)
-    kept = records[0].kept
-    try:
-        compiled = kept.get((way, *records[1:]))
-    except TypeError:  # an option that cannot be hashed
-        return whole(*operands)
-    if compiled is None:
-        compiled = kept[(way, *records[1:])] = jax.jit(whole, inline=True)
-        while len(kept) > _BOUND:
-            kept.pop(next(iter(kept)))
-    return compiled(*operands)
 
 
 class Body:
@@ -203,17 +172,11 @@ class Body:
         leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
 
     def run(
-        self,
-        way: Hashable,
-        loop: Callable[..., Any],
-        carry_of: Callable[[Any], Any],
-        *operands: Any,
-        test: Staged | None = None,
+        self, loop: Callable[..., Any], carry_of: Callable[[Any], Any], *operands: Any, test: Staged | None = None
     ) -> Any:
         """Runs the loop, and gives what it returns.
 
         Args:
-          way: the transform and its options.
           loop: `loop(step, init, *operands)`, with `test` behind `step` if there is one. `step(carry, args)` takes the
             carry with the states and a function from the user's carry to the body's arguments; it gives the new carry
             and the body's output.
@@ -223,27 +186,22 @@ class Body:
         """
         order, constants = self.order(self.staged)
         record, leading = self.found.record, self.staged.leading
-        found, tested, test_order, test_record = [self.found], (), (), None
-        if test is not None:
-            test_order, test_constants = self.order(test)
-            tested = (test_constants, test.leading)
-            found.append(test.found)
-            test_record = test.found.record
 
-        def whole(constants: Any, leading: Any, tested: Any, init: Any, *operands: Any) -> Any:
-            def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
-                user_carry, values = carry
-                out, written = bind(record, order, leading, make_args(user_carry), (*values, *constants))
-                return (carry_of(out), written), out
+        def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
+            user_carry, values = carry
+            out, written = bind(record, order, leading, make_args(user_carry), (*values, *constants))
+            return (carry_of(out), written), out
 
-            def condition(carry: Any) -> Any:
-                user_carry, values = carry
-                return bind(cast(Record, test_record), test_order, tested[1], (user_carry,), (*values, *tested[0]))[0]
+        if test is None:
+            return loop(step, self.init, *operands)
+        test_order, test_constants = self.order(test)
+        tested, test_leading = test.found.record, test.leading
 
-            functions = (step,) if test_record is None else (step, condition)
-            return loop(*functions, init, *operands)
+        def condition(carry: Any) -> Any:
+            user_carry, values = carry
+            return bind(tested, test_order, test_leading, (user_carry,), (*values, *test_constants))[0]
 
-        return run(found, (way, order, test_order), whole, constants, leading, tested, self.init, *operands)
+        return loop(step, condition, self.init, *operands)
 
 
 def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:

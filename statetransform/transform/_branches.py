@@ -17,7 +17,7 @@ from .._core.lift import at_once
 from .._core.shown import show_types
 from .._core.state import State
 from .._core.tracebacks import boundary
-from ._bodies import Staged, bind, run
+from ._bodies import Staged, bind
 from ._eager import in_eager_mode
 from ._entry import OTHER
 
@@ -140,13 +140,10 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         changed = dict(zip(targets[i], changed, strict=True))
         return out, [changed.get(k, values[k]) for k in range(n_written)]
 
-    def select_one(index: Any, values: list[Any], leading: list[Any], operands: tuple[Any, ...]) -> Any:
-        return select(index, [partial(call, i, leading, values) for i in range(len(records))], operands)
-
     found = [branch.found for branch in staged]
     leading = [branch.leading for branch in staged]
     try:
-        out, results = run(found, (where, orders, targets), select_one, index, values, leading, operands)
+        out, results = select(index, [partial(call, i, leading, values) for i in range(len(records))], operands)
     except TypeError as error:
         text = _differences(where, named, staged)
         if text is None:

@@ -1,19 +1,26 @@
 """Loops and branches in eager mode: each is one compiled function, so that a call has the way in of `jit`.
 
-A loop is a function of its body and its operands. Outside of every transform it is a `jit` of the whole, kept for the
-body's code and the options, with the body as an object among the arguments. So a lambda made anew at each call finds
-its program; a later call makes no trace and computes no signature.
+A loop is a function of its body and its operands. Where no transform around stages, it is a `jit` of the whole, kept
+for the body's code and the options, with the body as an object among the arguments. So a lambda made anew at each call
+finds its program; a later call makes no trace and compiles nothing, in the gradient either, where JAX would compile
+since it knows functions by identity.
+
+A body may close over traced values there, such as what is differentiated. These become operands: the object among the
+arguments is a copy of the function with holes in their places, which are filled for the trace.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
+
 from .._core.arguments import hide_self, is_reference, strict
-from .._core.frame import stack
-from .._core.jaxcompat import is_top_level
+from .._core.jaxcompat import Tracer, is_top_level, runs_directly
 from .._core.kept import Family, anchor_of, remember
 from .._core.library import is_ours, is_users_function
 from .._core.traces import RefusedArgument
@@ -33,18 +40,45 @@ class Whole(Jitted):
 class _Loop:
     """A loop with its options: an object of this package, into which no trace looks."""
 
-    def __init__(self, where: str, loop: Callable[..., Any]) -> None:
+    def __init__(self, where: str, loop: Callable[..., Any], n_functions: int) -> None:
         self.__name__ = self.__qualname__ = where
-        self._loop = loop
+        self._loop, self._n_functions = loop, n_functions
 
     def __call__(self, *args: Any) -> Any:
         return self._loop(*args)
 
 
+class _LoopWithHoles(_Loop):
+    """The same, with what fills the holes of its functions as the first argument."""
+
+    def __call__(self, holes: Sequence[Any], *args: Any) -> Any:
+        values = iter(holes)
+        fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
+        return self._loop(*map(fill, args[: self._n_functions]), *args[self._n_functions :])
+
+
+class Hole(enum.Enum):
+    """In the place of a traced value that a function closes over."""
+
+    TRACED = "traced"
+
+
+class Followed:
+    """A function that cannot be an argument itself, such as one of a library; a trace follows it as it does others."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.__wrapped__ = fun
+        self.__name__ = getattr(fun, "__name__", type(fun).__name__)
+        self.__qualname__ = getattr(fun, "__qualname__", self.__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+
 def in_eager_mode(
     where: str, functions: Sequence[Any], options: Hashable, loop: Callable[..., Any], *operands: Any
 ) -> Any:
-    """The loop or branch as a compiled function; OTHER within a transform, or where it cannot be one.
+    """The loop or branch as a compiled function; OTHER within a transform that stages, or where it cannot be one.
 
     Args:
       where: the transform's name.
@@ -53,38 +87,77 @@ def in_eager_mode(
       loop: the loop as a function of these functions and the operands, for within the transform.
       *operands: the operands.
     """
-    if stack.frame is not None or not is_top_level():
-        return OTHER
-    way = "eager", where, options, strict(options)
+    holes: list[Any] = []
+    if not is_top_level():
+        if not runs_directly():
+            return OTHER
+        functions = [_with_holes(fun, holes) for fun in functions]
+    functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
+    key = where, options, strict(options), bool(holes), id(anchor_of(functions[0]))
     try:
-        compiled = _compiled(functions, way, loop)
+        compiled = _used.get(key)
     except TypeError:  # an option that cannot be hashed
         return OTHER
     if compiled is None:
-        return OTHER
+        compiled = Whole((_LoopWithHoles if holes else _Loop)(where, loop, len(functions)))
+    remember(_used, key, compiled, _BOUND)
     try:
-        return compiled(*functions, *operands)
+        return compiled(holes, *functions, *operands) if holes else compiled(*functions, *operands)
     except RefusedArgument:  # the loop itself has more to say of it
         return OTHER
+
+
+def _with_holes(fun: Any, holes: list[Any]) -> Any:
+    """The function with holes in the places of traced values, which are collected.
+
+    Python could not have decided on these: JAX gives no value of what is differentiated or batched.
+    """
+
+    def take(leaf: Any) -> Hole:
+        holes.append(leaf)
+        return Hole.TRACED
+
+    return _replaced(fun, lambda leaf: isinstance(leaf, Tracer), take)
+
+
+def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
+    """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
+
+    def changed(value: Any) -> Any:
+        if not any(map(is_replaced, jax.tree.leaves(value))):
+            return value
+        return jax.tree.map(lambda leaf: put(leaf) if is_replaced(leaf) else leaf, value)
+
+    if type(fun) is functools.partial:
+        args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
+        return functools.partial(_replaced(fun.func, is_replaced, put), *args, **keywords)
+    if isinstance(fun, Followed):
+        return Followed(_replaced(fun.__wrapped__, is_replaced, put))
+    if type(fun) is not types.FunctionType:
+        return fun
+    contents = [cell.cell_contents if _is_full(cell) else None for cell in fun.__closure__ or ()]
+    now, defaults = [changed(value) for value in contents], changed(fun.__defaults__)
+    if defaults is fun.__defaults__ and all(a is b for a, b in zip(now, contents, strict=True)):
+        return fun
+    pairs = zip(fun.__closure__ or (), contents, now, strict=True)
+    cells = tuple(cell if a is b else types.CellType(b) for cell, a, b in pairs)
+    copied = types.FunctionType(fun.__code__, fun.__globals__, fun.__name__, defaults, cells)
+    copied.__kwdefaults__ = fun.__kwdefaults__
+    return functools.update_wrapper(copied, fun, updated=("__dict__",))
+
+
+def _is_full(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 #: The compiled loops used last, by what they do and the identity of the body's code. Should another code have it after
 #: the death of the first, it finds what it would have found the long way.
 _used: dict[Any, Whole] = {}
 _BOUND = 128
-
-
-def _compiled(functions: Sequence[Any], way: Any, loop: Callable[..., Any]) -> Whole | None:
-    """The compiled loop; None where one of the functions cannot be an argument."""
-    for fun in functions:
-        if not _is_followed(fun):
-            return None
-    key = way, id(anchor_of(functions[0]))
-    compiled = _used.get(key)
-    if compiled is None:
-        compiled = Whole(_Loop(way[1], loop))
-    remember(_used, key, compiled, _BOUND)
-    return compiled
 
 
 def _is_followed(fun: Any) -> bool:

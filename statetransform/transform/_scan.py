@@ -217,8 +217,7 @@ def _scan(
 
         return scan(pure, init, xs, **options)
 
-    way = (where, checkpoint, watch, *sorted(options.items()))
-    (carry, values), ys = body.run(way, loop, carry_of, xs)
+    (carry, values), ys = body.run(loop, carry_of, xs)
     body.leave(values)
     return body.reveal((carry, ys))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._core.arguments import hide, reveal
 from .._core.errors import StateTraceError
@@ -93,7 +94,7 @@ def while_loop(
     def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
         return run(condition, lambda carry: step(carry, lambda user_carry: (user_carry,))[0], init)
 
-    carry, values = body.run(("while_loop", checkpoint, max_steps, watch), loop, lambda out: out, test=test)
+    carry, values = body.run(loop, lambda out: out, test=test)
     body.leave(values)
     return body.reveal(carry)
 
@@ -156,9 +157,10 @@ def fori_loop(
         hidden, objects = hide(init_val)
         in_python = lambda i, carry: hide(body_fun(i, reveal(carry, objects)))[0]
         return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
-    if not progress and type(lower) is type(upper) is int:
+    bounds = _key_of(lower), _key_of(upper)
+    if not progress and None not in bounds:
         within = lambda body, init: fori_loop(lower, upper, body, init, unroll=unroll, checkpoint=checkpoint)
-        out = in_eager_mode("fori_loop", (body_fun,), (lower, upper, unroll, checkpoint), within, init_val)
+        out = in_eager_mode("fori_loop", (body_fun,), (*bounds, unroll, checkpoint), within, init_val)
         if out is not OTHER:
             return out
     init_val, objects = hide(init_val)
@@ -179,14 +181,20 @@ def fori_loop(
         scan = scan_with("fori_loop", checkpoint, watch)
         return scan(counted, (lower, init), None, n, unroll=unroll or 1)[0][1]
 
-    way = ("fori_loop", checkpoint, watch, unroll, n, str(index))
-    if n is None:
-        carry, values = body.run(way, loop, lambda out: out, start, stop)
-    else:  # known bounds stay known, so that JAX can differentiate
-        fixed = lambda step, init: loop(step, init, lower, upper)
-        carry, values = body.run((*way, start), fixed, lambda out: out)
+    bounds = (start, stop) if n is None else (lower, upper)  # known ones stay known, so that JAX can differentiate
+    carry, values = body.run(loop, lambda out: out, *bounds)
     body.leave(values)
     return body.reveal(carry)
+
+
+def _key_of(bound: Any) -> Any:
+    """What a loop depends on in a bound that is known: the integer and its type; None for others."""
+    if type(bound) is int:
+        return bound
+    is_integer = (
+        isinstance(bound, jax.Array | np.integer) and not has_tracer(bound) and np.issubdtype(bound.dtype, np.integer)
+    )
+    return (int(bound), typeof(bound)) if is_integer and not bound.ndim else None
 
 
 def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:

@@ -12,6 +12,7 @@ import pytest
 
 from statetransform import State, inspect, transform
 from statetransform._core import kept
+from statetransform.transform._programs import Store
 
 N = 20
 X = jnp.float32(1)
@@ -114,6 +115,19 @@ def test_clearing_frees_every_program(clear: str) -> None:
         f.clear_cache() if clear == "clear_cache" else jax.clear_caches()
     assert n_programs() <= before
     assert functions[2](X) == 2.0
+
+
+def test_of_loops_over_functions_that_are_gone_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_RECENT", 5)
+    monkeypatch.setattr(Store, "_BOUND", 5)
+    gradient = transform.grad(lambda x, f: transform.fori_loop(0, 3, lambda i, c: f(c), x))
+    step = lambda scale: lambda c: c * scale
+    for i in range(6):
+        gradient(X, step(1.0 + i))
+    full = n_programs()
+    for i in range(6, 12):
+        gradient(X, step(1.0 + i))
+    assert n_programs() <= full
 
 
 def test_shapes_leave_one_program_each() -> None:

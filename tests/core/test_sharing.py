@@ -233,10 +233,7 @@ def second(call: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("name", EAGER)
 def test_the_second_eager_call_of_a_loop_or_branch_compiles_nothing(name: str) -> None:
-    # JAX 0.10 compiles the backward pass of every compiled loop that is inlined, once a call.
-    whole = jax.jit(lambda c, xs: jax.lax.scan(lambda c, x: (c * x, None), c, xs)[0], inline=True)
-    expected = second(lambda: jax.grad(whole)(ONE, jnp.arange(4.0))) if name.startswith(("grad", "hessian")) else 0
-    assert second(EAGER[name]) == expected
+    assert second(EAGER[name]) == 0
 
 
 def test_an_eager_loop_compiles_nothing_while_another_thread_traces() -> None:
