@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .edges import Edge
 from .library import is_users_class, is_users_function
+from .starts import can_tell
 
 if TYPE_CHECKING:
     from .recorder import Recorder
 
 _HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
+_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 _DESCRIPTORS = (
     staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
     functools.singledispatchmethod,
@@ -50,13 +52,14 @@ class Classes:
             self._recorder.edges.append(Edge(instance, "class", None, "is", weakref.ref(kind), known))
         self.take(known, kind, is_open or not self.names.isdisjoint(_TO_CLASSES))
 
-    def take(self, register: int, kind: type, is_open: bool) -> None:
+    def take(self, register: int, kind: type, is_open: bool, makes: bool = False) -> None:
         """Takes in a class with its bases.
 
         Args:
           register: its own.
           kind: the class.
           is_open: whether running code can get at the class, and so at its attributes, and not only at instances.
+          makes: whether it was reached by itself, so that running code may make instances.
         """
         for i, base in enumerate(kind.__mro__):
             if base is object or not is_users_class(base):
@@ -65,10 +68,12 @@ class Classes:
                 self.registers[base] = register if base is kind else self._base(register, i, base)
                 self.before[base] = dict(vars(base))
                 for name, child in self.before[base].items():
-                    if name.startswith("__") and name.endswith("__") and name not in _HOOKED:
+                    if _is_special(name) and name not in _HOOKED and (name not in _MAKING or can_tell()):
                         self._when_it_runs(base, name, child)
                 for noted in list(self._noted):  # for another class
                     self._not_hidden(kind, *noted)
+            for name in _MAKING & vars(base).keys() if makes and not can_tell() else ():
+                self._when_it_runs(base, name, vars(base)[name])
             if is_open and base not in self._open:
                 self._open.add(base)
                 self._named_on(base, self.names)

@@ -34,6 +34,11 @@ def _place() -> int | None:
     return None
 
 
+def can_tell() -> bool:
+    """Whether somebody can tell when functions start."""
+    return _place() is not None
+
+
 def _tell(code: types.CodeType, offset: int) -> None:
     del offset
     for listener in listening.listeners:

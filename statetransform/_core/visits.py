@@ -135,7 +135,7 @@ def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.classes.take(register, value, is_open=True)
+    recorder.classes.take(register, value, is_open=True, makes=True)
     return "is", weakref.ref(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -160,6 +161,7 @@ def test_a_callback_is_about_the_objects_of_its_call() -> None:
 SHARED: list[float] = []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="nobody tells that the callback does not run in the trace")
 def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
     class Quiet(Sim):
         @transform.jit
