@@ -188,10 +188,10 @@ class Clock:
             finally:
                 self.seconds += time.process_time() - start
 
-        def temporary_bytes(function: Any, avals: Any) -> int | None:
+        def temporary_bytes(*args: Any) -> int | None:
             start = time.process_time()
             try:
-                return self._compile(function, avals)
+                return self._compile(*args)
             finally:
                 self.seconds -= time.process_time() - start
                 self.compilations += 1

@@ -25,6 +25,7 @@ import pytest
 from statetransform import transform
 from statetransform._core.frame import stack
 from statetransform._core.raw_reads import _outside as read_in_raw
+from statetransform._planner import known
 
 if jax.__version__.startswith("0.10."):
     # This release makes a context for each program that it lowers, and loads all dialects of MLIR into it: a third of
@@ -94,6 +95,13 @@ def matplotlib() -> Iterator[Any]:
     found.use("Agg")
     yield found
     found.pyplot.close("all")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier test, or an earlier run, found for the same function."""
+    monkeypatch.setattr(known, "_known", type(known._known)())
+    monkeypatch.setattr(known, "folder_for_programs", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -162,6 +162,8 @@ class MemoryBudget:
       host: bytes in the host's memory; None for no carries there.
       disk: bytes in files; None for no carries there.
       folder: an existing folder for the files, on a local disk. It has no default, as temporary folders may be memory.
+      compile: whether plans for a function are compiled, to see what they need; otherwise they are trusted.
+      progress: whether a bar of `tqdm` moves while a function is planned.
 
     Attributes:
       bytes: the size in bytes, by which budgets are compared.
@@ -188,6 +190,8 @@ class MemoryBudget:
     host: int | str | None = dataclasses.field(default=None, compare=False, kw_only=True)
     disk: int | str | None = dataclasses.field(default=None, compare=False, kw_only=True)
     folder: str | os.PathLike[str] | None = dataclasses.field(default=None, kw_only=True)
+    compile: bool = dataclasses.field(default=True, kw_only=True)
+    progress: bool = dataclasses.field(default=False, compare=False, kw_only=True)
     host_bytes: int = dataclasses.field(init=False)
     disk_bytes: int = dataclasses.field(init=False)
     _choices: ClassVar[_Choices]  # of the value; no field, since it takes no part in comparisons

@@ -28,7 +28,8 @@ from .._policies.refuse import warn
 from .devices import is_unknown
 from .emit import whole
 from .joint import Pattern
-from .measure import Decision, Planner, Shortage, shortage_message
+from .measure import Decision, Planner, Shortage, excess_message, shortage_message
+from .meter import Meter
 
 logger = logging.getLogger("statetransform")
 
@@ -97,7 +98,7 @@ class Budgeted:
         self._name, self._body, self._guess = name, body, guess
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
-        self._planner = Planner(_closed(body), shardings)
+        self._planner = Planner(_closed(body), shardings, budget.compile, Meter(name) if budget.progress else None)
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -130,7 +131,7 @@ class Budgeted:
     def _with_references(self, inputs: Leaves) -> list[Any]:
         """The plain function, if it meets the budget when all that can be is differentiated."""
         moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
-        plain = self._planner.plain_for(Pattern(moves, self._guess), self._budget)
+        plain = self._planner.plain_bytes(Pattern(moves, self._guess), self._budget)
         if plain is None or plain > self._budget:
             needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(self._budget)})"
             reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"
@@ -162,12 +163,7 @@ class Budgeted:
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:
-            warn(
-                f"checkpoint: the plan for a budget of {format_bytes(self._budget)} has {found.planned} bytes "
-                f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step "
-                f"takes {found.compiled} bytes ({format_bytes(found.compiled)}): operations need memory inside, or the "
-                "compiler merges what is computed again. Ask for a smaller budget to come below."
-            )
+            warn(excess_message(self._budget, found))
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""

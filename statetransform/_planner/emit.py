@@ -1,7 +1,9 @@
 """From a plan to programs: the forward pass with what it keeps, and the backward pass with its recomputation.
 
-Where the backward pass begins to compute something again, an `optimization_barrier` ties all values that are alive:
-nothing after it can be moved before it, and what is computed again is not merged with what was computed before.
+Where the backward pass begins to compute something again, an `optimization_barrier` keeps the order. It ties what was
+made since the last one to what is read up to the next one. So nothing that is behind it can run before it or be merged
+with what was computed before, and nothing that is before it can run later. Values that only wait are left alone: each
+operand costs compile time in every barrier that it goes through.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, profile, split_of
 
-# With a barrier before each run the compiled program has the bytes of the plan to some percent. Without, compilers
-# reorder long stretches, and compute cheap values again in each consumer, which keeps what these are made of alive.
-# Barriers cost compile time, so in long plans there is one for a few runs.
+# Compilers reorder what is between two barriers, and compute cheap values again in each consumer, which keeps what
+# these are made of alive. Where much is alive there is no room for that: there is a barrier before each run, or in
+# long plans before every few, as each costs compile time.
 _BARRIERS = 200
-_HIGH = 0.9  # of the most bytes: from there on a barrier stands before each run
+_MUCH = 0.5  # of the most bytes
 # These compute equal numbers where they use them.
 _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
@@ -54,15 +56,11 @@ class Emitted:
         self._lives, self._forms = lives, _forms(joint)
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         self._is_loose, self._live = is_loose, profile(joint.graph, sequence)
-        self._stretch = len(self._sequence) + 1 if is_loose else stretch_of(self._sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms)
-        for t, i in enumerate(self._sequence[: self._split]):
-            if t and t % self._stretch == 0:
-                given = [a for i in self._sequence[t : min(t + self._stretch, self._split)] for a in self._copied(i)]
-                run.tie(self._alive(t), list(dict.fromkeys(given)))
+        for i in self._sequence[: self._split]:
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
@@ -86,39 +84,42 @@ class Emitted:
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """Before which runs a barrier stands, with the values and the given variables that it ties."""
-        joint, graph, sequence = self._joint, self._joint.graph, self._sequence
-        done = set(sequence[: self._split])
-        is_again = []
-        for i in sequence[self._split :]:
-            is_again.append(i in done)
-            done.add(i)
-        starts, since = [], 0
-        for t, again in enumerate(is_again):
-            since += 1
-            is_high = not self._is_loose and self._live[self._split + t] >= _HIGH * self._live.max()
-            if (again and (t == 0 or not is_again[t - 1])) or since >= self._stretch or is_high:
-                starts.append(self._split + t)
-                since = 0
-        found: dict[int, tuple[list[Any], list[Any]]] = {}
-        fresh: set[int] = set()  # results of the backward pass that no barrier has seen
-        ordered = sorted(starts)
-        for n, start in enumerate(ordered):
-            before = ordered[n - 1] if n else self._split
-            fresh = {v for i in sequence[before:start] for v in graph.nodes[i].outputs if v in graph.gradients}
-            seen = [self._forms.get(joint.variables[v], joint.variables[v]) for v in sorted(fresh)]
-            alive = self._alive(start)
-            values = [*alive, *[var for var in seen if var not in alive]]
-            end = ordered[n + 1] if n + 1 < len(ordered) else len(sequence)
-            given = [a for i in sequence[start:end] for a in self._anchors(i)]
-            given += [a for i in sequence[start:end] for a in self._copied(i)]
-            found[start] = values, list(dict.fromkeys(given))
+        sequence, found = self._sequence, dict[int, tuple[list[Any], list[Any]]]()
+        starts = self._starts()
+        ends = [*starts[1:], len(sequence)]
+        for before, start, end in zip([self._split, *starts], starts, ends, strict=False):
+            given = [a for i in sequence[start:end] for a in (*self._anchors(i), *self._copied(i))]
+            found[start] = self._tied(before, start, end), list(dict.fromkeys(given))
         return found
 
-    def _alive(self, start: int) -> list[Any]:
-        """The variables of the values that are computed before a run and used by it or behind it."""
-        joint = self._joint
-        found = {v for v, first, last in self._lives if first < start <= last and v not in joint.graph.gradients}
-        return [joint.variables[v] for v in sorted(found - self._ends)]
+    def _starts(self) -> list[int]:
+        """The runs that begin to compute something again, and with much alive one in so many."""
+        sequence, split = self._sequence, self._split
+        done, was_again, found = set(sequence[:split]), False, []
+        stretch, much = 1 + (len(sequence) - split) // _BARRIERS, _MUCH * self._live.max(initial=0)
+        for t, i in enumerate(sequence[split:], split):
+            is_due = not self._is_loose and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= much
+            if (i in done and not was_again) or is_due:
+                found.append(t)
+            was_again = i in done
+            done.add(i)
+        return found
+
+    def _tied(self, before: int, start: int, end: int) -> list[Any]:
+        """The variables of the values that a barrier ties: between one at a step before and one at the end."""
+        joint, graph, sequence = self._joint, self._joint.graph, self._sequence
+        made = {v for i in sequence[before:start] for v in graph.nodes[i].outputs}
+        read = {v for i in sequence[start:end] for v in graph.nodes[i].inputs}
+        alive = [v for v in self._alive(start) if v in made or v in read]
+        gradients = [joint.variables[v] for v in sorted(made & graph.gradients)]
+        seen = [self._forms.get(var, var) for var in gradients]
+        return list(dict.fromkeys([*(joint.variables[v] for v in alive), *seen]))
+
+    def _alive(self, start: int) -> list[int]:
+        """The values that are computed before a run and used by it or behind it."""
+        gradients = self._joint.graph.gradients
+        found = {v for v, first, last in self._lives if first < start <= last and v not in gradients}
+        return sorted(found - self._ends)
 
     def _anchors(self, i: int) -> list[Any]:
         """For a node that is made of given variables only: the smallest of them."""
@@ -145,11 +146,6 @@ class Emitted:
             elif atom in self._joint.views:
                 stack.extend(self._joint.views[atom].invars)
         return read
-
-
-def stretch_of(sequence: Sequence[int]) -> int:
-    """After how many runs there is a barrier at the latest."""
-    return 1 + len(sequence) // _BARRIERS
 
 
 def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:

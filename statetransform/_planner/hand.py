@@ -14,6 +14,7 @@ from .blocks import Blocks, Row, Writer
 from .graph import Graph
 
 _BLOCKS = 64  # at most
+_PIECES = 32
 _KEEPING = 6  # ways to keep something at most
 
 
@@ -32,6 +33,9 @@ def written_by_hand(graph: Graph) -> Iterator[list[int]]:
             yield segments(graph, row, blocks, some)
         if length == least:
             yield halves(graph, row, blocks)
+    pieces = row.cut(range(length := max(-(-n // _PIECES), 1), n, length))  # where compilers fuse whole layers
+    yield segments(graph, row, pieces, frozenset())
+    yield halves(graph, row, pieces)
 
 
 def _lengths(most: int) -> Iterator[int]:

@@ -35,7 +35,6 @@ class Fusion:
     homes: int
 
 
-NOTHING_TWICE = Fusion(0.0, 1)
 MODEST = Fusion(0.01, 3)
 THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
 

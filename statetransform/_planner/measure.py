@@ -1,8 +1,11 @@
-"""From a budget to a program: plans, compiles, reads the bytes, and plans again.
+"""From a budget to a program, in three steps.
 
-At most three compilations for each pattern of differentiation: of the plain gradient step, of the plan, and of a plan
-with what operations need inside taken into account, or else of the step that was chosen together with the function's
-value, where one more array would be too much.
+1. *Plain.* The plain gradient step is compiled. If it fits, it is the program.
+2. *Plan.* The cheapest plan found for the budget is compiled.
+3. *Correct.* If that needs more than was planned, a smaller plan is compiled, or one as people write it by hand.
+
+The best of what was compiled is taken: the cheapest that fits, else the one with the fewest bytes. Everything is
+compiled together with the value of the function, as `value_and_grad` runs it, and what is near the budget also without.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,8 +27,10 @@ from .._jaxpr.walk import walk
 from . import devices
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
+from .known import Known, Record, known_of
 from .loops import scans_in
-from .simulate import profile
+from .meter import Meter
+from .simulate import InvalidPlanError, check, profile
 from .solve import Plan
 from .versions import Version, Versions
 
@@ -32,17 +38,19 @@ logger = logging.getLogger("statetransform")
 
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+# The CPU's compiler of JAX 0.10 removes barriers before it merges equal operations: a plan compiles to the plain step.
+_HAS_BARRIERS = jax.__version_info__ >= (0, 11)
 
-_LITTLE_WORK = 1.02  # of the plain work: a graph that repeats some of it hardly leads to less
-_CHEAP = 1.06  # the same for one that repeats much
-# How much more than the compiler the simulator has to see in the plain program to trust the compiler's fusion.
-_FUSES = 1.1
+_SLOW = 2.0  # seconds, from which on the work is logged
+_CHEAP = 1.06  # times the plain work: for less, no graph is made that repeats much of it in its nodes
+_LEAST_RATIO = 0.85  # of planned to compiled bytes of the plain step, by which a first plan is made smaller
+_CORRECTIONS = 2  # compilations after that of the first plan
+_SAVED = (0.5, 1.0)  # of each byte that a plan saves, compilers save between so much
+_MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
+_OF_LOOPS = 1.05
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
-_ATTEMPTS = 2  # compilations before a budget is given up
-_FAR = 1.25  # times the planned bytes
-_NEAR = 1.25  # how far apart budgets may be for the plan of one to lead to that of the other
-_MARGINS = (1.75, 1.2, 1.0)  # of what was missing, to take off a plan: the compiler saves less than that
-_OF_LOOPS = 1.05  # the same where compilers need besides what they need for the schedule at hand
+_WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
+_RIVAL = 0.995  # times the work of what was found: less makes a plan by hand worth a compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,21 +85,27 @@ class Shortage:
     source: str | None
 
 
-def temporary_bytes(function: Callable[..., Any], version: Version) -> int | None:
-    """Temporary bytes of a compiled step of a version on one device; None where the backend does not say."""
+def temporary_bytes(function: Callable[..., Any], version: Version, is_fast: bool = True) -> int | None:
+    """Temporary bytes of a compiled step of a version on one device; None where the backend does not say.
+
+    Args:
+      function: the step.
+      version: the form of the function.
+      is_fast: compile in less time than usual, if the backend can.
+    """
     try:
         lowered = devices.lowered(function, version.avals, version.shardings)
     except Exception as error:  # what cannot be compiled alone can still be planned
         logger.info("the gradient step alone cannot be compiled: %s", error)
         return None
-    options: dict[str, Any] | None = _FAST if jax.default_backend() == "cpu" else None
-    try:
-        compiled = lowered.compile(compiler_options=options)
-        found = compiled.memory_analysis()
-        return None if found is None else int(found.temp_size_in_bytes)
-    except Exception as error:
-        logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
-        return None
+    choices: list[dict[str, Any] | None] = [_FAST, None] if is_fast and jax.default_backend() == "cpu" else [None]
+    for options in choices:  # a release may not know the options
+        try:
+            found = lowered.compile(compiler_options=options).memory_analysis()
+            return None if found is None else int(found.temp_size_in_bytes)
+        except Exception as error:
+            logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
+    return None
 
 
 class Planner:
@@ -102,15 +116,19 @@ class Planner:
     Args:
       closed: the closed jaxpr of the function.
       shardings: those of its inputs, None where they are not known or in the types.
+      compiles: whether plans are compiled; otherwise they are trusted.
+      meter: shows how far the work is.
     """
 
-    def __init__(self, closed: Any, shardings: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, closed: Any, shardings: Sequence[Any] = (), compiles: bool = True, meter: Meter | None = None
+    ) -> None:
         self._shardings = shardings
         self.closed = inlined(closed)
         self._written = closed if any(jaxcompat.is_remat(site.eqn) for site in walk(closed)) else None
+        self._compiles, self._meter = compiles, meter
         self._versions: dict[Pattern, Versions] = {}
-        self._plain: dict[Pattern, int | None] = {}
-        self._compilations = 0  # for this decision
+        self._known: dict[Pattern, Known] = {}
 
     def versions(self, pattern: Pattern) -> Versions:
         """The function in its various forms."""
@@ -118,45 +136,47 @@ class Planner:
             self._versions[pattern] = Versions(self.closed, pattern, self._written, self._shardings)
         return self._versions[pattern]
 
-    def plain_bytes(self, pattern: Pattern) -> int | None:
-        """Temporary bytes of the plain gradient step."""
-        if pattern not in self._plain:
-            version = self.versions(pattern).first
-            self._plain[pattern] = self._bytes_of(version, version.plain_step)
-        return self._plain[pattern]
+    def known(self, pattern: Pattern) -> Known:
+        """What is known about the function from before."""
+        if pattern not in self._known:
+            self._known[pattern] = known_of(self.versions(pattern).first.flat, self._written, self._shardings)
+        return self._known[pattern]
 
-    def plain_for(self, pattern: Pattern, budget: int) -> int | None:
-        """The same, with the value of the function, too, if that makes the difference."""
-        self._compilations = 0
-        size = self.plain_bytes(pattern)
-        return size if size is None else self._at_worst(pattern, self.versions(pattern).first.plain_step, size, budget)
+    def plain_bytes(self, pattern: Pattern, budget: int | None = None) -> int | None:
+        """Temporary bytes of the plain gradient step."""
+        version = self.versions(pattern).first
+        if not self._compiles:
+            return version.solver.plain.bytes
+        known = self.known(pattern)
+        if known.plain is None:
+            self._begin("compiling the plain step")
+            known.plain = self._bytes_of(version, version.plain_step)
+        if known.plain is None or budget is None or not self._is_near(version, known.plain, budget):
+            return known.plain
+        if known.plain_alone is None:
+            known.plain_alone = self._bytes_of(version, version.plain_step, with_value=False)
+        return max(known.plain, known.plain_alone or 0)
 
     def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
-        """The cheapest plan found, over all versions."""
+        """The cheapest plan found, over all forms of the function, for a budget."""
         versions = self.versions(pattern)
-        first, exact = versions.first, versions.exact
-        draft = exact.solver.draft(budget)
-        if draft is not None and self._is_little(draft, first):
-            return exact, exact.solver.plan(budget) or draft
-        offers: list[tuple[Version, Plan]] = []
-        for version in (first, *versions.opened(budget)):
-            self._offer(offers, version, budget)
-        least = min((plan.cost for _, plan in offers), default=math.inf)
-        if least > _CHEAP * first.joint.work and (thrifty := versions.fused(THRIFTY)) is not None:
-            self._offer(offers, thrifty, budget)
-        offers += [(exact, draft)] if draft is not None and not offers else []
-        return min(offers, key=lambda offer: (offer[1].cost, offer[1].bytes), default=None)
+        best = self._offer(None, versions.first, budget)
+        for version in versions.opened(budget):
+            best = self._offer(best, version, budget)
+        if best is None or best[1].cost > _CHEAP * versions.first.joint.work:
+            thrifty = versions.fused(THRIFTY)
+            best = best if thrifty is None else self._offer(best, thrifty, budget)
+        return best
 
-    def _offer(self, offers: list[tuple[Version, Plan]], version: Version, budget: int) -> None:
-        """Adds the plan of a version to those of others, improved at some expense, if it begins with less work."""
-        least = min((plan.cost for _, plan in offers), default=math.inf)
-        draft = version.solver.draft(budget) if version.joint.graph.cost < least else None
-        begun = [some.cost for other, _ in offers if (some := other.solver.draft(budget)) is not None]
-        if draft is not None and draft.cost < min(begun, default=math.inf):
-            offers.append((version, version.solver.plan(budget) or draft))
-
-    def _is_little(self, plan: Plan, first: Version) -> bool:
-        return plan.cost <= _LITTLE_WORK * first.joint.work
+    def _offer(self, best: tuple[Version, Plan] | None, version: Version, budget: int) -> tuple[Version, Plan] | None:
+        """The plan of one form, improved at some expense, if it begins with less work than the best one did."""
+        if best is not None and version.joint.graph.cost >= best[1].cost:
+            return best
+        draft, begun = version.solver.draft(budget), best and best[0].solver.draft(budget)
+        if draft is None or (begun is not None and draft.cost >= begun.cost):
+            return best
+        found = version.solver.plan(budget) or draft
+        return (version, found) if best is None or found.cost < best[1].cost else best
 
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""
@@ -165,134 +185,164 @@ class Planner:
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget."""
-        plain, first = self.plain_for(pattern, budget), self.versions(pattern).first
+        start = time.monotonic()
+        try:
+            found = self._decided(pattern, budget)
+        finally:
+            if self._meter is not None:
+                self._meter.close()
+        if (seconds := time.monotonic() - start) > _SLOW:
+            logger.info("checkpoint: a plan for %s took %.1f seconds", format_bytes(budget), seconds)
+        return found
+
+    def _decided(self, pattern: Pattern, budget: int) -> Decision | Shortage:
+        first = self.versions(pattern).first
+        plain = self.plain_bytes(pattern, budget)
         if plain is not None and plain <= budget:
-            return Decision(None, first.solver.plain.bytes, plain, 1.0)
-        found = self._planned(pattern, budget, plain)
-        if isinstance(found, Shortage) or found.emitted is None or found.compiled is None:
-            return found
-        step = whole(found.emitted, first.joint.n_inputs)
-        return dataclasses.replace(found, compiled=self._at_worst(pattern, step, found.compiled, budget))
-
-    def _at_worst(self, pattern: Pattern, step: Callable[..., list[Any]], size: int, budget: int) -> int:
-        """The bytes of a step that fits without the value of the function, with it, too, if one more could be too much.
-
-        Compilers find room for intermediates by rules of thumb: with the value, one of them has a place of its own
-        at times.
-        """
-        first = self.versions(pattern).first
-        if not size <= budget < size + max(first.joint.graph.sizes, default=0) or self._compilations > _ATTEMPTS:
-            return size
-        return max(size, self._bytes_of(first, step, with_value=True) or 0)
-
-    def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = False) -> int | None:
-        self._compilations += 1
-        return temporary_bytes(version.as_outermost(step, with_value), version)
-
-    def _planned(self, pattern: Pattern, budget: int, plain: int | None) -> Decision | Shortage:
-        first = self.versions(pattern).first
-        # Where the compiler needs more for the plain program than the simulator sees, it will for a plan, too.
-        ratio = 1.0 if not plain else min(first.solver.plain.bytes / plain, 1.0)
-        target = int(budget * max(ratio, 0.85))
-        offer = self.plan(pattern, target)
-        if offer is None:
-            target = budget
-            offer = self.plan(pattern, budget)
+            return Decision(None, first.solver.plain.bytes, plain if self._compiles else None, 1.0)
+        known = self.known(pattern) if self._compiles else Known(None)
+        if (record := known.answers.get(budget)) is not None and self._is_valid(pattern, record):
+            return self._recalled(pattern, record)
+        self._begin("planning")
+        ratio = min(first.solver.plain.bytes / plain, 1.0) if plain else 1.0
+        offer = self.plan(pattern, int(budget * max(ratio, _LEAST_RATIO))) or self.plan(pattern, budget)
         if offer is None and (least := self.least(pattern))[1].bytes <= budget:
             offer = least  # of another way to run the loops than those for this budget
-        if offer is None:
-            return self._by_hand(pattern, plain, budget) or self._shortage(pattern)
-        if plain is None and offer[0] in (first, self.versions(pattern).exact) and offer[1] == offer[0].solver.plain:
-            return Decision(None, offer[1].bytes, None, 1.0)
-        best = self._compiled(*offer)
-        second = self._second(pattern, budget, target, offer, best, self._loose(first, plain, budget, best))
-        return best if second is None else min(best, self._compiled(*second), key=lambda d: _rank(d, budget))
+        if not self._compiles:
+            return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
+        tried = list(self._tried(pattern, budget, plain, offer))
+        if offer is None and all(record.compiled is None or record.compiled > budget for record in tried):
+            return self._shortage(pattern)
+        before = [record for record in known.tried if self._is_valid(pattern, record)]
+        best = min([*tried, *before], key=lambda record: record.rank(budget))
+        known.add(budget, self._confirmed(pattern, best, budget), tried)
+        return self._recalled(pattern, known.answers[budget])
 
-    def _second(
-        self,
-        pattern: Pattern,
-        budget: int,
-        target: int,
-        offer: tuple[Version, Plan],
-        found: Decision,
-        loose: Plan | None,
-    ) -> tuple[Version, Plan, bool] | None:
-        """What to compile when a plan has been compiled, and whether with few barriers: what may take less work."""
-        again = self._again(pattern, budget, target, offer, found)
-        # A compiler that needs much more fuses across barriers, and holds what it fuses with.
-        is_far = found.compiled is not None and found.compiled > max(_FAR * offer[1].bytes, budget)
-        if loose is not None and (again is None or loose.cost <= again[1].cost):
-            return self.versions(pattern).first, loose, True
-        if again is not None and (again[0] is not offer[0] or again[1].sequence != offer[1].sequence):
-            return *again, is_far
-        exceeds = found.compiled is not None and found.compiled > budget
-        return (*offer, True) if exceeds else None
+    def _tried(
+        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan] | None
+    ) -> Iterator[Record]:
+        """Plans as they compile: the first, and corrections while these promise something."""
+        best: Record | None = None
+        last: Record | None = None
+        tried: set[tuple[Any, ...]] = set()
+        for _ in range(1 + (_CORRECTIONS if _HAS_BARRIERS else 0)):
+            is_loose = False
+            if best is not None or offer is None:
+                rival = self._rival(pattern, budget, plain, best, tried)
+                fits = rival is not None and self._expected(pattern, plain, rival) <= budget
+                smaller = None
+                if not fits and offer is not None and last is not None:
+                    smaller = self._corrected(pattern, budget, plain, offer, last)
+                offer, is_loose = (smaller, False) if smaller is not None else (rival, True)
+            if offer is None or (key := (offer[0].recipe, offer[1].sequence, is_loose)) in tried:
+                return
+            tried.add(key)
+            yield (found := self._compiled(pattern, *offer, is_loose))
+            if found.compiled is None:
+                return
+            last, best = found, min(filter(None, [best, found]), key=lambda record: record.rank(budget))
 
-    def _loose(self, first: Version, plain: int | None, budget: int, found: Decision) -> Plan | None:
-        """A plan as by hand that promises more than the one found, where the compiler fuses more than is seen.
-
-        A plan with a barrier at each run forbids that, so what is fused in the plain program takes memory in it.
-        """
-        seen = first.solver.plain.bytes
-        if not plain or found.compiled is None or seen < _FUSES * plain:
-            return None
-        fitting = [plan for plan in first.solver.by_hand if plan.bytes * plain <= budget * seen]
-        best = min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
-        if best is None or (found.compiled <= budget and found.cost * first.joint.work <= best.cost):
-            return None
-        return best
-
-    def _by_hand(self, pattern: Pattern, plain: int | None, budget: int) -> Decision | None:
-        """When no plan is found: one as by hand may fit all the same, as compiled."""
-        first = self.versions(pattern).first
-        if plain is None:
-            return None
-        for plan in sorted(first.solver.by_hand[:_ATTEMPTS], key=lambda plan: plan.cost):
-            found = self._compiled(first, plan, True)
-            if found.compiled is not None and found.compiled <= budget:
-                return found
-        return None
-
-    def _again(
-        self, pattern: Pattern, budget: int, target: int, offer: tuple[Version, Plan], found: Decision
+    def _rival(
+        self, pattern: Pattern, budget: int, plain: int | None, best: Record | None, tried: set[tuple[Any, ...]]
     ) -> tuple[Version, Plan] | None:
-        """Another plan, when the compiler says that there is too little memory, or more than was thought."""
+        """A plan by hand that may be better than what was found: less work within the budget, or fewer bytes.
+
+        Where nothing fits, so may be the plan with the fewest bytes, if the compiler fuses in it as it likes.
+        """
+        first = self.versions(pattern).first
+        most, work = math.inf, math.inf
+        if best is not None and best.compiled is not None:
+            fits = best.fits(budget)
+            most, work = (budget, _RIVAL * best.cost) if fits else (best.compiled, best.cost)
+        plans = [*first.solver.by_hand, *([first.solver.least] if most != budget else [])]
+        expected = {plan: self._expected(pattern, plain, (first, plan)) for plan in plans}
+        rivals = [plan for plan, size in expected.items() if size <= most and plan.cost < work * first.joint.work]
+        rivals = [plan for plan in rivals if (first.recipe, plan.sequence, True) not in tried]
+        rank = lambda plan: (expected[plan] > budget, plan.cost if expected[plan] <= budget else expected[plan])
+        found = min(rivals, key=rank, default=None)
+        return None if found is None else (first, found)
+
+    def _expected(self, pattern: Pattern, plain: int | None, offer: tuple[Version, Plan]) -> float:
+        """Bytes that a plan with few barriers compiles to: the compiler fuses in it as it does in the plain step."""
+        seen = self.versions(pattern).first.solver.plain.bytes
+        return offer[1].bytes * (plain / max(seen, 1) if plain else 1.0)
+
+    def _corrected(
+        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan], found: Record
+    ) -> tuple[Version, Plan] | None:
+        """A smaller plan where the compiler needs more than there is, a larger one where it needs much less."""
         if found.compiled is None:
             return None
-        plan = offer[1]
-        if found.compiled > budget:
-            over = max(found.compiled - budget, int(_LITTLE * budget))
-            offers = (self._near(pattern, offer, max(int(plan.bytes - margin * over), 1)) for margin in _MARGINS)
-            return self._alike(pattern, offer, over) or next(filter(None, offers), None) or self._less(pattern, plan)
-        room = min(budget, int(plan.bytes * budget / max(found.compiled, 1) * 0.98))
-        return self._near(pattern, offer, room) if found.cost > 1.0 + 1e-9 and room > 1.02 * target else None
-
-    def _less(self, pattern: Pattern, plan: Plan) -> tuple[Version, Plan] | None:
-        """The plan with the fewest bytes that is found, if it has fewer than another one."""
+        if found.fits(budget):
+            is_waste = found.compiled < _WASTE * budget and found.cost > _CHEAP
+            room = int(found.planned * 0.98 * budget / max(found.compiled, 1))
+            return self.plan(pattern, min(room, budget)) if is_waste else None
+        over = max(found.compiled - budget, int(_LITTLE * budget))
+        margin = _OF_LOOPS if scans_in(self.closed) else _MARGIN
+        planned = self.versions(pattern).first.solver.plain.bytes - found.planned
+        if plain and planned > 0 and not scans_in(self.closed):
+            low, high = _SAVED
+            margin /= min(max((plain - found.compiled) / planned, low), high)
+        for part in (margin, 1.0):
+            if (size := int(found.planned - part * over)) > 0 and (smaller := self.plan(pattern, size)) is not None:
+                return smaller
         least = self.least(pattern)
-        return least if least[1].bytes < plan.bytes else None
+        return least if least[1].bytes < offer[1].bytes else None
 
-    def _alike(self, pattern: Pattern, offer: tuple[Version, Plan], over: int) -> tuple[Version, Plan] | None:
-        """A plan of the same nodes with a schedule for its loops that saves what is missing, and hardly more."""
-        size = int(offer[1].bytes - _OF_LOOPS * over)
-        found = self.plan(pattern, size) if scans_in(self.closed) and size > 0 else None
-        is_alike = found is not None and len(found[0].joint.graph.nodes) == len(offer[0].joint.graph.nodes)
-        return found if is_alike else None
+    def _compiled(self, pattern: Pattern, version: Version, plan: Plan, is_loose: bool = False) -> Record:
+        """A plan with its figures."""
+        self._begin("compiling a plan")
+        step = whole(Emitted(version.joint, plan.sequence, is_loose), version.joint.n_inputs)
+        cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
+        return Record(version.recipe, plan.sequence, is_loose, plan.bytes, self._bytes_of(version, step), cost)
 
-    def _near(self, pattern: Pattern, offer: tuple[Version, Plan], budget: int) -> tuple[Version, Plan] | None:
-        """A plan for another budget, from the one at hand if it is near; loops are opened anew for each budget."""
+    def _confirmed(self, pattern: Pattern, found: Record, budget: int) -> Record:
+        """With the larger figure of both forms where it is near the budget, and the usual compiler's above it."""
+        emitted, version = self._emitted(pattern, found)
+        step, size = whole(emitted, version.joint.n_inputs), found.compiled
+        if size is None:
+            return found
+        if self._is_near(version, size, budget):
+            size = max(size, self._bytes_of(version, step, with_value=False) or 0)
+        if size > budget and jax.default_backend() == "cpu" and _HAS_BARRIERS:
+            usual = [temporary_bytes(version.as_outermost(step, w), version, False) for w in (True, False)]
+            size = size if None in usual else max(s for s in usual if s is not None)
+        return dataclasses.replace(found, compiled=size)
+
+    def _is_near(self, version: Version, size: int, budget: int) -> bool:
+        """Whether a step that fits does so by less than one value.
+
+        Compilers find room by rules of thumb: with the value of the function or without, a value more may be too much.
+        """
+        return size <= budget < size + max(version.joint.graph.sizes, default=0)
+
+    def _begin(self, part: str) -> None:
+        logger.debug("checkpoint: %s", part)
+        if self._meter is not None:
+            self._meter(part)
+
+    def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = True) -> int | None:
+        return temporary_bytes(version.as_outermost(step, with_value), version)
+
+    def _emitted(self, pattern: Pattern, record: Record) -> tuple[Emitted, Version]:
+        version = self.versions(pattern).made_by(record.recipe)
+        return Emitted(version.joint, record.sequence, record.is_loose), version
+
+    def _is_valid(self, pattern: Pattern, record: Record) -> bool:
+        """Whether a plan, which may come from a file, is one of this function."""
+        try:
+            check(self.versions(pattern).made_by(record.recipe).joint.graph, record.sequence)
+        except (InvalidPlanError, IndexError, TypeError, ValueError):
+            return False
+        return True
+
+    def _recalled(self, pattern: Pattern, record: Record) -> Decision:
+        return Decision(self._emitted(pattern, record)[0], record.planned, record.compiled, record.cost)
+
+    def _trusted(self, pattern: Pattern, offer: tuple[Version, Plan]) -> Decision:
         version, plan = offer
-        is_near = plan.bytes <= _NEAR * budget and budget <= _NEAR * plan.bytes
-        found = version.solver.near(plan, budget) if is_near and not scans_in(self.closed) else None
-        if found is not None and version is self.versions(pattern).exact and not self._is_little(found, version):
-            found = None
-        return self.plan(pattern, budget) if found is None else (version, found)
-
-    def _compiled(self, version: Version, plan: Plan, is_loose: bool = False) -> Decision:
-        first = self.versions(version.pattern).first
-        emitted = Emitted(version.joint, plan.sequence, is_loose)
-        size = self._bytes_of(version, whole(emitted, version.joint.n_inputs))
-        return Decision(emitted, plan.bytes, size, plan.cost / max(first.joint.work, 1e-9))
+        cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
+        return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
 
     def _shortage(self, pattern: Pattern) -> Shortage:
         version, plan = self.least(pattern)
@@ -301,9 +351,17 @@ class Planner:
         return Shortage(plan.bytes, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
 
 
-def _rank(decision: Decision, budget: int) -> tuple[bool, float]:
-    size = decision.planned if decision.compiled is None else decision.compiled
-    return size > budget, float(size) if size > budget else decision.cost
+def excess_message(budget: int, found: Decision) -> str:
+    """What is said where the compiled step needs more than the budget."""
+    assert found.compiled is not None
+    cure = f"A budget of {found.compiled} bytes is kept."
+    if jax.default_backend() == "cpu" and not _HAS_BARRIERS:
+        cure = "The CPU's compiler of this JAX merges what is computed again: JAX 0.11 or newer is needed there."
+    return (
+        f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
+        f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
+        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. {cure}"
+    )
 
 
 def shortage_message(budget: int, shortage: Shortage) -> str:

@@ -11,7 +11,7 @@ import jax
 from .._core import jaxcompat
 from .._core.errors import BudgetError
 from .devices import partitioned
-from .joint import MODEST, NOTHING_TWICE, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
+from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
 
@@ -37,7 +37,7 @@ class Version:
     Args:
       closed: the closed jaxpr.
       pattern: what is differentiated.
-      key: tells versions apart.
+      recipe: how it is made.
       fusion: how far cheap values are computed in each of their users.
       same: another version of the same function, whose gradient step need not be traced again.
       written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
@@ -48,13 +48,13 @@ class Version:
         self,
         closed: Any,
         pattern: Pattern,
-        key: str = "",
+        recipe: tuple[Any, ...] = ("first",),
         fusion: Fusion = MODEST,
         same: Version | None = None,
         written: Any = None,
         shardings: Sequence[Any] = (),
     ) -> None:
-        self.closed, self.pattern, self.key, self.fusion, self._same = closed, pattern, key, fusion, same
+        self.closed, self.pattern, self.recipe, self.fusion, self._same = closed, pattern, recipe, fusion, same
         self._written, self._shardings = written, shardings
 
     @functools.cached_property
@@ -99,7 +99,7 @@ class Version:
         """The shardings of these where they are known and not in the types."""
         return [*self._shardings, *[None] * (len(self.avals) - len(self._shardings))]
 
-    def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = False) -> Callable[..., list[Any]]:
+    def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = True) -> Callable[..., list[Any]]:
         """A gradient step as `grad`, or `value_and_grad`, runs it: the cotangent of a scalar is one."""
         n, active = len(self.pattern.inputs), self.pattern.outputs
         is_scalar = [not var.aval.shape for var in jaxcompat.opened(self.closed).outvars]
@@ -139,17 +139,13 @@ class Versions:
         self.first = Version(closed, pattern, written=written, shardings=shardings)
         self.opened_so_far: list[Version] = []
         self._fused: dict[Fusion, Version | None] = {}
-        self._opened_for: dict[int, Opened | None] = {}
-
-    @property
-    def exact(self) -> Version:
-        """With nothing computed twice that the plain function computes once."""
-        return self.fused(NOTHING_TWICE) or self.first
+        self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
 
     def fused(self, fusion: Fusion) -> Version | None:
         """With more of its cheap values computed where they are used than the first one, or fewer; None for as many."""
         if fusion not in self._fused:
-            version = Version(self._closed, self._pattern, "fused", fusion, self.first, shardings=self._shardings)
+            recipe = "fused", fusion.share, fusion.homes
+            version = Version(self._closed, self._pattern, recipe, fusion, self.first, shardings=self._shardings)
             is_other = len(version.joint.graph.nodes) != len(self.first.joint.graph.nodes)
             self._fused[fusion] = version if is_other else None
         return self._fused[fusion]
@@ -158,28 +154,30 @@ class Versions:
         """Those among which the one is that can do with the fewest bytes."""
         found = [self.first, self.fused(THRIFTY)]
         if scans_in(self._closed):
-            found.append(self._version(with_least(self._closed, self._pattern.inputs)))
-            found.append(self._version(with_steps(self._closed)))
+            found += [self._with_loops("least"), self._with_loops("step")]
         return [version for version in found if version is not None]
+
+    def made_by(self, recipe: tuple[Any, ...]) -> Version:
+        """The one with this recipe."""
+        kind, *rest = recipe
+        found = self.fused(Fusion(*rest)) if kind == "fused" else self._with_loops(*rest) if kind == "loops" else None
+        return found or self.first
 
     def opened(self, budget: int) -> list[Version]:
         """With the loops opened such that they have what the rest leaves of a budget."""
         n = len(scans_in(self._closed))
         if not n or self.first.solver.plain.bytes <= budget:
             return []
-        products = self._version(with_steps(self._closed, True))
-        found = {products.key: products}
+        found = [self._with_loops("products")]
         for _ in range(_OPENED):
-            opened = self._opened_to(_for_loops(self._known, budget) // n)
-            if opened is None or str(opened.key) in found:
+            opened = self._opened_with(_for_loops(self._known, budget) // n)
+            if opened is None or opened[1] in found:
                 break
-            version = self._version(opened)
-            found[version.key] = version
-            self._known.append((opened.bytes, version.solver.plain.bytes))
-        if all(version.solver.plain.bytes > budget for version in found.values()):
-            steps = self._version(with_steps(self._closed))
-            found[steps.key] = steps
-        return list(found.values())
+            found.append(opened[1])
+            self._known.append((opened[0].bytes, opened[1].solver.plain.bytes))
+        if all(version.solver.plain.bytes > budget for version in found if version is not None):
+            found.append(self._with_loops("step"))
+        return [version for version in found if version is not None]
 
     @functools.cached_property
     def _known(self) -> list[tuple[int, int]]:
@@ -187,21 +185,32 @@ class Versions:
         plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
         return [(plain.bytes, self.first.solver.plain.bytes)]
 
-    def _opened_to(self, size: int) -> Opened | None:
-        """The function with so many bytes for each loop; None if one of them cannot do with that."""
-        if size not in self._opened_for:
-            try:
-                self._opened_for[size] = with_budget(self._closed, size, self._pattern.inputs) if size > 0 else None
-            except BudgetError:
-                self._opened_for[size] = None
-        return self._opened_for[size]
+    def _with_loops(self, how: int | str) -> Version | None:
+        """With so many bytes for each loop, the fewest, or what its steps keep; None if one cannot do with that."""
+        found = self._opened_with(how)
+        return None if found is None else found[1]
 
-    def _version(self, opened: Opened) -> Version:
-        known = next((v for v in self.opened_so_far if v.key == str(opened.key)), None)
-        if known is None:
-            known = Version(opened.jaxpr, self._pattern, str(opened.key), shardings=self._shardings)
-            self.opened_so_far.append(known)
-        return known
+    def _opened_with(self, how: int | str) -> tuple[Opened, Version] | None:
+        if how not in self._opened:
+            opened = self._make(how)
+            alike = [some for some in self._opened.values() if some and opened and some[0].key == opened.key]
+            known = alike[0] if alike else None
+            if opened is not None and known is None:
+                known = opened, Version(opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings)
+                self.opened_so_far.append(known[1])
+            self._opened[how] = known
+        return self._opened[how]
+
+    def _make(self, how: int | str) -> Opened | None:
+        closed, moves = self._closed, self._pattern.inputs
+        if how in ("products", "step"):
+            return with_steps(closed, how == "products")
+        if how == "least":
+            return with_least(closed, moves)
+        try:
+            return with_budget(closed, int(how), moves) if int(how) > 0 else None
+        except BudgetError:
+            return None
 
 
 def _one(aval: Any) -> Any:

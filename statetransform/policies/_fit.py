@@ -27,7 +27,7 @@ from ..inspect._view import view_of
 _POINTS = 16
 
 
-def fit(size: int | str) -> MemoryBudget:
+def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> MemoryBudget:
     """Says how much memory there is instead of what to keep: the intermediates of the function fit into it.
 
     The plan says what is kept, what is computed again, and when, such that the bytes alive at the same time never
@@ -35,6 +35,9 @@ def fit(size: int | str) -> MemoryBudget:
 
     Args:
       size: bytes, or a text such as "512 MiB".
+      compile: compile the gradient step, and correct the plan by what the compiler needs; the first step takes about
+        three times as long as without a budget. With False the plan is trusted, and nothing is compiled for it.
+      progress: show a bar of `tqdm` while planning takes long.
 
     Returns:
       A :class:`statetransform.MemoryBudget`, for `transform.checkpoint(f, policy=...)`. Its `choices` say what was
@@ -57,7 +60,7 @@ def fit(size: int | str) -> MemoryBudget:
       >>> print(budget.choices[-1])
       the gradient of loss within 1 MiB: ... as planned, ... as compiled, ...
     """
-    return MemoryBudget(size)
+    return MemoryBudget(size, compile=compile, progress=progress)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +186,7 @@ def plan(
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
-    first = planner.versions(pattern).exact
+    first = planner.versions(pattern).first
     top, work = first.solver.plain, first.joint.work
     offers = [(first, top)]
     least = planner.least(pattern)
@@ -202,6 +205,6 @@ def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point
         if is_compiled:
             step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
             size = temporary_bytes(version.as_outermost(step), version)
-        over_plain = found.cost / work if work else 1.0
+        over_plain = found.cost / work if work and found is not top else 1.0
         points.append(Point(found.bytes, size, over_plain))
     return points[::-1]

@@ -45,7 +45,9 @@ def test_no_version_repeats_the_plain_one() -> None:
     planner, pattern = planner_of(long_loop, *AVALS)
     top = planner.versions(pattern).first.solver.plain.bytes
     assert planner.plan(pattern, int(0.9 * top)) is not None
-    with_schedules = [version for version in planner.versions(pattern).opened_so_far if "products" not in version.key]
+    with_schedules = [
+        version for version in planner.versions(pattern).opened_so_far if "products" not in version.recipe
+    ]
     assert with_schedules
     assert all(version.solver.plain.bytes < top for version in with_schedules)
 
@@ -57,7 +59,7 @@ def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_t
     top = planner.versions(pattern).first.solver.plain.bytes
     budget, made = int(0.7 * top), planner._compiled
     more = lambda found: dataclasses.replace(found, compiled=found.planned + budget // 10)
-    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=False: 0 if with_value else top)
+    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=True: top if with_value else 0)
     monkeypatch.setattr(planner, "_compiled", lambda *args: more(made(*args)))
     found = planner.decide(pattern, budget)
     assert isinstance(found, Decision)
@@ -138,7 +140,7 @@ def test_a_loop_may_keep_its_products_and_nothing_else() -> None:
     first = planner.versions(pattern).first
     offer = planner.plan(pattern, int(0.85 * first.solver.plain.bytes))
     assert offer is not None
-    assert "products" in offer[0].key
+    assert "products" in offer[0].recipe
     assert offer[1].cost < 1.2 * first.joint.graph.cost
 
 

@@ -1,0 +1,118 @@
+"""What was found about a gradient step serves the next budget, and the next process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import policies, transform
+from statetransform._planner import known, measure
+
+pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+
+
+def loss(x: Any, ws: Any) -> Any:
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return (x**2).sum()
+
+
+ARGS = jnp.ones((96, 16)), [jnp.full((16, 16), 0.1)] * 8
+PLAIN = 8 * 96 * 16 * 4
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows with each compilation for a plan; nothing is known at the start."""
+    found: list[Any] = []
+    compiled = measure.temporary_bytes
+    monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(args) or compiled(*args))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For compiled programs."""
+    monkeypatch.setattr(known, "folder_for_programs", lambda: tmp_path)
+    return tmp_path
+
+
+def gradient(**options: Any) -> Any:
+    budget = policies.fit(int(options.pop("share", 0.6) * PLAIN), **options)
+    return jax.grad(transform.checkpoint(lambda *args: loss(*args), policy=budget), argnums=1)(*ARGS)
+
+
+def test_the_plain_step_is_compiled_once_for_all_budgets(compilations: list[Any]) -> None:
+    gradient(share=0.7)
+    first = len(compilations)
+    gradient(share=0.6)
+    assert 0 < len(compilations) - first < first
+
+
+def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(compilations: list[Any]) -> None:
+    expected = gradient()
+    before = len(compilations)
+    again = gradient()
+    assert len(compilations) == before
+    assert all((a == b).all() for a, b in zip(expected, again, strict=True))
+
+
+def test_a_plan_that_is_trusted_compiles_nothing(compilations: list[Any]) -> None:
+    gradient(compile=False)
+    assert not compilations
+
+
+def test_another_process_finds_it_in_the_folder_of_compiled_programs(
+    compilations: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = gradient()
+    assert list(folder.glob("statetransform/*.json"))
+    count = len(compilations)
+    known._known.clear()  # as in another process
+    monkeypatch.setattr(measure.Planner, "plan", None)  # nor does it plan
+    again = gradient()
+    assert len(compilations) == count
+    assert all((a == b).all() for a, b in zip(expected, again, strict=True))
+
+
+def test_the_folder_is_that_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        for name, expected in ((None, None), ("gs://bucket/programs", None), ("/programs", Path("/programs"))):
+            jax.config.update("jax_compilation_cache_dir", name)
+            assert known.folder_for_programs() == expected
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.mark.parametrize("text", ["no json", '{"plain": 1}', None])
+def test_a_file_that_does_not_belong_here_is_left_out(compilations: list[Any], folder: Path, text: str | None) -> None:
+    expected = gradient()
+    (file,) = folder.glob("statetransform/*.json")
+    if text is None:  # a plan of another graph
+        found = json.loads(file.read_text())
+        for row in (*found["answers"].values(), *found["tried"]):
+            row[1] = [*row[1], 10_000]
+        text = json.dumps(found)
+    file.write_text(text)
+    known._known.clear()
+    again = gradient()
+    assert len(compilations) > 2
+    assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(expected, again, strict=True))
+
+
+def test_a_bar_moves_while_a_function_is_planned(
+    compilations: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statetransform._planner import meter
+
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))
+    gradient(share=0.65, progress=True)
+    assert "compiling" in capfd.readouterr().err
