@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import jax
 
 from .._core.errors import BudgetError
+from .._core.html_rows import html_rows
 from .._jaxpr.sizes import format_bytes, parse_bytes
 from .._policies.refuse import PolicyWarning
 from . import plan
@@ -241,6 +242,9 @@ class MemoryBudget:
         places = {"host": self.host, "disk": self.disk, "folder": self.folder}
         shown = "".join(f", {name}={value!r}" for name, value in places.items() if value is not None)
         return f"MemoryBudget({self.size!r}{shown})" + (f"  # {chosen[-1]}" if chosen else "")
+
+    def _repr_html_(self) -> str:
+        return html_rows(repr(self).partition("  #")[0], (("chosen", str(choice)) for choice in self.choices))
 
     def choose(
         self, where: str, n: int | None, carry_bytes: int, residual_bytes: int, scratch_bytes: int = 0

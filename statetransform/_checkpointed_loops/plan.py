@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._core.html_rows import html_rows
 from .options import stored_carries
 
 if TYPE_CHECKING:
@@ -190,6 +191,14 @@ class Schedule:
     def peak(self) -> int:
         """The largest number of carries stored at a time, without the initial one."""
         return max(min(self.k, max(self.periods.sizes) - 2), 0)
+
+    def _repr_html_(self) -> str:
+        far = f", {self.far} far away" if self.far else ""
+        per_step = f" ({self.evaluations / self.n:.3f} per step)" if self.n else ""
+        rows = [("step evaluations", f"{self.evaluations}{per_step}"), ("carries stored at most", str(self.peak))]
+        if self.far:
+            rows.append(("transfers", str(self.transfers)))
+        return html_rows(f"A gradient over {self.n} steps with {self.k} stored carries{far}", rows)
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from .errors import StateTraceError, describe
 from .frame import UNSET, innermost, look_at, own_arrays, peek, read
 from .hooks import listening
+from .html_rows import html_rows
 from .jaxcompat import Tracer, has_tracer, is_top_level
 from .not_arrays import NotAnArray
 from .shown import show, show_item
@@ -205,6 +206,16 @@ class State(NotAnArray, Generic[T]):
             parts.append("static=True")
         parts += [f"{key}={show_item(item)}" for key, item in self._metadata.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        value, name = peek(self), "" if self._name is None else f" {self._name!r}"
+        if self._static or value is UNSET:
+            rows = [("static" if self._static else "value", repr(value) if self._static else show(value))]
+        else:
+            leaves = jax.tree_util.tree_leaves_with_path(value)
+            rows = [(jax.tree_util.keystr(path) or "value", show(leaf)) for path, leaf in leaves]
+        rows += [(key, show_item(item)) for key, item in self._metadata.items()]
+        return html_rows(f"{type(self).__name__}{name}", rows)
 
     def __copy__(self) -> State:
         return self._replicate(self.__getstate__())

@@ -21,7 +21,7 @@ from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
 from .._planner.versions import closed_of
 from ..inspect._render import plot_curve
-from ..inspect._table import Drawing
+from ..inspect._table import Drawing, Report, Table
 from ..inspect._view import view_of
 
 _POINTS = 16
@@ -78,7 +78,7 @@ class Point:
     flops_over_plain: float
 
 
-class Curve(Drawing, Sequence[Point]):
+class Curve(Report, Drawing, Sequence[Point]):
     """What less memory costs: plans from the plain program down to the least found.
 
     `plot` draws FLOPs over bytes. Arguments, outputs and gradients take memory besides: subtract them from what the
@@ -108,25 +108,25 @@ class Curve(Drawing, Sequence[Point]):
         """One dict per point."""
         return [dataclasses.asdict(point) for point in self]
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """What it prints: a row for each point."""
         has_compiled = any(point.compiled_bytes is not None for point in self)
-        rows = [["planned", *(["compiled"] if has_compiled else []), "FLOPs"]]
+        rows = []
         for p in self:
             compiled = "unknown" if p.compiled_bytes is None else format_bytes(p.compiled_bytes)
             flops = f"{p.flops_over_plain:.3f} x"
             rows.append([format_bytes(p.planned_bytes), *([compiled] if has_compiled else []), flops])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        title = f"{self.name}: what less memory costs in one gradient step"
         sizes = zip(
             ("arguments", "outputs", "gradients"),
             (self.argument_bytes, self.output_bytes, self.gradient_bytes),
             strict=True,
         )
-        around = "Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + "."
-        return "\n".join([title, *lines, around])
-
-    __repr__ = __str__
+        return Table(
+            f"{self.name}: what less memory costs in one gradient step",
+            [">planned", *([">compiled"] if has_compiled else []), ">FLOPs"],
+            rows,
+            ["Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + "."],
+        )
 
     def _draw(self, ax: Any) -> Any:
         return plot_curve(self, ax)

@@ -16,7 +16,7 @@ CELLS = [
     """
 import jax, jax.numpy as jnp
 from statetransform import Param, inspect, policies, transform
-w = Param(jnp.eye(4), name="w")
+import statetransform as st; w = Param(jnp.eye(4), name="w")
 def f(x):
     return jnp.sin(transform.checkpoint_name(jnp.sin(w.value @ x), "a")).sum()
 x = jnp.ones(4)
@@ -26,8 +26,26 @@ x = jnp.ones(4)
     'inspect.compare({"plain": f, "all again": transform.checkpoint(f), "products": policies.dots_saveable}, x)',
     "inspect.cost(f, x)",
     "inspect.timeline(f, x)",
+    "policies.plan(f, x)",
+    "st.schedule(100, 5)",
+    "w",
+    """
+budget = st.MemoryBudget("1 kB")
+jax.grad(lambda x: transform.scan(lambda c, _: (jnp.sin(c), None), x, length=100, checkpoint=budget)[0].sum())(x)
+budget
+""",
 ]
-SHOWN = ["state", "forward of f", "recompute", "FLOPs", "alive"]
+SHOWN = [
+    "state",
+    "forward of f",
+    "recompute",
+    "FLOPs",
+    "alive",
+    "planned",
+    "step evaluations",
+    "float32[4,4]",
+    "chosen",
+]
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def test_it_prints_as_a_table_and_draws_itself() -> None:
     lines = str(curve).splitlines()
     assert lines[0] == "loss: what less memory costs in one gradient step"
     assert lines[1].split() == ["planned", "FLOPs"]
-    assert len(lines) == 3 + len(curve)
+    assert len(lines) == 4 + len(curve)
     axes = curve.plot()
     assert axes.get_xlabel() == "bytes alive at most (MiB)"
 
