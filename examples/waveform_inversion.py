@@ -192,7 +192,7 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
     for ax, column in ((axes[3], 1), (axes[4], 2)):
         figures = np.array([row[column] for row in rows])
         bars = ax.bar(labels, np.nan_to_num(figures, nan=0.0), color=colors, width=0.6)
-        texts = ["out of\nmemory" if np.isnan(x) else f"{x:.3g}" for x in figures]
+        texts = ["out of\nmemory" if np.isnan(x) else f"{x:.4g}" for x in figures]
         ax.bar_label(bars, labels=texts, padding=2)
         ax.tick_params(axis="x", labelsize=8)
         ax.margins(y=0.2)
