@@ -129,9 +129,9 @@ class Staged:
             options = {"mesh": mesh, "in_specs": (parts, whole, whole), "out_specs": parts, "check_vma": False}
             return jax.jit(jax.shard_map(run, **options))(x, n, key), n, key
         if kind == "custom_jvp":
-            ruled = jax.custom_jvp(lambda x: f((x, n, key))[0])
-            ruled.defjvp(lambda primals, dots: (ruled(*primals), dots[0] * f((primals[0], n, key))[0]))
-            return ruled(x), n, key
+            ruled = jax.custom_jvp(lambda x, n, key: f((x, n, key))[0])  # a rule closes over no tracer
+            ruled.defjvp(lambda primals, dots: (ruled(*primals), dots[0] * f(primals)[0]))
+            return ruled(x, n, key), n, key
         if kind == "custom_vjp":
             ruled = jax.custom_vjp(lambda x, n, key: f((x, n, key))[0])
             forward = lambda x, n, key: (f((x, n, key))[0], (x, n, key))
