@@ -312,7 +312,8 @@ class MemoryBudget:
         used = plan.Periods.of(n, k, host + disk).far
         host = min(host, used)
         found = dataclasses.replace(near, carries=k, block=1, host=host, disk=used - host)
-        return found if used and found.evaluations < near.evaluations else near
+        fewer = (found.evaluations or 0) < (near.evaluations or 0)  # known, as the number of steps is
+        return found if used and fewer else near
 
     def room(self, where: str, choice: Choice) -> Room | None:
         """Where the carries go that a choice puts far away; None if there are none.

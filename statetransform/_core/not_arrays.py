@@ -37,9 +37,9 @@ _SCALARS = (bool, int, float, complex, str, bytes)
 class Kind(abc.ABCMeta):
     """The class of `State` and its subclasses; an `ABCMeta`, so that a kind of state may be abstract."""
 
-    # Those of `ABCMeta` take several times as long.
-    __instancecheck__ = type.__instancecheck__
-    __subclasscheck__ = type.__subclasscheck__
+    if not TYPE_CHECKING:  # those of `ABCMeta` take several times as long
+        __instancecheck__ = type.__instancecheck__
+        __subclasscheck__ = type.__subclasscheck__
 
     def __format__(cls, spec: str) -> str:
         # `jnp.sin(state)`: what JAX says of an argument that is no array is an f-string with its type in it.
@@ -68,8 +68,10 @@ class NotAnArray(metaclass=Kind):
     """Refuses what arrays can do. Subclasses may define any of it themselves."""
 
     __slots__ = ()
-    __hash__ = object.__hash__
     _instead = "Write `.value` for the value that it holds."
+
+    if not TYPE_CHECKING:  # without a Python call for each look-up
+        __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, jax.Array):

@@ -81,7 +81,7 @@ class TraceCache:
         with as_ever():
             slot = self._records.current()
         own = slot.get(key, ())
-        found = _first_fitting(own, roots)
+        found, others = _first_fitting(own, roots), []
         if found is None:
             others = [record for record in self.family.known(key) if record not in own]
             found = _first_fitting(others, roots)

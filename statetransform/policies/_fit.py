@@ -95,7 +95,9 @@ class Curve(Report, Drawing, Sequence[Point]):
     ) -> None:
         self.name: str = name
         self.plain_bytes: int | None = plain_bytes
-        self.argument_bytes, self.output_bytes, self.gradient_bytes = around
+        self.argument_bytes: int = around[0]
+        self.output_bytes: int = around[1]
+        self.gradient_bytes: int = around[2]
         self._points = tuple(points)
 
     def __getitem__(self, index: Any) -> Any:

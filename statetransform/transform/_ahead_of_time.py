@@ -101,7 +101,7 @@ class AheadOfTime:
         given = [arg for arg, is_in in zip(whole, is_given, strict=True) if is_in]
         others = {name: arg for name, arg in keywords.items() if name not in self._static_kwargs}
         traced = jax.jit(pure, **options).trace(fun.values(*whole, **keywords), *given, **others)
-        self.jaxpr = traced.jaxpr
+        self.jaxpr: Any = traced.jaxpr
         return traced.lower(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:

@@ -51,10 +51,11 @@ class _Loop:
 class _LoopWithHoles(_Loop):
     """The same, with what fills the holes of its functions as the first argument."""
 
-    def __call__(self, holes: Sequence[Any], *args: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
+        holes, functions, others = args[0], args[1 : 1 + self._n_functions], args[1 + self._n_functions :]
         values = iter(holes)
         fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
-        return self._loop(*map(fill, args[: self._n_functions]), *args[self._n_functions :])
+        return self._loop(*map(fill, functions), *others)
 
 
 class Hole(enum.Enum):
