@@ -156,7 +156,6 @@ def _with_types(flat: Any, shardings: dict[Any, Any]) -> Any:
         invars=list(map(of, body.invars)),
         eqns=eqns,
         outvars=list(map(of, body.outvars)),
-        debug_info=body.debug_info,
     )
     return jex.ClosedJaxpr(replaced, list(jaxcompat.consts_of(flat)))  # pyright: ignore[reportPrivateImportUsage]
 

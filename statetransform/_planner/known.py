@@ -19,6 +19,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,8 @@ def _code() -> str:
 def fingerprint(shardings: Sequence[Any], *closed: Any) -> str:
     """A text that is the same in every process for the same shardings of inputs, jaxprs, backend and versions."""
     devices = jax.devices()
-    where = devices[0].platform, devices[0].device_kind, len(devices), jax.__version__
+    versions = metadata.version("jax"), metadata.version("jaxlib")
+    where = devices[0].platform, devices[0].device_kind, len(devices), *versions
     flags = os.environ.get("XLA_FLAGS", ""), jax.config.read("jax_disable_most_optimizations")
     parts = [*map(str, (*where, *flags, *shardings)), _code()]
     for one in closed:
