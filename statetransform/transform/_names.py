@@ -33,11 +33,12 @@ def names_of_arguments(fun: Callable[..., Any], n_args: int, has_self: bool) -> 
 
 def name_inputs(fun: Callable[..., Any], names: Sequence[str], keywords: Iterable[str]) -> Callable[..., Any]:
     """Gives a function of ours the signature with these names of positional parameters, as far as they are free."""
+    is_name = lambda name: name.isidentifier() and not keyword.iskeyword(name)
+    keywords, parameters = tuple(keywords), []
     taken = {*keywords}
-    parameters = []
     for name in names:
         wanted = re.sub(r"\W", "_", name)
-        wanted = f"_{wanted}" if not wanted.isidentifier() or keyword.iskeyword(wanted) else wanted
+        wanted = wanted if is_name(wanted) else f"_{wanted}"
         free, number = wanted, 1
         while free in taken:
             free, number = f"{wanted}_{number}", number + 1
@@ -46,7 +47,9 @@ def name_inputs(fun: Callable[..., Any], names: Sequence[str], keywords: Iterabl
     rest = "_" * (1 + max(map(len, taken), default=0))
     parameters += [
         inspect.Parameter(rest, inspect.Parameter.VAR_POSITIONAL),
-        *[inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords],
+        *[inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords if is_name(name)],
     ]
+    if not all(map(is_name, keywords)):  # `f(**{"a-b": 1})`
+        parameters.append(inspect.Parameter(f"{rest}_", inspect.Parameter.VAR_KEYWORD))
     fun.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return fun
