@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide_self, is_reference, strict
-from .._core.jaxcompat import Tracer, is_top_level, runs_directly
+from .._core.jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
 from .._core.kept import Family, anchor_of, remember
 from .._core.library import is_ours, is_users_function
 from .._core.traces import RefusedArgument
@@ -88,6 +88,8 @@ def in_eager_mode(
       loop: the loop as a function of these functions and the operands, for within the transform.
       *operands: the operands.
     """
+    if is_jit_disabled():  # nothing would be compiled
+        return OTHER
     holes: list[Any] = []
     if not is_top_level():
         if not runs_directly():
