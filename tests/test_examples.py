@@ -44,8 +44,8 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     [
         (
             "waveform_inversion",
-            "--memory 80kB --disk 1MB --section 32 40 --section-steps 99 --steps 9 --size 32 --shots 2 --iterations 1",
-            ["more on disk", "| all steps stored", "| 80kB and disk", "iteration   1: misfit"],
+            "--memory 110kB --disk 1MB --section 32 40 --section-steps 99 --steps 9 --size 32 --shots 2 --iterations 1",
+            ["more on disk", "| all steps stored", "| 110kB and disk", "iteration   1: misfit"],
         ),
         (
             "transformer_budget",

@@ -185,9 +185,10 @@ class StateTraceError(StateTransformError, RuntimeError):
         where = f"`{name}`" if owner is None else f"attribute {name!r} of {what}"
         path = name if owner is None else f"{owner.__name__ if is_named else 'self'}.{name}"
         if was_state:
+            where = f"`{path}{inner}`" if inner else where
             return cls(
                 f"{where} was a State and was given a traced value in its place.\n"
-                f"Write the state's value: `{path}.value = ...`."
+                f"Write the state's value: `{path}{inner}.value = ...`."
             )
         return cls(
             f"{where} was given a traced value, which means nothing once the trace has ended, and still "

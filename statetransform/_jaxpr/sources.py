@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .._core import jaxcompat
 from .._core.errors import cell_of, show_site
-from .._core.library import is_library_file
+from .._core.library import is_library_file, is_own_file
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 # How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
@@ -87,7 +87,8 @@ def is_library_code(jaxpr: Any) -> bool:
     JAX traces such a function once and uses the jaxpr for every later call, so that the stacks inside it
     are those of the first call, wherever that was. The equation that calls it has the right one.
     """
-    return is_library_file(jaxcompat.function_of(jaxpr)[1])
+    file = jaxcompat.function_of(jaxpr)[1]
+    return is_library_file(file) and not is_own_file(file)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ def largest(
 def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) -> int:
     """The next size to try: where a line meets the budget, between what fits and what is too large."""
     sizes = {n: size for n, size in known.items() if size is not None}
-    others = sorted((n for n in sizes if n != fits), key=lambda n: abs(n - fits))
+    # The line through both ends of the bracket, or else through what fits and its neighbour.
+    others = sorted((n for n in sizes if n != fits), key=lambda n: (n != too_large, abs(n - fits)))
     if not others:
         if too_large < _MOST:  # with a budget of its own, the function cannot do with more
             return (fits + too_large) // 2
@@ -101,7 +102,9 @@ def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) ->
     else:
         slope = (sizes[fits] - sizes[others[0]]) / (fits - others[0])
         guess = fits + int((most - sizes[fits]) / slope) if slope > 0 else 2 * fits
-    return min(max(guess, fits + 1), too_large - 1)
+    if guess >= too_large:
+        return (fits + too_large) // 2
+    return max(guess, fits + 1)
 
 
 def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:

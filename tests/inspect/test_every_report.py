@@ -105,7 +105,9 @@ def test_the_repr_of_every_public_object_tells_what_it_holds():
         inspect.explain_retrace(f),
     )
     objects = [found, found[0], found.by("kind"), inspect.cost(f, jnp.ones(4)), inspect.fwd_bwd(f, jnp.ones(4))]
-    objects += [line, line[0], both, both[0], traces, traces[0], traces[0].changes[0]]
+    with inspect.peak() as peak:
+        pass
+    objects += [line, line[0], both, both[0], traces, traces[0], traces[0].changes[0], peak]
     assert {type(obj).__name__ for obj in objects} == {name for name in inspect.__all__ if name[0].isupper()}
     for obj in objects:
         assert " object at 0x" not in repr(obj)
