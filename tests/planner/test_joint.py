@@ -170,6 +170,7 @@ def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[
     monkeypatch.setattr(Planner, "plain_bytes", lambda *_: plain)
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="no plan is corrected for the CPU's compiler of this JAX")
 def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_more_than_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,6 +183,7 @@ def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_m
         assert found.compiled <= units * unit, (units, found.compiled / unit)
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="no plan is corrected for the CPU's compiler of this JAX")
 def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_by_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -54,6 +54,7 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="no plan is corrected for the CPU's compiler of this JAX")
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_budget_opens_a_loop_inside(name: str) -> None:
