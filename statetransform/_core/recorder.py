@@ -246,6 +246,9 @@ class Recorder:
                     self._replay(register, objects[edge.parent], edge)
         finally:
             self._is_busy = False
+        for edge in structure.edges:
+            if edge.how == "reader":
+                self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
         if isinstance(obj, types.FunctionType):

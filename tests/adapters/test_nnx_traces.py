@@ -57,7 +57,10 @@ def test_a_call_that_was_traced_before_leaves_no_tracer_in_a_variable(name: str)
     call = CALLS[name](net)
     call(X)
     before = nnx.state(net)
-    with pytest.raises(st.StateTransformError, match=r"'(self\.)?\w*\.?calls'|written inside a raw JAX transform"):
+    flax_errors = pytest.importorskip("flax.errors")
+    # In a loop nnx may speak first: the variable is of another trace level.
+    said = r"'(self\.)?\w*\.?calls'|written inside a raw JAX transform|different trace level"
+    with pytest.raises((st.StateTransformError, flax_errors.TraceContextError), match=said):
         jax.jit(lambda x: call(x))(X)
     same(before, nnx.state(net))
     call(X)
