@@ -131,7 +131,7 @@ class Rows:
     def _write(self, row: int, leaves: list[np.ndarray]) -> None:
         start = row * self._size
         for leaf in leaves:
-            left = memoryview(leaf.reshape(-1).view(np.uint8))
+            left = memoryview(leaf.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
             while left:
                 done = os.pwrite(self._file.fileno(), left, start)
                 left, start = left[done:], start + done
@@ -140,7 +140,7 @@ class Rows:
         start, leaves = row * self._size, []
         for shape, dtype in self._types:
             leaf = np.empty(shape, dtype)
-            left = memoryview(leaf.reshape(-1).view(np.uint8))
+            left = memoryview(leaf.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
             while left:
                 done = os.preadv(self._file.fileno(), [left], start)
                 if not done:

@@ -153,7 +153,7 @@ def known_of(step: Any, written: Any = None, shardings: Sequence[Any] = ()) -> K
 
 def folder_for_programs() -> Path | None:
     """JAX's folder for compiled programs, if there is one on a disk."""
-    folder = jax.config.jax_compilation_cache_dir
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined at import
     return None if not folder or "://" in folder else Path(folder)
 
 
