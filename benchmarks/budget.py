@@ -34,7 +34,7 @@ from statetransform._planner.joint import THRIFTY, Pattern
 from statetransform._planner.loops import scans_in
 from statetransform._planner.measure import Planner
 from statetransform._planner.versions import closed_of
-from statetransform.inspect._view import view_of as stage
+from statetransform._planner.view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.budget_programs import LARGE, PROGRAMS, Program

@@ -20,10 +20,9 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._core.errors import BudgetError
+from .._core.errors import BudgetError, PolicyWarning
 from .._core.html_rows import html_rows
 from .._jaxpr.sizes import format_bytes, parse_bytes
-from .._policies.refuse import PolicyWarning
 from . import plan
 from .far import Room
 from .files import Folder

@@ -22,17 +22,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._core import jaxcompat
+from .._core.errors import PolicyWarning
+from .._core.sites import warn
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
 from .._jaxpr.rewrite import changed_params, evaluate
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import counts_of_scan, inner_jaxprs
-from .._policies.policy import Policy
-from .._policies.refuse import warn
 from . import loops
 from .budget import MemoryBudget
 from .leaves import is_differentiable
-from .options import stored_carries
 from .tangent import forward_only
 
 # Where derivative rules are written whose loops nobody else has to treat.
@@ -40,32 +39,7 @@ _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 _OURS = (f"{_PACKAGE / '_checkpointed_loops'}/", f"{_PACKAGE / '_planner'}/")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Loops(Policy):
-    """What `policies.loops` makes."""
-
-    checkpoint: int | str | MemoryBudget
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.checkpoint, MemoryBudget) and self.checkpoint != "step":
-            stored_carries("policies.loops", self.checkpoint, 1)
-
-    def prepared(self, jaxpr: Any) -> tuple[Callable[..., Any], Any]:
-        return jax.checkpoint_policies.everything_saveable, _Rewriter(self.checkpoint).changed(jaxpr)
-
-    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Any:
-        raise TypeError(
-            f"policies.{self!r} changes the loops of a function, and says of no single value whether it is kept. It is "
-            f"for `transform.checkpoint(f, policy=policies.{self!r})` alone: not for `jax.checkpoint`, and not for "
-            "`any_of`, `all_of` and `none_of`. Checkpoint parts of `f` with another policy to keep less of them."
-        )
-
-    def __repr__(self) -> str:
-        shown = f"MemoryBudget({self.checkpoint.size!r})" if isinstance(self.checkpoint, MemoryBudget) else None
-        return f"loops({shown or repr(self.checkpoint)})"
-
-
-class _Rewriter:
+class Rewriter:
     """Runs programs with other loops.
 
     Args:
@@ -77,11 +51,11 @@ class _Rewriter:
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
     @functools.cached_property
-    def _of_steps(self) -> _Rewriter:
+    def _of_steps(self) -> Rewriter:
         """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step."""
         if not isinstance(self._checkpoint, MemoryBudget):
             return self
-        return _Rewriter(dataclasses.replace(self._checkpoint, size=max(self._checkpoint.bytes // 2, 1)))
+        return Rewriter(dataclasses.replace(self._checkpoint, size=max(self._checkpoint.bytes // 2, 1)))
 
     def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
         """The outputs of a jaxpr."""
@@ -135,7 +109,7 @@ class _Rewriter:
         options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
         obstacle = _obstacle(eqn)
         if obstacle:
-            warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.")
+            warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
         if obstacle or not _is_floating(eqn):
             carry, ys = lax.scan(body, list(init), list(xs), **options)
         elif self._checkpoint == "step":

@@ -358,6 +358,10 @@ class BudgetError(StateTransformError, ValueError):
         self.least: int | None = least
 
 
+class PolicyWarning(UserWarning):
+    """A policy that can have no effect, or not the one that it seems to have."""
+
+
 class StaleReadWarning(UserWarning):
     """A state is read inside a raw JAX transform that stages, where its value becomes a constant."""
 

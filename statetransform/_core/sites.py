@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import sys
 import types
+import warnings
 
 import jax
 
@@ -28,6 +29,19 @@ def user_site() -> tuple[str, int]:
     """File and line of that frame."""
     frame = user_frame()
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warns at the user's line, once for each line unless a filter says otherwise."""
+    frame = user_frame()
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__", "<unknown>"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
 
 
 def is_shown() -> bool:

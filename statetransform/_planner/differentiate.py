@@ -20,11 +20,11 @@ import numpy as np
 from .._checkpointed_loops.budget import FunctionChoice, MemoryBudget
 from .._checkpointed_loops.linear import Linear
 from .._core import jaxcompat
-from .._core.errors import BudgetError
+from .._core.errors import BudgetError, PolicyWarning
 from .._core.placed import sharding_of
+from .._core.sites import warn
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
-from .._policies.refuse import warn
 from .devices import is_unknown
 from .emit import whole
 from .joint import Pattern
@@ -146,7 +146,8 @@ class Budgeted:
                     f"checkpoint: where {self._name} is planned, it is not known how its arguments are sharded, so the "
                     f"budget of {format_bytes(self._budget)} counts the bytes of all devices together. Use "
                     "`transform.jit`, give the arguments to the checkpointed function as they are, or use a mesh with "
-                    "explicit axes."
+                    "explicit axes.",
+                    PolicyWarning,
                 )
             found = self._planner.decide(pattern, self._budget)
             self._decisions[pattern] = found
@@ -163,7 +164,7 @@ class Budgeted:
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:
-            warn(excess_message(self._budget, found))
+            warn(excess_message(self._budget, found), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""

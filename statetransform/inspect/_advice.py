@@ -22,10 +22,10 @@ from .._jaxpr.rewrite import evaluate, rewrite
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import Site, find, names_in, walk
-from .._policies.policy import ask, describe, is_kept, names_of
+from .._planner.view import Label, View
+from ..policies._policy import ask, describe, is_kept, names_of
 from ._halves import Halves, halves_of
 from ._origins import Residual, list_residuals
-from ._view import Label, View
 
 _AT_MOST = 6  # checkpoints that are looked at one by one
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function

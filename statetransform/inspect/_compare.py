@@ -10,16 +10,17 @@ from typing import Any
 
 import jax
 
+from .._core.report import Drawing, Report, Table
 from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, format_count
-from .._policies.apply import checkpointed
-from .._policies.policy import Policy
-from .._policies.refuse import check_policy
+from .._planner.view import View, view_of
+from ..policies._apply import checkpointed
+from ..policies._policy import Policy
+from ..policies._refuse import check_policy
 from ._cost import Measured, Step, flops_of, step_of, without_checkpoints
 from ._halves import halves_of
 from ._origins import list_residuals
-from ._table import Drawing, Report, Table
-from ._view import View, view_of
+from ._render import plot_comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +99,8 @@ class Comparison(Drawing, Report, Sequence[Candidate]):
             "one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes), marked
         )
 
-    def _draw(self, ax: Any) -> Any:
-        from ._render import plot_comparison
-
-        return plot_comparison(self, ax)
+    def _draw(self, ax: Any) -> None:
+        plot_comparison(self, ax)
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core import jaxcompat
+from .._core.report import Report, Table
 from .._core.tracebacks import boundary
 from .._jaxpr.flops import Flops, jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes, format_count, nbytes
 from .._jaxpr.walk import walk
+from .._planner.view import View, view_of
 from ._halves import Halves, halves_of
-from ._table import Report, Table
-from ._view import View, view_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Measured:
 def step_of(halves: Halves) -> Step:
     """The gradient step of which these are the halves.
 
-    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform._planner.view import view_of
     >>> import jax.numpy as jnp
     >>> step = step_of(halves_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {})))
     >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import jax.extend.core as jex
 
 from .._core import jaxcompat
+from .._core.report import WIDTH, wrapped
 from .._core.tracebacks import boundary
 from .._jaxpr.walk import backward_slice, inner_jaxprs
+from .._planner.view import view_of
 from ._halves import Halves, halves_of
-from ._table import WIDTH, wrapped
-from ._view import view_of
+from ._render import rich_columns
 
 _LONGEST = 48  # characters of a parameter of an equation; longer ones say nothing to a reader
 
@@ -33,7 +34,7 @@ def halves_as_lines(halves: Halves) -> tuple[list[Line], list[Line]]:
     """The lines of the forward and of the backward jaxpr.
 
     >>> from statetransform.inspect._halves import halves_of
-    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform._planner.view import view_of
     >>> import jax.numpy as jnp
     >>> forward, backward = halves_as_lines(halves_of(view_of(jnp.sin, (2.0,), {})))
     >>> print(*["".join(piece.text for piece in line) for line in forward], sep="\\n")
@@ -229,8 +230,6 @@ class FwdBwd:
         return str(self)
 
     def __rich__(self) -> Any:
-        from ._render import rich_columns
-
         return rich_columns(self.titles, self.lines, {kind: style for kind, (style, _) in STYLES.items()})
 
     def _repr_html_(self) -> str:

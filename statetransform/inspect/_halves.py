@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core import jaxcompat
-from ._view import Label, View, avals_of
+from .._planner.view import Label, View, avals_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Halves:
 def halves_of(view: View) -> Halves:
     """Differentiates a view function; nothing is computed.
 
-    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform._planner.view import view_of
     >>> import jax.numpy as jnp
     >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
     >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)

@@ -13,8 +13,8 @@ import numpy as np
 from .._core.errors import BudgetError
 from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, parse_bytes
+from .._planner.view import View, is_inexact, view_of
 from ._halves import merged
-from ._view import View, is_inexact, view_of
 
 logger = logging.getLogger("statetransform")
 

@@ -16,8 +16,8 @@ from .._jaxpr.primitives import Kind, kind_named, kind_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of
 from .._jaxpr.walk import inner_jaxprs, within
+from .._planner.view import Label
 from ._halves import Halves
-from ._view import Label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Residual:
 def list_residuals(halves: Halves) -> list[Residual]:
     """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed.
 
-    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform._planner.view import view_of
     >>> from statetransform.inspect._halves import halves_of
     >>> import jax.numpy as jnp
     >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))

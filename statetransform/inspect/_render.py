@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._core.optional import require
-
-if TYPE_CHECKING:
-    from ._table import Table
-
-
-def rich_table(table: Table) -> Any:
-    """A table with title and notes, for `rich`."""
-    rich = require("rich.table", "rich", "this rendering")
-    console = require("rich.console", "rich", "this rendering")
-    text = require("rich.text", "rich", "this rendering")
-    parts: list[Any] = [text.Text(table.title, style="bold")] if table.title else []
-    if table.rows:
-        grid = rich.Table(show_edge=False, box=require("rich.box", "rich", "this rendering").SIMPLE)
-        for i, heading in enumerate(table.headings):
-            grid.add_column(heading, justify="right" if table.is_right(i) else "left")
-        for n, row in enumerate(table.rows):
-            grid.add_row(*map(text.Text, row), style="bold" if n in table.marked else None)
-        parts.append(grid)
-    return console.Group(*parts, *[text.Text(note, style="italic") for note in table.notes])
+from .._core.report import byte_unit
 
 
 def rich_columns(titles: tuple[str, str], halves: Any, styles: dict[str, str]) -> Any:
@@ -45,27 +27,11 @@ def rich_columns(titles: tuple[str, str], halves: Any, styles: dict[str, str]) -
     return grid
 
 
-def _axes(ax: Any, size: tuple[float, float]) -> Any:
-    pyplot = require("matplotlib.pyplot", "plot", "plot()")
-    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
-
-
-def _unit(largest: float) -> tuple[float, str]:
-    """The binary unit for an axis."""
-    scale, unit = 1.0, "B"
-    for name in ("KiB", "MiB", "GiB", "TiB"):
-        if largest < 1024 * scale:
-            break
-        scale, unit = scale * 1024, name
-    return scale, unit
-
-
-def plot_comparison(comparison: Any, ax: Any = None) -> Any:
+def plot_comparison(comparison: Any, ax: Any) -> None:
     """Memory against recomputation, with the frontier."""
-    ax = _axes(ax, (7.0, 4.5))
     rows = list(comparison)
     is_temporary = all(row.temporary_bytes is not None for row in rows)
-    scale, unit = _unit(max((row.memory for row in rows), default=1))
+    scale, unit = byte_unit(max((row.memory for row in rows), default=1))
     points = [(row.recompute_ratio, row.memory / scale) for row in rows]
     best = sorted(point for point, row in zip(points, rows, strict=True) if row.is_best)
     rest = [point for point, row in zip(points, rows, strict=True) if not row.is_best]
@@ -81,16 +47,6 @@ def plot_comparison(comparison: Any, ax: Any = None) -> Any:
     ax.set_axisbelow(True)
     ax.legend(loc="best", frameon=True)
     _place_labels(ax, points, [row.name for row in rows], best)
-    return ax
-
-
-def plot_curve(curve: Any, ax: Any = None) -> Any:
-    """FLOPs over bytes."""
-    ax = _axes(ax, (7.0, 4.5))
-    at = [point.planned_bytes / 2**20 for point in curve]
-    ax.plot(at, [point.flops_over_plain for point in curve], "o-", label="plan")
-    ax.set(xlabel="bytes alive at most (MiB)", ylabel="FLOPs over plain", title=curve.name)
-    return ax
 
 
 def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
@@ -192,11 +148,10 @@ _HATCHES = ("", "", "///", "///", "...", "...", "xxx", "xxx", "--", "--")
 _SHOWN = 9  # groups with an entry of their own
 
 
-def plot_timeline(line: Any, ax: Any = None) -> Any:
+def plot_timeline(line: Any, ax: Any) -> None:
     """Live bytes over the equations, stacked by source."""
-    ax = _axes(ax, (8.5, 4.5))
     groups = _largest(line.groups, len(line))
-    scale, unit = _unit(line.peak)
+    scale, unit = byte_unit(line.peak)
     steps = range(1, len(line) + 1)
     bottom = [0.0] * len(line)
     for i, (name, values) in enumerate(groups.items()):
@@ -222,7 +177,6 @@ def plot_timeline(line: Any, ax: Any = None) -> Any:
             ax.text(x, 0.985, text, transform=ax.transAxes, ha="center", va="top", fontsize=9, bbox=_OPAQUE, zorder=5)
     handles, labels = ax.get_legend_handles_labels()
     ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-    return ax
 
 
 def _annotate_peak(ax: Any, line: Any, height: float, unit: str) -> None:

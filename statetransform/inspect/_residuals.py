@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
+from .._core.report import Report, Table, folded
 from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes
+from .._planner.view import view_of
 from ._advice import advise
 from ._halves import halves_of
 from ._origins import Residual, list_residuals
-from ._table import Report, Table, folded
-from ._view import view_of
 
 KINDS = ("argument", "state", "constant", "computed", "named")
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")

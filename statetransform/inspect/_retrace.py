@@ -12,10 +12,10 @@ from .._core.arguments import Static, is_hidden, named_arguments
 from .._core.functional import Functionalized
 from .._core.jaxcompat import type_text
 from .._core.lift import Direct
+from .._core.report import Report, Table
 from .._core.wrapper import Bound, Transformed
 from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import Source
-from ._table import Report, Table
 
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace

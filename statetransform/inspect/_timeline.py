@@ -10,16 +10,17 @@ from typing import Any
 import jax.extend.core as jex
 
 from .._core import jaxcompat
+from .._core.report import Drawing, Report, Table
 from .._core.tracebacks import boundary
 from .._jaxpr.primitives import FUSED, VIEWS, Kind, kind_of
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import source_of
 from .._jaxpr.walk import backward_slice, inner_jaxprs
+from .._planner.view import view_of
 from ._cost import step_of
 from ._halves import Halves, halves_of
-from ._table import Drawing, Report, Table
-from ._view import view_of
+from ._render import plot_timeline
 
 _NAMED_STATES = 8  # more states than that are one group
 
@@ -43,7 +44,7 @@ def moments(halves: Halves) -> list[Moment]:
     """What is alive at each equation, forward half first.
 
     >>> from statetransform.inspect._halves import halves_of
-    >>> from statetransform.inspect._view import view_of
+    >>> from statetransform._planner.view import view_of
     >>> import jax.numpy as jnp
     >>> found = moments(halves_of(view_of(lambda x: jnp.sin(x).sum(), (jnp.ones(4),), {})))
     >>> [(m.phase, m.primitive, m.bytes) for m in found][:2]
@@ -249,10 +250,8 @@ class Timeline(Drawing, Report, Sequence[Moment]):
             notes.append(f"The compiled program has {format_bytes(sum(self.compiled.values()))}: {parts}.")
         return Table(title, ["source", ">bytes", ">share"], rows, notes)
 
-    def _draw(self, ax: Any) -> Any:
-        from ._render import plot_timeline
-
-        return plot_timeline(self, ax)
+    def _draw(self, ax: Any) -> None:
+        plot_timeline(self, ax)
 
 
 @boundary

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._core.placed import sharding_of
+from .._core.report import Drawing, Report, Table
 from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
@@ -20,9 +21,7 @@ from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
 from .._planner.versions import closed_of
-from ..inspect._render import plot_curve
-from ..inspect._table import Drawing, Report, Table
-from ..inspect._view import view_of
+from .._planner.view import view_of
 
 _POINTS = 16
 
@@ -130,8 +129,10 @@ class Curve(Report, Drawing, Sequence[Point]):
             ["Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + "."],
         )
 
-    def _draw(self, ax: Any) -> Any:
-        return plot_curve(self, ax)
+    def _draw(self, ax: Any) -> None:
+        at = [point.planned_bytes / 2**20 for point in self]
+        ax.plot(at, [point.flops_over_plain for point in self], "o-", label="plan")
+        ax.set(xlabel="bytes alive at most (MiB)", ylabel="FLOPs over plain", title=self.name)
 
 
 @boundary

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
 from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.others import Loops
-from .._policies.policy import Policy
+from .._checkpointed_loops.options import stored_carries
+from .._checkpointed_loops.others import Rewriter
+from ._policy import Policy
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Loops(Policy):
+    """The policy that `loops` makes: it changes the function, and keeps all else."""
+
+    checkpoint: int | str | MemoryBudget
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.checkpoint, MemoryBudget) and self.checkpoint != "step":
+            stored_carries("policies.loops", self.checkpoint, 1)
+
+    def prepared(self, jaxpr: Any) -> tuple[Callable[..., Any], Any]:
+        return jax.checkpoint_policies.everything_saveable, Rewriter(self.checkpoint).changed(jaxpr)
+
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Any:
+        raise TypeError(
+            f"policies.{self!r} changes the loops of a function, and says of no single value whether it is kept. It is "
+            f"for `transform.checkpoint(f, policy=policies.{self!r})` alone: not for `jax.checkpoint`, and not for "
+            "`any_of`, `all_of` and `none_of`. Checkpoint parts of `f` with another policy to keep less of them."
+        )
+
+    def __repr__(self) -> str:
+        shown = f"MemoryBudget({self.checkpoint.size!r})" if isinstance(self.checkpoint, MemoryBudget) else None
+        return f"loops({shown or repr(self.checkpoint)})"
 
 
 def loops(checkpoint: int | str | MemoryBudget) -> Policy:
@@ -52,4 +84,4 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
       >>> round(float(transform.grad(differentiable)(4.0)), 4)
       0.25
     """
-    return Loops(checkpoint)
+    return _Loops(checkpoint)

@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from .._core.functional import Functionalized, functionalize, lift
-from .._policies.names import checkpoint_name
+from ..policies._names import checkpoint_name
 from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat

@@ -15,9 +15,9 @@ from .._core.hooks import unheard
 from .._core.lift import Staged
 from .._core.wrapper import decorate
 from .._planner.differentiate import planned
-from .._policies.apply import checkpointed
-from .._policies.policy import Policy, names_of
-from .._policies.refuse import check_policy
+from ..policies._apply import checkpointed
+from ..policies._policy import Policy, names_of
+from ..policies._refuse import check_policy
 from ._classes import with_methods
 from ._options import entries
 from ._signatures import as_in

@@ -11,10 +11,10 @@ from statetransform import State, transform
 from statetransform._core import jaxcompat
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
+from statetransform._planner.view import named_arguments, view_of
 from statetransform.inspect._cost import joint, step_of, without_checkpoints
 from statetransform.inspect._halves import halves_of
 from statetransform.inspect._timeline import moments
-from statetransform.inspect._view import named_arguments, view_of
 
 X = jnp.linspace(0.1, 1.0, 4)
 

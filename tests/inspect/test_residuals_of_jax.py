@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 import statetransform
 from statetransform import State, inspect, policies, transform
-from statetransform._policies.apply import checkpointed
+from statetransform.policies._apply import checkpointed
 
 from .programs import PROGRAMS
 

@@ -10,7 +10,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import State, inspect, policies, transform
-from statetransform._policies.apply import checkpointed
+from statetransform.policies._apply import checkpointed
 
 from ..cases import CASES
 

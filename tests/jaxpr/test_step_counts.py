@@ -12,9 +12,9 @@ import statetransform as st
 from statetransform import State, inspect, transform
 from statetransform._checkpointed_loops import loops
 from statetransform._jaxpr.flops import jaxpr_flops
+from statetransform._planner.view import view_of
 from statetransform.inspect._cost import step_of
 from statetransform.inspect._halves import halves_of
-from statetransform.inspect._view import view_of
 
 W = jnp.eye(200) * 0.9
 

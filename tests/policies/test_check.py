@@ -11,8 +11,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import State, policies, transform
-from statetransform._policies.apply import checkpointed
-from statetransform._policies.refuse import check_policy, warn_unused_names
+from statetransform.policies._apply import checkpointed
+from statetransform.policies._refuse import check_policy, warn_unused_names
 
 from .saved import W, X, layers
 

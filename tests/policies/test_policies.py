@@ -13,8 +13,8 @@ from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
 from statetransform import policies
-from statetransform._policies.apply import checkpointed
-from statetransform._policies.policy import honour, names_of
+from statetransform.policies._apply import checkpointed
+from statetransform.policies._policy import honour, names_of
 
 from .saved import TABLE, W, X, kept, layers
 

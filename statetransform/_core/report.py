@@ -9,7 +9,9 @@ import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+from .optional import require
 
 WIDTH = 120  # of what is printed, in characters
 _GAP = "  "  # between columns
@@ -135,8 +137,36 @@ def folded(table: Table) -> Table:
     return dataclasses.replace(table, columns=[">", *table.columns], rows=rows)
 
 
+def _rich_table(table: Table) -> Any:
+    """A table with title and notes, for `rich`."""
+    rich = require("rich.table", "rich", "this rendering")
+    console = require("rich.console", "rich", "this rendering")
+    text = require("rich.text", "rich", "this rendering")
+    parts: list[Any] = [text.Text(table.title, style="bold")] if table.title else []
+    if table.rows:
+        grid = rich.Table(show_edge=False, box=require("rich.box", "rich", "this rendering").SIMPLE)
+        for i, heading in enumerate(table.headings):
+            grid.add_column(heading, justify="right" if table.is_right(i) else "left")
+        for n, row in enumerate(table.rows):
+            grid.add_row(*map(text.Text, row), style="bold" if n in table.marked else None)
+        parts.append(grid)
+    return console.Group(*parts, *[text.Text(note, style="italic") for note in table.notes])
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The binary unit for an axis: its bytes and its name."""
+    scale, unit = 1.0, "B"
+    for name in ("KiB", "MiB", "GiB", "TiB"):
+        if largest < 1024 * scale:
+            break
+        scale, unit = scale * 1024, name
+    return scale, unit
+
+
 class Drawing(abc.ABC):
-    """Something that matplotlib draws, too. Subclasses define `_draw`, and say in their docstrings what is drawn."""
+    """Something that matplotlib draws. Subclasses define `_draw`, and say in their docstrings what is drawn."""
+
+    _size: ClassVar[tuple[float, float]] = (7.0, 4.5)  # of a new figure, in inches
 
     def plot(self, ax: Any = None) -> Any:
         """Draws it with matplotlib.
@@ -150,10 +180,14 @@ class Drawing(abc.ABC):
         Raises:
           ImportError: matplotlib is not installed.
         """
-        return self._draw(ax)
+        if ax is None:
+            pyplot = require("matplotlib.pyplot", "plot", "plot()")
+            ax = pyplot.subplots(figsize=self._size, layout="constrained")[1]
+        self._draw(ax)
+        return ax
 
     @abc.abstractmethod
-    def _draw(self, ax: Any) -> Any: ...
+    def _draw(self, ax: Any) -> None: ...
 
 
 class Report(abc.ABC):
@@ -182,9 +216,7 @@ class Report(abc.ABC):
         return str(self)
 
     def __rich__(self) -> Any:
-        from ._render import rich_table
-
-        return rich_table(self.table())
+        return _rich_table(self.table())
 
     def _repr_html_(self) -> str:
         return self.table().html()

@@ -17,7 +17,7 @@ from .._core.errors import cell_of
 from .._core.jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
-from .policy import Policy, Unknown, Verdict
+from ._policy import Policy, Unknown, Verdict
 
 
 @functools.lru_cache(maxsize=4096)

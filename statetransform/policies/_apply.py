@@ -25,12 +25,14 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
+from .._core.errors import PolicyWarning
 from .._core.jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
+from .._core.sites import warn
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs
-from .policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
-from .refuse import check_policy, warn, warn_unused_names
+from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
+from ._refuse import check_policy, warn_unused_names
 
 MARK = "kept from "
 
@@ -111,7 +113,8 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
         seen = ", ".join(list(places)[:8]) + (", ..." if len(places) > 8 else "")
         warn(
             f"the policy {describe(policy)} keeps nothing: it chooses no value of the checkpointed function. "
-            f"Values were computed at {seen}."
+            f"Values were computed at {seen}.",
+            PolicyWarning,
         )
     return Marked(tuple(verdicts), describe(policy)), new
 

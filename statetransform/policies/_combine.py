@@ -13,8 +13,8 @@ from typing import Any
 
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 
-from .policy import Policy, Verdict, ask, describe, is_kept
-from .refuse import check_policy
+from ._policy import Policy, Verdict, ask, describe, is_kept
+from ._refuse import check_policy
 
 
 def _closeness(verdict: Verdict) -> int:

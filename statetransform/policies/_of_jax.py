@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from .combine import any_of
-from .policy import Policy, Verdict
+from ._combine import any_of
+from ._policy import Policy, Verdict
 
 _jax = jax.checkpoint_policies
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from .._core.sites import user_frame
+from .._core.errors import PolicyWarning
+from .._core.sites import warn
 from .._jaxpr.sizes import parse_bytes
 from .._jaxpr.walk import names_in
-from .policy import Policy, describe, names_of
+from ._policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
-
-
-class PolicyWarning(UserWarning):
-    """A policy that can have no effect, or not the one that it seems to have."""
 
 
 def _spellings() -> list[str]:
@@ -119,19 +115,6 @@ def _example(name: str) -> str:
     }.get(name, "'a'")
 
 
-def warn(message: str) -> None:
-    """A :class:`PolicyWarning` at the line of the user's that led here."""
-    frame = user_frame()
-    warnings.warn_explicit(
-        message,
-        PolicyWarning,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        module=frame.f_globals.get("__name__", "<unknown>"),
-        registry=frame.f_globals.setdefault("__warningregistry__", {}),
-    )
-
-
 def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
     """Warns when a policy mentions a name that no value of a jaxpr bears.
 
@@ -155,5 +138,6 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
         have = "No value has a name; give one with checkpoint_name(value, name)."
     warn(
         f"the policy {describe(policy)} has no effect for {names}: no value of the checkpointed function bears "
-        f"{'this name' if len(missing) == 1 else 'these names'}. {have}"
+        f"{'this name' if len(missing) == 1 else 'these names'}. {have}",
+        PolicyWarning,
     )
