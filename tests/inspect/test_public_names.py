@@ -39,7 +39,7 @@ def test_all_functions_of_the_contract_are_there():
     assert set(FUNCTIONS) <= set(inspect.__all__)
 
 
-@pytest.mark.parametrize("path", HOME.glob("*.py"), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*HOME.glob("*.py")], ids=lambda p: p.name)
 def test_rich_and_matplotlib_are_imported_when_something_is_drawn(path):
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
