@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from statetransform import State, transform
 
@@ -48,6 +49,26 @@ def test_a_callback_of_a_function_made_anew_is_its_own() -> None:
         return len(seen)
 
     assert [count() for _ in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("checkpoint", [3, "step", None])
+def test_a_callback_in_an_eager_gradient_of_a_loop_is_its_own(checkpoint: Any) -> None:
+    def make() -> tuple[Any, list[int]]:
+        said: list[int] = []
+
+        def body(c: Any, x: Any) -> Any:
+            jax.debug.callback(said.append, 1)
+            return c * x, None
+
+        return transform.grad(lambda x: transform.scan(body, x, jnp.ones(8), checkpoint=checkpoint)[0]), said
+
+    (one, said), (other, heard) = make(), make()
+    for gradient, full, empty in ((one, said, heard), (other, heard, said)):
+        gradient(1.0)
+        jax.effects_barrier()
+        assert full
+        full.clear()
+        assert not empty
 
 
 def test_a_rule_that_looks_at_an_object_later_looks_at_the_object_of_its_own_call() -> None:

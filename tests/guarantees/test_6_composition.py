@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import statetransform as st
+from statetransform import transform
 
 from ..cases import BY_NAME as CASES
 from ..cases import assert_same
-from ..tables import BY_NAME, apply_jax, apply_ours
+from ..tables import BY_NAME, Row, apply_jax, apply_ours
 
 X = jnp.float32(0.7)
 NAMES = [name for name in BY_NAME if name not in ("while_loop", "vmap")]
@@ -26,6 +29,43 @@ def test_a_random_stack_of_transforms_gives_the_values_of_the_twin(seed: int) ->
     f, twin = apply_ours(rows, case.make(states)), apply_jax(rows, case.twin)
     for _ in range(2):
         reference, values = twin(values, X)
+        assert_same(f(X), reference)
+        assert_same(st.values(states), values)
+
+
+def shard_map(f: Any, map_over: Any = transform.shard_map) -> Any:
+    """Over one device, with everything on it."""
+    place = jax.P()
+    return map_over(f, mesh=jax.make_mesh((1,), ("d",)), in_specs=place, out_specs=place)
+
+
+def switch(f: Any, choose: Any = transform.switch) -> Any:
+    """The second of three branches."""
+    same = (lambda x: x) if choose is transform.switch else (lambda values, x: (x, values))
+    return lambda *args: choose(jnp.int32(1), [same, f, same], *args)
+
+
+SHARDED = Row("shard_map", shard_map, lambda twin: shard_map(twin, jax.shard_map))
+BELOW = [
+    *map(BY_NAME.__getitem__, NAMES),
+    Row("switch", switch, lambda twin: switch(twin, jax.lax.switch), is_loop=True),
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_stack_around_shard_map_gives_the_values_of_the_twin(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(2):
+        rows = (BY_NAME["jit"], *draw.choices(BELOW, k=draw.randint(1, 4)), SHARDED)
+        case = CASES[draw.choice(["accumulate", "two writes", "pytree", "dropout"])]
+        states, values = case.states(), case.initial()
+        f, twin = apply_ours(rows, case.make(states)), apply_jax(rows, case.twin)
+        try:
+            reference, values = twin(values, X)
+        except ValueError:  # no context mesh: JAX refuses some stacks, and so do we
+            with pytest.raises(ValueError, match="mesh"):
+                f(X)
+            continue
         assert_same(f(X), reference)
         assert_same(st.values(states), values)
 

@@ -1,8 +1,9 @@
-"""Random object graphs, functions that read them as user code does, and changes between calls."""
+"""Random object graphs, and changes of them between calls; some of their code is installed."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from statetransform import Param, State
+
+from .installed import install
+
+package: Any = install()
 
 
 class Part:
@@ -103,7 +108,19 @@ class Frozen:
         return self.total(x) + self.scale
 
 
-KINDS = (Part, Part, Other, Heir, Slots, Data, Frozen)
+class Theirs(package.Module):
+    """A class whose base somebody else has written."""
+
+    scale = 17
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(fill, rng)
+
+    def total(self, x: Any) -> Any:
+        return super().total(x) + 1
+
+
+KINDS = (Part, Part, Other, Heir, Slots, Data, Frozen, Theirs, Theirs)
 PLAIN = (0, 1, 2, 3, True, 1.0, "a", "b", None, (1, 2), (1, 2.0))
 
 
@@ -154,98 +171,6 @@ def _set_of(chosen: list[Any]) -> set[Any]:
     return {x for x in chosen if isinstance(x, State) or not hasattr(x, "w")}
 
 
-# -- what functions do
-
-
-def number(value: Any) -> Any:
-    """Whatever is found, as a number."""
-    if isinstance(value, State):
-        return value.value
-    if isinstance(value, bool):
-        return 10.0 if value else 20.0
-    if isinstance(value, int):
-        return float(value)
-    if isinstance(value, float):
-        return value + 100.0
-    if isinstance(value, str):
-        return float(ord(value[0]))
-    if value is None:
-        return 50.0
-    if isinstance(value, tuple):
-        return sum((number(v) for v in value), 200.0)
-    return 7.0
-
-
-def bump(state: State) -> Any:
-    """A write."""
-    state.value = state.value + 1
-    return state.value
-
-
-READS: dict[str, Callable[[Any, Any], Any]] = {
-    "order": lambda r, x: number(r.order),
-    "doubled": lambda r, x: number(r.doubled),
-    "class attribute": lambda r, x: number(r.scale),
-    "class of": lambda r, x: number(type(r).scale),
-    "state": lambda r, x: number(r.w),
-    "write": lambda r, x: bump(r.w) if r.w is not None else 1.0,
-    "items": lambda r, x: sum((number(i) for i in r.items), 0.0),
-    "length": lambda r, x: float(len(r.items)),
-    "write all": lambda r, x: sum((bump(i) for i in r.items if isinstance(i, State)), 0.0),
-    "table": lambda r, x: sum((number(v) + ord(k) for k, v in r.table.items()), 0.0),
-    "get": lambda r, x: number(r.table.get("a")),
-    "in": lambda r, x: 1.0 if "b" in r.table else 2.0,
-    "method": lambda r, x: number(r.total(x)) if isinstance(r.order, int | float) else 0.0,
-    "call": lambda r, x: r(x) if isinstance(r.order, int | float) else 0.0,
-    "hasattr": lambda r, x: 3.0 if hasattr(r, "bias") else 4.0,
-    "getattr": lambda r, x: number(getattr(r, "bias", None)),
-    "try": lambda r, x: _try(r),
-    "child": lambda r, x: number(r.child.order) + number(r.child.w) if r.child is not None else 0.0,
-    "grandchild": lambda r, x: number(r.child.child) if r.child is not None else 0.0,
-    "is self": lambda r, x: 1.0 if r.child is r else 2.0,
-    "same state": lambda r, x: 1.0 if r.child is not None and r.child.w is r.w else 2.0,
-    "same object": lambda r, x: 1.0 if r.child is not None and r.child.child is r.child else 2.0,
-    "same item": lambda r, x: float(sum(i is j for i in r.items for j in r.items)),
-    "child in items": lambda r, x: 1.0 if any(i is r.child for i in r.items) else 2.0,
-    "write child": lambda r, x: bump(r.child.w) if r.child is not None and r.child.w is not None else 1.0,
-    "deep": lambda r, x: sum((number(p.order) + number(p.w) for p in walk(r)), 0.0),
-    "class": lambda r, x: float(len(type(r).__name__)),
-    "shared": lambda r, x: bump(Part.shared),
-    "vars": lambda r, x: float(len(vars(r))) if hasattr(r, "__dict__") else 0.0,
-    "isinstance": lambda r, x: 1.0 if isinstance(r.child, Part) else 2.0,
-    "type of state": lambda r, x: 1.0 if isinstance(r.w, Param) else 2.0,
-}
-
-
-def _try(r: Any) -> Any:
-    try:
-        return number(r.bias)
-    except AttributeError:
-        return 9.0
-
-
-def walk(root: Any) -> list[Any]:
-    """The objects that are reached by `child`."""
-    found: list[Any] = []
-    while root is not None and not any(root is part for part in found):
-        found.append(root)
-        root = root.child
-    return found
-
-
-def new_script(rng: random.Random) -> tuple[str, ...]:
-    """What a function does."""
-    return tuple(rng.choice(list(READS)) for _ in range(rng.randrange(1, 5)))
-
-
-def play(root: Any, script: tuple[str, ...], x: Any) -> Any:
-    """Does it."""
-    out = x
-    for name in script:
-        out = out + READS[name](root, x)
-    return out
-
-
 # -- changes
 
 
@@ -254,7 +179,8 @@ def change(rng: random.Random, parts: list[Any], undo: list[Callable[[], None]])
     part = rng.choice(parts)
     what = rng.choice((
         "plain", "element", "state", "none", "swap", "alias", "grow", "shrink", "add", "delete", "class attribute",
-        "child", "override", "value", "table", "nothing", "set", "method", "hide",
+        "child", "override", "value", "table", "nothing", "set", "method", "hide", "their global", "their dict",
+        "their class",
     ))  # fmt: skip
     states = [p.w for p in parts if isinstance(p.w, State)]
     pool = [*parts, *states, new_state(rng), rng.choice(PLAIN)]
@@ -285,6 +211,15 @@ def change(rng: random.Random, parts: list[Any], undo: list[Callable[[], None]])
         kind, before = type(part), type(part).scale
         type.__setattr__(kind, "scale", rng.randrange(20))
         undo.append(lambda: type.__setattr__(kind, "scale", before))
+    elif what == "their global":
+        undo.append(functools.partial(setattr, package, "SCALE", package.SCALE))
+        package.SCALE = rng.randrange(20)
+    elif what == "their dict":
+        undo.append(functools.partial(package.TABLE.update, a=package.TABLE["a"]))
+        package.TABLE["a"] = rng.choice((1, 2, 2.0))
+    elif what == "their class":
+        undo.append(functools.partial(setattr, package.Module, "factor", package.Module.factor))
+        package.Module.factor = rng.randrange(5)
     elif what == "hide" and "scale" not in vars(Heir):
         type.__setattr__(Heir, "scale", rng.randrange(20))
         undo.append(lambda: type.__delattr__(Heir, "scale"))

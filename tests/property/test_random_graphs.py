@@ -13,7 +13,8 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .graphs import KINDS, Part, change, new_graph, new_script, play
+from .graphs import KINDS, Part, change, new_graph, package
+from .reads import new_script, play
 
 jitted = transform.jit(play, static_argnums=1)
 checkpointed = transform.checkpoint(play, static_argnums=1)
@@ -104,4 +105,5 @@ def test_a_trace_is_never_used_for_another_structure(block: int, pytestconfig: p
 
 
 def test_the_classes_of_the_graphs_are_left_as_they_were() -> None:
-    assert [kind.scale for kind in KINDS] == [2, 2, 5, 2, 7, 11, 13]
+    assert [kind.scale for kind in KINDS] == [2, 2, 5, 2, 7, 11, 13, 17, 17]
+    assert (package.SCALE, package.TABLE, package.Module.factor) == (3, {"a": 1}, 2)
