@@ -7,7 +7,9 @@ What is private of flax here, and why:
 * `TraceState.__init__` and `is_valid`: nnx lets a variable or a module be used only in the JAX trace that made it. The
   function under a transform of ours is as good as the place of the call: what is valid there is valid in the frame's
   own trace, and what is made in that trace is valid at the place of the call.
-* `HijaxVariable`: a JAX value of a kind that no frame can carry. It is refused.
+* `HijaxVariable._leaves` and `_treedef`, `_get_hijax_state`, `_set_hijax_state`, `_new_hijax_from_variable`: a variable
+  with `hijax=True` is a JAX value of its own type, with the value in `_leaves`. JAX would make it a constant of our
+  traces, so within a frame it is a Python object whose value the frame has.
 * `Pytree._pytree__state` says in which trace a module was made. nnx replaces it whenever it takes a module apart and
   puts it together, so it is no part of the structure.
 * `Pytree._setattr` sets an attribute of a module. Plain values count as they do of any object; a traced value is
@@ -18,10 +20,10 @@ What is private of flax here, and why:
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import flax
 import jax
@@ -31,9 +33,9 @@ from flax.nnx import tracers, variablelib
 from .._core.cells import Cells
 from .._core.errors import StateTraceError, StateTransformError
 from .._core.foreign import carries, holds, is_node, register, to_state
-from .._core.frame import UNSET, Frame, active, innermost, stack
+from .._core.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
 from .._core.handles import Adopted, Foreign, Native
-from .._core.jaxcompat import TOP_LEVEL, Tracer
+from .._core.jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
 from .._core.library import adapt
 
 _KNOWN = "0.12"
@@ -53,7 +55,12 @@ class Variables(Cells):
         if type(held) is not jax.Ref:
             return super().state_of(cell)
         state = to_state(held)
-        state._kind = type(cell)
+        state._kind = cell.var_type
+        return state
+
+    def handle(self, cell: Any) -> Foreign:
+        state = super().handle(cell)
+        state._kind = cell.var_type
         return state
 
     def __init__(self, name: str, below: Any) -> None:
@@ -62,6 +69,10 @@ class Variables(Cells):
 
     def slot(self) -> str:
         return _SLOT
+
+    def raw(self, cell: Any) -> Any:
+        held = super().raw(cell)
+        return _as_ref(self, cell, held) if type(held) is MadeRef else held
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if stack.frame is not None and type(held := self._slot(cell)) is jax.Ref:
@@ -77,7 +88,7 @@ class Variables(Cells):
             held = cell._statetransform_slot  # `_SLOT`, as Python looks it up fastest
             kind = type(held)
             if kind is not Adopted:
-                return held if kind is not Native else self.plain(cell)
+                return self.plain(cell) if kind is Native or kind is MadeRef else held
             value = held._value
             return value if value is not UNSET else self.plain(cell)
 
@@ -86,12 +97,12 @@ class Variables(Cells):
 
     def __set__(self, cell: Any, value: Any) -> None:
         frame = innermost()
-        if frame is not None and variablelib.is_array_ref(value) and frame.is_here():
-            ref = _option("ref", "has_ref")
-            raise StateTraceError(
-                f"{type(cell).__name__}({ref}=True) is made within a transform, where JAX's Refs cannot outlive the "
-                f"trace. Nothing was changed.\nMake it before the call, or with `{ref}=False`."
-            )
+        if frame is not None and frame.is_here() and variablelib.is_array_ref(value):
+            if type(value) is jax.Ref:  # one from outside
+                self.set_raw(cell, value)
+            else:  # one of the trace, which it cannot leave
+                _make_ref(self, frame, cell, value[...])
+            return
         super().__set__(cell, value)
 
     def made_in(self, cell: Any) -> Any:
@@ -106,6 +117,79 @@ class Variables(Cells):
     def refuse_by_handle(self, state: Foreign, value: Any) -> None:
         if not state._made.is_valid():
             raise StateTraceError.raw_write(state)
+
+
+class MadeRef(Adopted):
+    """In the place of a Ref that a variable is to hold: it is made once the function that made the variable is done."""
+
+    __slots__ = ()
+
+
+def _make_ref(cells: Cells, frame: Frame, cell: Any, value: Any) -> None:
+    """Makes a variable with `ref=True` within a frame."""
+    state = object.__new__(MadeRef)
+    state._stand_for(cell, cells)
+    state._value = UNSET
+    cells.set_raw(cell, state)
+    frame.create(state, value)
+
+
+def _as_ref(cells: Cells, cell: Any, held: MadeRef) -> Any:
+    """The Ref in place of the handle, once there is a value to make it of."""
+    value = held._value
+    if value is UNSET:
+        return held
+    with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
+        ref = jax.new_ref(value)
+    cells.set_raw(cell, ref)
+    return ref
+
+
+class HijaxVariables(Variables):
+    """How the handle of a variable with `hijax=True` comes by its value, which is kept as a tuple of leaves."""
+
+    unseen = frozenset()
+
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None or type(held := self.raw(cell)) is not jax.Ref:
+            held = super().__get__(cell, owner)
+        return held if cell is None else tuple(jax.tree.leaves(held))
+
+    def __set__(self, cell: Any, leaves: Any) -> None:
+        super().__set__(cell, _structure(cell).unflatten(leaves))
+
+    def as_property(self) -> property:
+        def get(cell: Any) -> Any:
+            return self.__get__(cell)
+
+        get.cells = self  # type: ignore[attr-defined]
+        return property(get, self.__set__)
+
+    def raw(self, cell: Any) -> Any:
+        held = super().raw(cell)
+        return _structure(cell).unflatten(held) if type(held) is tuple else held
+
+    def set_raw(self, cell: Any, value: Any) -> None:
+        super().set_raw(cell, value if isinstance(value, Adopted | Native) else tuple(jax.tree.leaves(value)))
+
+    def made_in(self, cell: Any) -> Any:
+        return None
+
+    def takes_tracers(self, state: Foreign) -> bool:
+        return False
+
+    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+        if innermost() is None:
+            Cells.refuse_raw(self, state, value)
+
+    def check(self, state: Foreign, value: Any) -> None:
+        if jax.tree.structure(value) != (kept := jax.tree.structure(peek(state))):
+            raise ValueError(f"a variable with hijax=True keeps the structure of its value, {kept}")
+
+
+def _structure(cell: Any) -> Any:
+    """The structure of a value, from that of the variable, of which it is the only child."""
+    return cell._treedef.children()[0]
 
 
 class _Place:
@@ -185,11 +269,8 @@ def install() -> None:
     type.__setattr__(home, _SLOT, vars(home)["_raw_value"])
     home.__getattr__ = _without_slot(home.__getattr__)
     type.__setattr__(home, "_raw_value", cells.as_property())
-    for name in ("_get_hijax_state", "_set_hijax_state"):
-        if hasattr(variablelib, name):
-            setattr(variablelib, name, _refusing(getattr(variablelib, name)))
     if hasattr(variablelib, "HijaxVariable"):
-        register(variablelib.HijaxVariable, Refused(""), is_node=True)
+        _install_hijax(cells, variablelib.HijaxVariable)
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
     holds(nnx.Pytree, unseen=["_pytree__state"])
     carries(nnx.State)
@@ -209,35 +290,72 @@ def _without_slot(getattr_: Any) -> Any:
     return __getattr__
 
 
-def _option(name: str, older: str) -> str:
-    """What this flax calls an option of variables."""
-    return name if name in inspect.signature(nnx.Variable.__init__).parameters else older
-
-
-class Refused(Cells):
-    """In the place of a variable that cannot be lifted."""
-
-    def state_of(self, cell: Any) -> Foreign | None:
-        raise _no_hijax(cell)
-
-
-def _no_hijax(variable: Any) -> StateTraceError:
-    kind = getattr(variable, "var_type", type(variable)).__name__
-    hijax = _option("hijax", "is_hijax")
-    return StateTraceError(
-        f"{kind}({hijax}=True) cannot be carried by a transform of statetransform. Nothing was changed.\n"
-        f"Create the variable with `{hijax}=False`."
+def _install_hijax(cells: Variables, home: Any) -> None:
+    """The same for variables with `hijax=True`."""
+    get, put, new = (
+        getattr(variablelib, f"_{name}") for name in ("get_hijax_state", "set_hijax_state", "new_hijax_from_variable")
     )
+    its = HijaxVariables("_leaves", vars(home)["_leaves"])
+
+    @functools.wraps(get)
+    def _get_hijax_state(variable: Any) -> Any:
+        if type(variable) is not home or innermost() is None:
+            return get(variable)
+        leaves, treedef = variable._leaves, variable._treedef
+        with no_frame():
+            found = treedef.unflatten(leaves)
+        cells.detach(found)
+        return found
+
+    @functools.wraps(put)
+    def _set_hijax_state(hijax: Any, variable: Any) -> None:
+        treedef = jax.tree.structure(variable)
+        if type(hijax) is not home or innermost() is None:
+            if type(hijax) is home and is_top_level():
+                object.__setattr__(hijax, "_treedef", treedef)  # the leaves come next
+            put(hijax, variable)
+        elif treedef != hijax._treedef:
+            raise StateTraceError(
+                f"{type(variable).__name__}(hijax=True) is given metadata or a value of another structure within a "
+                "transform, which JAX's high types do not allow. Nothing was changed.\nDo it before the call, or "
+                "create the variable with `hijax=False`."
+            )
+        else:
+            object.__setattr__(hijax, "_leaves", tuple(jax.tree.leaves(variable)))
+
+    @functools.wraps(new)
+    def _new_hijax_from_variable(variable: Any) -> Any:
+        frame = innermost()
+        if frame is None or not frame.is_here():
+            return new(variable)
+        leaves, treedef = jax.tree.flatten(variable)
+        made = object.__new__(home)
+        for name, value in (("_treedef", treedef), ("_var_type", type(variable)), ("_ref", variable.ref)):
+            object.__setattr__(made, name, value)
+        if variable.ref and not isinstance(leaves[0], jax.Ref):
+            _make_ref(its, frame, made, leaves[0])
+        else:
+            object.__setattr__(made, "_leaves", leaves)
+        return made
+
+    for function in (_get_hijax_state, _set_hijax_state, _new_hijax_from_variable):
+        setattr(variablelib, function.__name__, function)
+    type.__setattr__(home, _SLOT, vars(home)["_leaves"])
+    type.__setattr__(home, "_leaves", its.as_property())
+    type.__setattr__(home, "_treedef", _Interned("_treedef", vars(home)["_treedef"]))
+    register(home, its, is_node=True)
 
 
-def _refusing(function: Any) -> Any:
-    @functools.wraps(function)
-    def refusing(variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if innermost() is not None:
-            raise _no_hijax(variable)
-        return function(variable, *args, **kwargs)
+class _Interned(Cells):
+    """The structure of a variable with `hijax=True`, one object for all variables of that structure."""
 
-    return refusing
+    _known: ClassVar[dict[Any, Any]] = {}
+
+    def state_of(self, cell: Any) -> None:
+        return None
+
+    def __set__(self, cell: Any, value: Any) -> None:
+        self.below.__set__(cell, self._known.setdefault(value, value))
 
 
 def _keeping_tracers_out(setattr_: Any, is_valid: Any) -> Any:

@@ -110,7 +110,7 @@ class Cells:
         held = self.raw(cell)
         if type(held) is Native:
             return held.value
-        if type(held) is Adopted:
+        if isinstance(held, Adopted):
             held = held._value
             if held is UNSET:
                 raise StateTraceError.lost(self.known(cell))
@@ -209,7 +209,7 @@ class Cells:
         if type(cell).__weakrefoffset__:
             return None
         held = self.raw(cell)
-        return held if type(held) is Adopted else None
+        return held if isinstance(held, Adopted) else None
 
     def state_of(self, cell: Any) -> Foreign | None:
         """The handle, made where each instance is a cell; None for an attribute that is none of ours."""
@@ -224,7 +224,7 @@ class Cells:
             state._home = found.home()
             return state
         held = self.raw(cell)
-        if type(held) is Adopted:
+        if isinstance(held, Adopted):
             return None if held._is_native_to(stack.frame) else held
         if type(held) is Native:
             if held.is_here() or not self.can_lift(held.value):
@@ -320,7 +320,7 @@ class Cells:
             held = self.raw(cell)
             if type(held) is Native:
                 held.value = value
-            elif type(held) is Adopted:
+            elif isinstance(held, Adopted):
                 held._value = value
             else:
                 self.set_raw(cell, value)
@@ -328,7 +328,7 @@ class Cells:
             self.write(frame, state, value)
 
     def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
-        if type(known) is Adopted:
+        if isinstance(known, Adopted):
             known._value = value
         else:
             self.set_raw(cell, value)

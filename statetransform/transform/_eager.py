@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from .._core.arguments import hide_self, is_reference, strict
+from .._core.foreign import leaf_test
 from .._core.jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
 from .._core.kept import Family, anchor_of, remember
 from .._core.library import is_ours, is_users_function
@@ -126,10 +127,12 @@ def _with_holes(fun: Any, holes: list[Any]) -> Any:
 def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
 
+    is_leaf = leaf_test()  # an object with cells is a pytree to its framework, but a copy would take the writes
+
     def changed(value: Any) -> Any:
-        if not any(map(is_replaced, jax.tree.leaves(value))):
+        if not any(map(is_replaced, jax.tree.leaves(value, is_leaf=is_leaf))):
             return value
-        return jax.tree.map(lambda leaf: put(leaf) if is_replaced(leaf) else leaf, value)
+        return jax.tree.map(lambda leaf: put(leaf) if is_replaced(leaf) else leaf, value, is_leaf=is_leaf)
 
     if type(fun) is functools.partial:
         args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}

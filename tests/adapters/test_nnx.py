@@ -14,7 +14,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .modules import HIJAX, Net, X, nnx, same
+from .modules import Net, X, nnx, same
 
 
 @pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
@@ -193,12 +193,6 @@ def test_loops_of_ours_over_a_module() -> None:
     _, out = transform.scan(lambda c, x: (c, ours(x)), None, jnp.stack([X, 2 * X]))
     np.testing.assert_allclose(out, [theirs(X), theirs(2 * X)], rtol=1e-4)
     same(ours, theirs)
-
-
-def test_a_variable_of_jax_high_types_is_refused_by_name() -> None:
-    variable = nnx.Variable(jnp.zeros(3), **HIJAX)
-    with pytest.raises(st.StateTraceError, match="hijax=False"):
-        transform.jit(lambda: variable[...] + 1)()
 
 
 def test_a_training_step_by_nnx_within_ours_is_not_traced_again_and_again() -> None:

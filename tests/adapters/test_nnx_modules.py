@@ -1,4 +1,4 @@
-"""Modules of flax.nnx: layers against `nnx.jit`, attributes that a function sets, `ref=True` and `hijax=True`."""
+"""Modules of flax.nnx: layers against `nnx.jit`, and attributes that a function sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .modules import HIJAX, REF, nnx, same
+from .modules import nnx, same
 
 XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
 
@@ -162,56 +162,3 @@ def test_a_variable_that_is_made_anew_comes_out() -> None:
     for i in range(3):
         step(model, jnp.full(3, float(i)))
         np.testing.assert_allclose(model.seen[...], i)
-
-
-class ByRef(nnx.Module):
-    def __init__(self) -> None:
-        self.w, self.n = nnx.Param(jnp.ones(3), **REF), nnx.Variable(jnp.zeros(()), **REF)
-
-    def __call__(self, x: Any) -> Any:
-        self.n[...] = self.n[...] + 1
-        self.w[0] = self.w[0] + 1
-        return jnp.sum(self.w[...] * x) * self.n[...]
-
-
-@pytest.mark.parametrize("name", ["jit", "checkpoint", "value_and_grad"])
-def test_variables_that_are_refs(name: str) -> None:
-    ours, theirs, x = ByRef(), ByRef(), jnp.arange(3.0)
-    step = getattr(transform, name)(lambda x: ours(x))
-    for _ in range(3):
-        found = step(x)
-        np.testing.assert_allclose(found[0] if name == "value_and_grad" else found, theirs(x), rtol=1e-5)
-    np.testing.assert_allclose(ours.w[...], theirs.w[...])
-    np.testing.assert_allclose(ours.n[...], 3)
-
-
-def test_variables_that_are_refs_are_found_by_path_and_kind() -> None:
-    model = ByRef()
-    params = st.states(model, nnx.Param)
-    assert set(st.states(model)) == {"w", "n"} and set(params) == {"w"}
-    gradient = transform.grad(lambda: model(jnp.arange(3.0)), states=params)()
-    np.testing.assert_allclose(gradient["w"], jnp.arange(3.0))
-    passed = transform.jit(lambda m, x: m(x))
-    np.testing.assert_allclose(passed(model, jnp.arange(3.0)), 6)
-
-
-def test_a_variable_that_is_a_ref_made_within_is_refused_by_name() -> None:
-    with pytest.raises(st.StateTraceError, match="ref=False"):
-        transform.jit(lambda: ByRef())()
-
-
-@pytest.mark.skipif(not hasattr(nnx.variablelib, "HijaxVariable"), reason="this flax has no hijax variables")
-def test_a_variable_of_jax_high_types_is_refused_by_name_wherever_it_comes() -> None:
-    variable, x = nnx.Variable(jnp.zeros(3), **HIJAX), jnp.ones(3)
-    uses = [lambda x: jnp.sum(variable[...] + x), lambda x: variable.set_value(x)]
-    calls = [lambda f=f, w=w: w(f)(x) for f in uses for w in (transform.jit, transform.checkpoint, transform.vmap)]
-    calls += [
-        lambda: transform.jit(lambda v: v[...] + 1)(variable),
-        lambda: st.states({"v": variable}),
-        lambda: st.values([variable]),
-        lambda: transform.grad(lambda: jnp.sum(variable[...]), states=variable)(),
-    ]
-    for call in calls:
-        with pytest.raises(st.StateTraceError, match="hijax=False"):
-            call()
-    np.testing.assert_allclose(variable[...], 0)

@@ -104,6 +104,18 @@ def test_nnx_keeps_values_where_the_adapter_looks() -> None:
     assert tracers.TraceState().is_valid()
 
 
+def test_nnx_keeps_values_of_high_types_where_the_adapter_looks() -> None:
+    library = pytest.importorskip("flax.nnx").variablelib
+    home = pytest.importorskip("flax.nnx.variablelib").HijaxVariable
+    assert home.__slots__ == ("_treedef", "_leaves", "_var_type", "_ref")
+    assert not home.__weakrefoffset__
+    variable = library.Variable({"a": jnp.zeros(2), "b": jnp.ones(3)}, hijax=True)
+    assert type(variable) is home and [leaf.shape for leaf in variable._leaves] == [(2,), (3,)]
+    assert variable._treedef == jax.tree.structure(library._get_hijax_state(variable))
+    assert len(variable._treedef.children()) == 1
+    assert callable(library._set_hijax_state) and callable(library._new_hijax_from_variable)
+
+
 def test_an_unknown_flax_is_refused_by_name() -> None:
     pytest.importorskip("flax.nnx")
     code = (
