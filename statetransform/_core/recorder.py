@@ -241,9 +241,12 @@ class Recorder:
         self._is_busy = True
         try:
             for edge in structure.edges:
-                register = self.register_of(objects[edge.parent]) if edge.parent >= 0 else None
-                if register is not None:
+                if edge.parent >= 0 and (register := self.register_of(objects[edge.parent])) is not None:
                     self._replay(register, objects[edge.parent], edge)
+            # At last: functions found on the way run as well, and those that are made within this trace.
+            for edge in structure.edges:
+                if edge.how == "global":
+                    self._runs(objects[edge.parent].__code__)
         finally:
             self._is_busy = False
         for edge in structure.edges:
@@ -252,9 +255,7 @@ class Recorder:
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
         if isinstance(obj, types.FunctionType):
-            if edge.how == "global":
-                self._runs(obj.__code__)
-            elif edge.how == "dict":
+            if edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, types.ModuleType):
             visit_module(self, register, obj, (edge.key,))

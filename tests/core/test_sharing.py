@@ -313,3 +313,31 @@ def test_a_wrapper_made_within_a_trace_asks_nothing_of_the_object_that_it_is_for
     layer.__name__, layer.__doc__, layer.__qualname__ = "renamed", "Explained.", "Renamed"
     jitted(X[0])
     assert len(runs) == before
+
+
+scale = State(jnp.float32(2), name="scale")
+
+
+class Scaled:
+    """Finds its state in its module."""
+
+    def __call__(self, x: Any) -> Any:
+        return x * scale.value
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [transform.checkpoint(Scaled)(), lambda x: transform.fori_loop(0, 1, lambda i, c: c * scale.value, x)],
+    ids=["checkpointed class", "loop"],
+)
+def test_a_trace_that_uses_another_one_knows_which_names_of_modules_that_has_looked_up(
+    inner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def around(fun: Any) -> Any:
+        return transform.jit(lambda x: fun(x) + 1.0)
+
+    assert around(inner)(3.0) == 7.0
+    again = around(inner)  # another closure: its trace finds the one of the body
+    assert again(3.0) == again(3.0) == 7.0
+    monkeypatch.setitem(globals(), "scale", State(jnp.float32(5), name="scale"))
+    assert again(3.0) == 16.0
