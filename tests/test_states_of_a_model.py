@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
+import weakref
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, RandomState, State, inspect, transform
 
 
 @dataclasses.dataclass
@@ -88,6 +89,38 @@ def test_states_are_found_in_slots_closures_methods_and_a_state_itself() -> None
     assert list(st.states({s}).values()) == [s]
     assert list(st.states({1: {"x": s}})) == ["1.x"]
     assert st.states([1, None, "text", jnp.ones(3)]) == {}
+
+
+class Private:
+    """A state in a slot that Python mangles."""
+
+    __slots__ = ("__w",)
+
+    def __init__(self) -> None:
+        self.__w = State(1.0)
+
+
+def test_a_state_in_a_private_slot_is_found() -> None:
+    assert list(st.states(Private())) == ["_Private__w"]
+
+
+def test_a_weak_registry_of_states_is_followed_and_traced_once() -> None:
+    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+    registry = weakref.WeakValueDictionary({"a": a, "b": b})
+    assert st.states(registry) == {"a": a, "b": b}
+
+    @transform.jit
+    def total(x: Any) -> Any:
+        registry["a"].value += x
+        return sum(state.value for state in registry.values())
+
+    assert (total(1.0), total(1.0)) == (4.0, 5.0)
+    registry["a"] = other = State(jnp.float32(10), name="a")
+    assert total(1.0) == 13.0
+    assert len(inspect.explain_retrace(total)) == 1
+    registry["c"] = one_more = State(jnp.float32(5), name="c")
+    assert total(1.0) == 19.0
+    assert (other.value, one_more.value, a.value) == (12.0, 5.0, 3.0)
 
 
 def test_a_very_deep_graph_is_walked() -> None:

@@ -185,6 +185,7 @@ class StaticArguments:
       fun: the function; its signature tells names from positions and back.
       argnums: positions, not counting `self`; negative ones count from the end.
       argnames: names.
+      counts_given: whether the end is that of the arguments that a call gives, and not of the signature.
     """
 
     def __init__(
@@ -192,7 +193,9 @@ class StaticArguments:
         fun: Callable[..., Any],
         argnums: int | Sequence[int] | None,
         argnames: str | Iterable[str] | None,
+        counts_given: bool = False,
     ) -> None:
+        self._counts_given = counts_given
         self._argnums = integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
@@ -235,18 +238,20 @@ class StaticArguments:
         return self._resolve(parameters, n_args)[0]
 
     def _resolve(self, parameters: tuple[str, ...] | None, n_args: int) -> tuple[set[int], set[str]]:
-        total = n_args if parameters is None else len(parameters)
         positions, names = set(), set(self._argnames)
         for index in self._argnums:
+            is_of_call = parameters is None or (index < 0 and self._counts_given)
+            total = n_args if is_of_call else len(parameters or ())
             if -total <= index < total:
                 positions.add(index % total)
             elif parameters is not None:
+                what = "the call gives" if is_of_call else "it takes"
                 raise ValueError(
                     f"static_argnums={index} of {name_of(self._fun)} is out of range: "
-                    f"it takes {total} positional argument(s), not counting `self`"
+                    f"{what} {total} positional argument(s), not counting `self`"
                 )
         if parameters is not None:
-            names |= {parameters[i] for i in positions}
+            names |= {parameters[i] for i in positions if i < len(parameters)}
             positions |= {i for i, name in enumerate(parameters) if name in names}
         return positions, names
 

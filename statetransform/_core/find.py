@@ -10,6 +10,7 @@ import dataclasses
 import dis
 import functools
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from .activation import activate, pending
 from .foreign import active, attributes_of, cells_of, is_carrier, is_cell, is_cell_class, to_state
 from .handles import Foreign
 from .library import is_ours, is_users_class, is_users_function, is_users_module
+from .lookup import slots_of
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
@@ -148,7 +150,8 @@ def _in_order(obj: Any) -> Iterator[State]:
 
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """The objects directly below one, each with its label."""
-    if isinstance(obj, dict | types.MappingProxyType) or (isinstance(obj, Mapping) and is_carrier(obj)):
+    is_mapping = isinstance(obj, dict | types.MappingProxyType | weakref.WeakValueDictionary)
+    if is_mapping or (isinstance(obj, Mapping) and is_carrier(obj)):
         for key, child in list(obj.items()):
             yield str(key), child
     elif isinstance(obj, (*_SEQUENCES, set, frozenset)):
@@ -270,7 +273,6 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
         yield name, cells.pop(name, child)
     yield from cells.items()
     for cls in type(obj).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and name not in cells and hasattr(obj, name):
+        for name in slots_of(cls):
+            if name not in cells and hasattr(obj, name):
                 yield name, getattr(obj, name)

@@ -16,7 +16,7 @@ import numpy as np
 
 from .jaxcompat import Tracer, is_jaxpr, opened
 from .library import is_users_class
-from .lookup import contents
+from .lookup import contents, slots_of
 from .plain import identity
 
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
@@ -70,14 +70,9 @@ def _behind(obj: Any) -> Iterator[Any]:
         attributes = getattr(obj, "__dict__", None)
         yield from attributes.values() if isinstance(attributes, dict) else ()
         kind: Any = type(obj)
-        slots = [name for base in kind.__mro__ for name in _as_tuple(vars(base).get("__slots__", ()))]
-        yield from (getattr(obj, name, None) for name in slots if not name.startswith("__"))
+        yield from (getattr(obj, name, None) for base in kind.__mro__ for name in slots_of(base))
         if not is_users_class(type(obj)):
             yield getattr(obj, "__wrapped__", None)
-
-
-def _as_tuple(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, bool]]:

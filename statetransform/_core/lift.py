@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .find import selects
@@ -116,6 +116,8 @@ class Staged(Transformed):
       states: which states are lifted; None for all.
     """
 
+    _counts_given: ClassVar[bool] = False  # whether negative `static_argnums` count from the last argument of a call
+
     def __init__(
         self,
         fun: Callable[..., Any],
@@ -131,7 +133,7 @@ class Staged(Transformed):
         self._around, self.where = around, where
         # As in JAX, a wrapper that is made anew for the same function finds the traces of the last one.
         self._fun, self._instance = unbound(fun)
-        self._static = StaticArguments(self._fun, static_argnums, static_argnames)
+        self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)
         self._is_lifted = None if states is None else selects(states)
         self._cache = kept(self._fun, (around, _key_of(states)), TraceCache)
 

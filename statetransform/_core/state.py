@@ -19,6 +19,7 @@ from .frame import UNSET, innermost, look_at, own_arrays, peek, read
 from .hooks import listening
 from .html_rows import html_rows
 from .jaxcompat import Tracer, has_tracer, is_top_level
+from .lookup import slots_of
 from .not_arrays import NotAnArray
 from .shown import show, show_item
 from .sites import user_site
@@ -250,12 +251,7 @@ class State(NotAnArray, Generic[T]):
         """What a subclass has added, in its `__dict__` and in slots."""
         found = dict(getattr(self, "__dict__", {}))
         for cls in type(self).__mro__[: type(self).__mro__.index(State)]:
-            slots = cls.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                is_private = slot.startswith("__") and not slot.endswith("__")
-                name = f"_{cls.__name__.lstrip('_')}{slot}" if is_private else slot
-                if slot not in ("__dict__", "__weakref__") and hasattr(self, name):
-                    found[name] = getattr(self, name)
+            found |= {name: getattr(self, name) for name in slots_of(cls) if hasattr(self, name)}
         return found
 
     def _is_native_to(self, frame: Any) -> bool:

@@ -46,7 +46,7 @@ _HOLDERS = (
 BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
     threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
-    weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+    weakref.WeakSet, weakref.WeakKeyDictionary,
 )  # fmt: skip
 _VIEWS = tuple(
     type(view)
@@ -127,6 +127,12 @@ def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, A
     recorder.reach(register, "reader", _of_thread, _of_thread(value))
     recorder.take_class_of(register, value)
     return _by_class(recorder, register, value)
+
+
+def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    recorder.reach(register, "members", tuple, tuple(value))
+    recorder.reach(register, "members", _values, _values(value))
+    return "type", weakref.ref(type(value))
 
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -367,6 +373,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (types.FunctionType, _function),
     (functools.partial, _partial),
     (threading.local, _thread_local),
+    (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),
     (types.ModuleType, _users_module),
 )

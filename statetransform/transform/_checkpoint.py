@@ -51,9 +51,8 @@ def checkpoint(
     """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` over states.
 
     Every state that the function reads is an argument of the checkpointed computation, so its present value is seen on
-    each call; every state that it writes is a result, written once, however often the body is recomputed. A
-    second eager
-    call with the same signature does not run the body. Random draws are the same on recomputation.
+    each call; every state that it writes is a result, written once, however often the body is recomputed. A second
+    eager call with the same signature does not run the body. Random draws are the same on recomputation.
 
     Args:
       fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
@@ -62,7 +61,8 @@ def checkpoint(
         Default: True.
       policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `statetransform.policies`, which has
         those of `jax.checkpoint_policies` and more. What it keeps does not depend on `jax_remat3`.
-      static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the end.
+      static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the last
+        argument that a call gives by position, as in JAX.
       static_argnames: the same by name. Where Python decides on a value inside, it has to be static; what depends on
         constants only can be computed under :func:`jax.ensure_compile_time_eval`.
       concrete (bool): no longer supported, as in JAX; True is an error that names the alternatives. Default:
@@ -78,7 +78,7 @@ def checkpoint(
       StateTraceError: on a write to a state that `states` leaves out; add it to `states`.
 
     Warns:
-      PolicyWarning: the policy has a name that no value bears; the message lists the names seen.
+      PolicyWarning: the policy has a name that no value has; the message lists the names seen.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -153,6 +153,7 @@ class Checkpointed(Staged):
     """A function under `checkpoint`."""
 
     _around: _Around
+    _counts_given = True  # as in JAX
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
         if isinstance(self._around.prevent_cse, bool):

@@ -49,7 +49,7 @@ class Lanes:
       kinds: predicates on the others, with the axis of the states that they select.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
-      fun: the function, in which the path to a cell is looked for when an error is to name it.
+      fun: the function; errors look in it for the path to a cell.
     """
 
     size: int | None
@@ -178,14 +178,14 @@ class Vectorized(Direct):
         given = self._jax_options.get("axis_size")
         if sizes is not None and len({*sizes, given} - {None}) == 1:
             return sizes[0] if given is None else given
-        if sizes == [] and (states := self._sizes_of_states(fun, args, lanes)):
+        if sizes == [] and (states := self._sizes_of_states(fun, lanes)):
             return states[0]
         # The arguments do not fit: JAX says how, if asked without the states.
         ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
         jax.vmap(ignore, self._in_axes, (), **self._jax_options)(*args, **kwargs)
         raise AssertionError("arguments that cannot be mapped over were mapped over")
 
-    def _sizes_of_states(self, fun: Callable[..., Any], args: tuple[Any, ...], lanes: Lanes) -> list[int]:
+    def _sizes_of_states(self, fun: Callable[..., Any], lanes: Lanes) -> list[int]:
         """The number of lanes of the first state that has any: those that are named first, then those of a kind."""
         found = _lengths(self._axes)
         if not found and any(axis is not None for _, axis in self._kinds):

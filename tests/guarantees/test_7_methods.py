@@ -140,6 +140,26 @@ def test_negative_static_argnums_count_from_the_end() -> None:
     assert f(2.0, 3.0, True) == 2.0
 
 
+def test_under_checkpoint_negative_static_argnums_count_from_the_last_argument_given() -> None:
+    def f(x: Any, kind: str, scale: float = 3.0) -> Any:
+        return x * scale if kind == "s" else x
+
+    for checkpoint in (transform.checkpoint, jax.checkpoint):
+        assert checkpoint(f, static_argnums=(-1,))(1.0, "s") == 3.0
+        with pytest.raises(ValueError, match="static_argnums"):
+            checkpoint(f, static_argnums=(-3,))(1.0, "s")
+    model = Negative()
+    assert model.f(1.0, "s") == Negative.f(model, 1.0, "s") == 3.0
+
+
+class Negative:
+    """A method with a static argument that is not the last of its signature."""
+
+    @transform.checkpoint(static_argnums=-1)
+    def f(self, x: Any, kind: str, scale: float = 3.0) -> Any:
+        return x * scale if kind == "s" else x
+
+
 def test_equal_static_values_of_different_types_are_different() -> None:
     f = transform.checkpoint(lambda x, n: x if isinstance(n, bool) else -x, static_argnums=1)
     assert (f(1.0, True), f(1.0, 1), f(1.0, 1.0)) == (1.0, -1.0, -1.0)
