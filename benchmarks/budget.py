@@ -33,7 +33,7 @@ from statetransform._planner.cost import LOOPS
 from statetransform._planner.joint import THRIFTY, Pattern
 from statetransform._planner.loops import scans_in
 from statetransform._planner.measure import Planner
-from statetransform._planner.versions import closed_of
+from statetransform._planner.view import differentiated
 from statetransform._planner.view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -156,12 +156,12 @@ def differs(ours: list[Any], theirs: list[Any]) -> float:
 def bounds_of(program: Program) -> tuple[Callable[[int], float], int, int]:
     """Operations over plain that are proved necessary for a budget; the bytes that are; the equations of the step."""
     staged = stage(run_layers(program), (program.x, program.ps), {})
-    closed, n_outputs = closed_of(staged)
+    closed, whole = differentiated(staged)
     n_x = len(jax.tree.leaves(program.x))
     n_ps = len(jax.tree.leaves(program.ps))
     floats = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in closed.in_avals]
     moves = tuple(is_float and n_x <= i < n_x + n_ps for i, is_float in enumerate(floats))
-    pattern = Pattern(moves, tuple(i < n_outputs for i in range(len(closed.out_avals))))
+    pattern = Pattern(moves, whole.outputs)
     planner = Planner(closed)
     versions = planner.versions(pattern)
     joint, thrifty = versions.first.joint, (versions.fused(THRIFTY) or versions.first).joint.graph

@@ -23,11 +23,11 @@ class Table:
     """Cells of text under headings.
 
     Attributes:
-        title: stands above.
-        columns: the headings; one that starts with ">" is of numbers, and aligned to the right.
-        rows: the cells.
-        notes: sentences below.
-        marked: the numbers of the rows that stand out.
+      title: the line above.
+      columns: the headings; one that starts with ">" is of numbers, and aligned to the right.
+      rows: the cells.
+      notes: sentences below.
+      marked: the numbers of the rows in bold.
     """
 
     title: str
@@ -49,8 +49,8 @@ class Table:
         """Aligned plain text.
 
         Args:
-            width: the most characters of a line: long cells go on in the next line, the widest columns first. None for
-                as many as it takes.
+          width: the most characters of a line: long cells go on in the next line, the widest columns first. None for
+              as many as it takes.
 
         >>> print(Table("two rows", ["name", ">bytes"], [["a", "16"], ["bc", "1024"]], ["All small."]).text())
         two rows
@@ -205,7 +205,7 @@ class Report(abc.ABC):
         """The table as text.
 
         Args:
-            width: the most characters of a line, 120 as printed; None for as many as it takes.
+          width: the most characters of a line, 120 as printed; None for as many as it takes.
         """
         return self.table().text(width)
 

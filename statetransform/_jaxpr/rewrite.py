@@ -23,7 +23,7 @@ Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
 
 
 def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
-    """A closed jaxpr in which ``visitor`` had the first word on every equation.
+    """A closed jaxpr in which ``visitor`` has replaced the equations that it wants to.
 
     >>> import jax, jax.numpy as jnp
     >>> def cosine_for_sine(eqn, inputs, place):

@@ -85,9 +85,9 @@ def parse_bytes(amount: int | float | str) -> int:
     (1536, 2000, 2000000000, 7)
 
     Raises:
-        TypeError: The amount is neither a number nor text.
-        ValueError: The text is not a number with one of the units ``B``, ``kB``, ``KiB``, ``MB``, ``MiB`` and so on,
-            or the amount is negative.
+      TypeError: The amount is neither a number nor text.
+      ValueError: The text is not a number with one of the units ``B``, ``kB``, ``KiB``, ``MB``, ``MiB`` and so on,
+          or the amount is negative.
     """
     if isinstance(amount, str):
         match = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)(e\d+)?\s*([kmgt]?)(i?)b?\s*", amount, re.IGNORECASE)

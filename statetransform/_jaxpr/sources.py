@@ -16,7 +16,7 @@ from .._core.library import is_library_file, is_own_file
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 # How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is
-# more than any stack has: JAX takes the number of lines to show, and there is no "all".
+# more than any stack has: JAX takes a number of lines, and has no way to ask for all.
 _DEPTHS = (1, 8, 10_000)
 
 
@@ -93,11 +93,11 @@ def is_library_code(jaxpr: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where an equation stands for the user. The source is looked up when it is asked for: that reads a whole stack.
+    """Where the user wrote an equation. Reading the stack is slow, so it is read when `source` is asked for.
 
     Attributes:
-        eqn: the equation.
-        caller: the place to show instead: where the library function was called that the equation is in.
+      eqn: the equation.
+      caller: the place to show instead: where the library function was called that the equation is in.
     """
 
     eqn: Any

@@ -124,17 +124,25 @@ def flattened(step: Any) -> Any:
     return inlined(step, rules=True)  # nothing differentiates them once more
 
 
-def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST) -> Joint:
-    """The graph of a gradient step that is flattened."""
+def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST, n_forward: int | None = None) -> Joint:
+    """The graph of a gradient step that is flattened.
+
+    Args:
+      flat: its closed jaxpr.
+      pattern: what is differentiated.
+      fusion: how far cheap values are computed in each of their users.
+      n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
+        that checkpoints in the function count for nothing.
+    """
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    return _Builder(jaxpr, n_inputs, n_outputs, fusion).joint(consts)
+    return _Builder(jaxpr, n_inputs, n_outputs, fusion, n_forward).joint(consts)
 
 
 class _Builder:
     """Turns equations into nodes."""
 
-    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion) -> None:
+    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion, n_forward: int | None) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs, self.fusion = jaxpr, n_inputs, n_outputs, fusion
         self.eqns = _without_dead_code(jaxpr)
         self.costs = list(map(cost.operations, self.eqns))
@@ -144,8 +152,10 @@ class _Builder:
         self.roots.update(dict.fromkeys(given, ()))
         moving = set(jaxpr.invars[n_inputs:])  # the cotangents
         self.is_backward: list[bool] = []
+        forward = None if n_forward is None else set(map(id, jaxpr.eqns[:n_forward]))
         for eqn in self.eqns:
             depends = any(not isinstance(a, jex.Literal) and a in moving for a in eqn.invars)
+            depends = depends if forward is None else id(eqn) not in forward
             self.is_backward.append(depends)
             if depends:
                 moving.update(eqn.outvars)

@@ -19,18 +19,6 @@ _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
 
 
-def closed_of(staged: Any) -> tuple[Any, int]:
-    """The closed jaxpr of a staged function, auxiliary outputs last, and how many outputs are not auxiliary."""
-    count: list[int] = []
-
-    def both(*xs: Any) -> list[Any]:
-        out, aux = staged.fun(*xs)
-        count.append(len(out))
-        return [*out, *aux]
-
-    return jax.make_jaxpr(both)(*staged.inputs), count[-1]
-
-
 class Version:
     """The function in one form, with its graph and its solver.
 

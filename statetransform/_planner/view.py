@@ -24,6 +24,7 @@ from .._core.functional import functionalize
 from .._core.state import State
 from .._core.wrapper import Bound, Transformed
 from .._jaxpr.sources import Source
+from .joint import Pattern
 
 
 class Label(NamedTuple):
@@ -39,13 +40,13 @@ class View:
     """A function without states and without structure.
 
     Attributes:
-        fun: takes one array per input and returns `(outputs, auxiliary outputs)`, two lists of arrays.
-        inputs: the present values: of the leaves of the arguments, then of those of the states.
-        labels: of the inputs.
-        name: of the function.
-        notes: what to tell the user about this view; complete when `fun` has run once.
-        wrt: for each input whether it is differentiated; None for all that can be.
-        unused: the names of states that are asked for, but that the function does not use.
+      fun: takes one array per input and returns `(outputs, auxiliary outputs)`, two lists of arrays.
+      inputs: the present values: of the leaves of the arguments, then of those of the states.
+      labels: of the inputs.
+      name: of the function.
+      notes: what to tell the user about this view; complete when `fun` has run once.
+      wrt: for each input whether it is differentiated; None for all that can be.
+      unused: the names of states that are asked for, but that the function does not use.
     """
 
     fun: Callable[..., tuple[list[Any], list[Any]]]
@@ -55,11 +56,6 @@ class View:
     notes: list[str] = dataclasses.field(default_factory=list)
     wrt: tuple[bool, ...] | None = None
     unused: tuple[str, ...] = ()
-
-    @property
-    def has_states(self) -> bool:
-        """Whether any input belongs to a state."""
-        return any(label.kind == "state" for label in self.labels)
 
     @property
     def is_chosen(self) -> tuple[bool, ...]:
@@ -84,15 +80,15 @@ def view_of(
     """The stateless view of a function at some arguments; nothing is computed and no state is written.
 
     Args:
-        fun: a function, with states or without, bare or under a transform of this package or of JAX.
-        args, kwargs: its arguments: arrays or `jax.ShapeDtypeStruct`; objects that hold states; static arguments of a
-            transformed function; and whatever JAX cannot trace, which is passed on as it is.
-        argnums, states: with respect to what it is differentiated, as in `transform.grad`; without both, with respect
-            to all that can be.
+      fun: a function, with states or without, bare or under a transform of this package or of JAX.
+      args, kwargs: its arguments: arrays or `jax.ShapeDtypeStruct`; objects that hold states; static arguments of a
+          transformed function; and whatever JAX cannot trace, which is passed on as it is.
+      argnums, states: with respect to what it is differentiated, as in `transform.grad`; without both, with respect
+          to all that can be.
 
     Raises:
-        TypeError: `fun` is not callable, or what is asked for has no gradient.
-        ValueError: `argnums` names no argument, or a state stands twice in `states`.
+      TypeError: `fun` is not callable, or what is asked for has no gradient.
+      ValueError: `argnums` names no argument, or `states` has a state twice.
 
     >>> from statetransform import State
     >>> u = State(2.0, name="u")
@@ -148,6 +144,21 @@ def view_of(
     return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
 
 
+def differentiated(view: View) -> tuple[Any, Pattern]:
+    """The closed jaxpr of a view's function, auxiliary outputs last, and what is differentiated in it."""
+    n_outputs = 0
+
+    def both(*xs: Any) -> list[Any]:
+        nonlocal n_outputs
+        out, aux = view.fun(*xs)
+        n_outputs = len(out)
+        return [*out, *aux]
+
+    closed = jax.make_jaxpr(both)(*view.inputs)
+    moves = [chosen and is_inexact(aval) for aval, chosen in zip(closed.in_avals, view.is_chosen, strict=True)]
+    return closed, Pattern(tuple(moves), tuple(i < n_outputs and is_inexact(y) for i, y in enumerate(closed.out_avals)))
+
+
 class _Wrt:
     """What a function is differentiated with respect to, as `transform.grad` understands it."""
 
@@ -179,7 +190,7 @@ class _Wrt:
         """For each input of a view whether it is meant.
 
         Raises:
-            TypeError: it has no gradient.
+          TypeError: it has no gradient.
         """
         meant = set(map(id, self._states))
         of_states = [id(state) in meant for state, value in values.items() for _ in jax.tree.leaves(value)]

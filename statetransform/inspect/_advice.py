@@ -71,7 +71,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halv
     if kept >= without and without > 0:
         return [_useless(where, jaxpr, kept, without)]
     whole = jaxpr_flops(primal).operations
-    if view.notes:  # a step, which stands in a loop of the user's
+    if view.notes:  # a step: the user's own loop is around it
         return []
     if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
         return [
@@ -98,7 +98,7 @@ def _keeps(policy: Any, jaxpr: Any) -> bool:
             verdict = ask(
                 policy, site.eqn.primitive, tuple(v.aval for v in site.eqn.invars), site.eqn.params, site.source
             )
-        except Exception:  # a policy of somebody else, that expects what only JAX passes
+        except Exception:  # a user's policy may expect parameters that only JAX passes
             return True
         if is_kept(verdict):
             return True

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from .._core.report import Drawing, Report, Table
+from .._core.report import Drawing, Report, Table, byte_unit
 from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import View, view_of
 from ..policies._apply import checkpointed
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
-from ._cost import Measured, Step, flops_of, step_of, without_checkpoints
 from ._halves import halves_of
 from ._origins import list_residuals
-from ._render import plot_comparison
+from ._step import Measured, Step, step_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Candidate:
     """One way to differentiate a program.
 
     Attributes:
-        name: as given.
-        residual_bytes: what reverse mode keeps, in bytes.
-        temporary_bytes: temporaries of the compiled gradient step; None where the backend does not say.
-        flops: operations of the gradient step.
-        recompute_ratio: `flops` divided by those of the same program with all checkpoints removed.
-        time: of one run, in seconds; None if it was not asked for.
-        is_best: whether no other candidate is as good in memory and operations, and better in one of them.
+      name: as given.
+      residual_bytes: what reverse mode keeps, in bytes.
+      temporary_bytes: temporaries of the compiled gradient step; None where the backend does not say.
+      flops: operations of the gradient step.
+      recompute_ratio: `flops` divided by those of the same program with all checkpoints removed.
+      time: of one run, in seconds; None if it was not asked for.
+      is_best: whether no other candidate is as good in memory and operations, and better in one of them.
     """
 
     name: str
@@ -100,7 +100,20 @@ class Comparison(Drawing, Report, Sequence[Candidate]):
         )
 
     def _draw(self, ax: Any) -> None:
-        plot_comparison(self, ax)
+        scale, unit = byte_unit(max((row.memory for row in self), default=1))
+        is_temporary = all(row.temporary_bytes is not None for row in self)
+        best = sorted((row.recompute_ratio, row.memory / scale) for row in self if row.is_best)
+        ax.plot([x for x, _ in best], [y for _, y in best], "--", color="0.35", zorder=1)
+        for row, marker in zip(self, itertools.cycle("osD^vP*XpH<>"), strict=False):
+            look = {"color": "black"} if row.is_best else {"color": "0.35", "markerfacecolor": "white"}
+            label = f"{row.name} *" if row.is_best else row.name
+            ax.plot(row.recompute_ratio, row.memory / scale, marker, markersize=8, label=label, **look)
+        ax.set_xlabel("recomputation (FLOPs, times those without checkpoints)")
+        ax.set_ylabel(f"{'temporaries' if is_temporary else 'residuals'} ({unit})")
+        ax.set_ylim(bottom=0)
+        ax.grid(color="0.9")
+        ax.set_axisbelow(True)
+        ax.legend(title="* best trade-offs", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -173,57 +186,62 @@ def compare(
     base, args = _base(candidates, args)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        measured = _measure(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
+        ways = _ways(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
     notes = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
-    has_estimates = any(flops_of(compiled)[2] for _, _, compiled, _ in measured)
-    if has_estimates:
+    is_estimate = any(way.compiled.flops_are_estimated for way in ways)
+    if is_estimate:
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
     known: dict[str, float] = {}
     rows, merged = [], []
-    for name, kept, compiled, plain in measured:
-        flops = compiled.step.flops.operations if has_estimates else flops_of(compiled)[0]
-        ratio = flops / (_plain_flops(plain, compiled, has_estimates, known) or 1)
-        asked = compiled.step.flops.operations / (plain.plain_flops.operations or 1)
+    for way in ways:
+        flops = way.compiled.step.flops.operations if is_estimate else way.compiled.flops
+        ratio = flops / (way.plain_flops(is_estimate, known) or 1)
+        asked = way.compiled.step.flops.operations / (way.plain.plain_flops.operations or 1)
         if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
-            merged.append(f"{name} ({asked:.2f} x)")
-        seconds = compiled.time() if time else None
-        rows.append(Candidate(name, kept, compiled.bytes_of("temp"), flops, ratio, seconds))
+            merged.append(f"{way.name} ({asked:.2f} x)")
+        seconds = way.compiled.time() if time else None
+        rows.append(Candidate(way.name, way.kept, way.compiled.bytes_of("temp"), flops, ratio, seconds))
     if merged:
         notes.append(
-            f"The compiler has merged most of the recomputation that was asked for, and keeps the values instead, in "
+            "The compiler has merged most of the recomputation that was asked for, and keeps the values instead, in "
             f"{', '.join(merged)}."
         )
     return Comparison(_with_best(rows), notes)
 
 
-def _measure(
-    candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool
-) -> list[tuple[str, int, Measured, Step]]:
-    """For each candidate its name, what it keeps, its step, and the step without checkpoints."""
-    measured = []
+class _Way(NamedTuple):
+    """A candidate: its name, the bytes that it keeps, its step, and the step of the same without checkpoints."""
+
+    name: str
+    kept: int
+    compiled: Measured
+    plain: Step
+
+    def plain_flops(self, is_estimate: bool, known: dict[str, float]) -> float:
+        """The operations of the program without checkpoints, compiled once where candidates share it."""
+        if is_estimate:
+            return self.plain.plain_flops.operations
+        if not self.compiled.step.has_checkpoints:
+            return self.compiled.flops
+        key = str(self.plain.jaxpr)
+        if key not in known:
+            known[key] = self.plain.measured().flops
+        return known[key]
+
+
+def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool) -> list[_Way]:
     of_base = view(base) if any(map(_is_policy, candidates.values())) else None
+    found = []
     for name, candidate in candidates.items():
         if of_base is not None and _is_policy(candidate):
             own, plain = _under(of_base, candidate), of_base
         else:
             own = plain = view(candidate)
-        halves = halves_of(own)
-        kept = sum(record.bytes for record in list_residuals(halves))
-        unchecked = step_of(halves_of(without_checkpoints(plain)))
-        measured.append((name, kept, step_of(halves).measured(compile), unchecked))
-    return measured
-
-
-def _plain_flops(plain: Step, compiled: Measured, is_estimate: bool, known: dict[str, float]) -> float:
-    """The operations of the program without checkpoints, compiled once where candidates share it."""
-    if is_estimate:
-        return plain.plain_flops.operations
-    if not compiled.step.has_checkpoints:
-        return flops_of(compiled)[0]
-    key = str(plain.jaxpr)
-    if key not in known:
-        known[key] = flops_of(plain.measured())[0]
-    return known[key]
+        kept = sum(record.bytes for record in list_residuals(halves_of(own)))
+        step = step_of(own)
+        without = (step if plain is own else step_of(plain)).without_checkpoints()
+        found.append(_Way(name, kept, step.measured(compile), without))
+    return found
 
 
 def _with_best(rows: list[Candidate]) -> list[Candidate]:

@@ -4,175 +4,138 @@ from __future__ import annotations
 
 import html
 import itertools
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.extend.core as jex
 
 from .._core import jaxcompat
+from .._core.optional import require
 from .._core.report import WIDTH, wrapped
 from .._core.tracebacks import boundary
 from .._jaxpr.walk import backward_slice, inner_jaxprs
 from .._planner.view import view_of
 from ._halves import Halves, halves_of
-from ._render import rich_columns
 
 _LONGEST = 48  # characters of a parameter of an equation; longer ones say nothing to a reader
-
-
-class Piece(NamedTuple):
-    """Text, and what it is: "", "argument", "state", "constant", "residual", "cotangent", "primitive" or "note"."""
-
-    text: str
-    style: str = ""
-
-
-Line = list[Piece]
-
-
-def halves_as_lines(halves: Halves) -> tuple[list[Line], list[Line]]:
-    """The lines of the forward and of the backward jaxpr.
-
-    >>> from statetransform.inspect._halves import halves_of
-    >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> forward, backward = halves_as_lines(halves_of(view_of(jnp.sin, (2.0,), {})))
-    >>> print(*["".join(piece.text for piece in line) for line in forward], sep="\\n")
-    in    x:f32[]
-    a:f32[] = sin x
-    b:f32[] = cos x
-    out   a
-    keep  b:f32[]
-    """
-    writer = _Writer()
-    body, backward = jaxcompat.opened(halves.forward), halves.backward()
-    back = jaxcompat.opened(backward)
-    for i, var in enumerate(body.constvars):
-        writer.names[var] = Piece(f"constant{i}", "constant")
-    for var, label in zip(body.invars, halves.labels, strict=True):
-        writer.names[var] = Piece(label.name, label.kind)
-    first = halves.n_outputs + halves.n_auxiliary
-    outputs, residuals = list(body.outvars)[:first], list(body.outvars)[first:]
-    kept = {atom for atom in residuals if not isinstance(atom, jex.Literal)}
-    writer.residuals = kept - set(writer.names)
-    writer.taken = frozenset(piece.text for piece in writer.names.values())
-    lines = [writer.inputs("in    ", [*body.invars, *body.constvars])]
-    lines += writer.equations(backward_slice(halves.forward, list(body.outvars)), "")
-    lines += [writer.atoms("out   ", outputs, typed=False), writer.atoms("keep  ", residuals, typed=True)]
-    for var, atom in zip(back.invars, residuals, strict=False):
-        writer.names[var] = writer.named(atom)
-    cotangents = back.invars[len(residuals) :]
-    for i, var in enumerate(cotangents):
-        writer.names[var] = Piece("ct" if len(cotangents) == 1 else f"ct{i}", "cotangent")
-    for i, var in enumerate(back.constvars):
-        writer.names[var] = Piece(f"constant{len(body.constvars) + i}", "constant")
-    below = [writer.atoms("kept  ", list(back.invars[: len(residuals)]), typed=True)]
-    below.append(writer.inputs("in    ", [*cotangents, *back.constvars]))
-    below += writer.equations(backward_slice(backward, list(back.outvars)), "")
-    below += [_gradients(writer, halves, list(back.outvars))]
-    return lines, below
-
-
-def _gradients(writer: _Writer, halves: Halves, atoms: list[Any]) -> Line:
-    floats = halves.view.gradients
-    line = [Piece("out   ", "note")]
-    for i, atom in enumerate(atoms):
-        label = floats[i] if i < len(floats) else None
-        line += [Piece(", ")] if i else []
-        line += [Piece("d ")] + ([Piece(label.name, label.kind), Piece(" = ")] if label else [])
-        line.append(writer.named(atom))
-    return line
+_QUIET = ("accuracy", "ft_in", "ft_out", "policy", "prevent_cse", "unroll")  # parameters that say nothing either
 
 
 class _Writer:
-    """Gives names to variables and writes equations."""
+    """Gives names to variables and writes equations as JAX does. (JAX's own printer takes no names.)
+
+    Attributes:
+      kinds: the kind of each name that is highlighted: "argument", "state", "constant", "residual" or "cotangent".
+    """
 
     def __init__(self) -> None:
-        self.names: dict[Any, Piece] = {}
-        self.residuals: set[Any] = set()
-        self.taken: frozenset[str] = frozenset()
-        self._fresh = _letters()
+        self.kinds: dict[str, str] = {}
+        self._names: dict[Any, str] = {}
+        self._residuals: set[Any] = set()
+        self._letters = _letters()
 
-    def named(self, atom: Any) -> Piece:
-        """What to write for a variable or literal."""
+    def halves(self, halves: Halves) -> tuple[list[str], list[str]]:
+        """The lines of the forward and of the backward jaxpr.
+
+        >>> from statetransform._planner.view import view_of
+        >>> import jax.numpy as jnp
+        >>> forward, backward = _Writer().halves(halves_of(view_of(jnp.sin, (2.0,), {})))
+        >>> print(*forward, sep="\\n")
+        in    x:f32[]
+        a:f32[] = sin x
+        b:f32[] = cos x
+        out   a
+        keep  b:f32[]
+        """
+        closed = halves.backward()
+        body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
+        n_outputs, kept = halves.n_outputs + halves.n_auxiliary, halves.residuals
+        cotangents = list(back.invars[len(kept) :])
+        self._name(body.invars, [label.name for label in halves.labels], [label.kind for label in halves.labels])
+        constants = [*body.constvars, *back.constvars]
+        self._name(constants, [f"constant{i}" for i in range(len(constants))], ["constant"] * len(constants))
+        numbers = [""] if len(cotangents) == 1 else map(str, range(len(cotangents)))
+        self._name(cotangents, [f"ct{i}" for i in numbers], ["cotangent"] * len(cotangents))
+        self._residuals = {atom for atom in kept if not isinstance(atom, jex.Literal)}
+        forward = [
+            f"in    {self._typed([*body.invars, *body.constvars])}",
+            *self._equations(halves.forward, ""),
+            f"out   {', '.join(map(self._text, body.outvars[:n_outputs]))}",
+            f"keep  {self._typed(kept)}",
+        ]
+        self._names |= {var: self._text(atom) for var, atom in zip(back.invars, kept, strict=False)}
+        backward = [
+            f"kept  {self._typed(back.invars[: len(kept)])}",
+            f"in    {self._typed([*cotangents, *back.constvars])}",
+            *self._equations(closed, ""),
+        ]
+        pairs = zip(halves.view.gradients, map(self._text, back.outvars), strict=True)
+        return forward, [*backward, f"out   {', '.join(f'd {label.name} = {text}' for label, text in pairs)}"]
+
+    def _name(self, variables: Sequence[Any], names: Sequence[str], kinds: Sequence[str]) -> None:
+        self._names |= dict(zip(variables, names, strict=True))
+        self.kinds |= dict(zip(names, kinds, strict=True))
+
+    def _text(self, atom: Any) -> str:
+        """The name of a variable, or the value of a literal."""
         if isinstance(atom, jex.Literal):
-            return Piece(str(atom.val))
-        if atom not in self.names:
-            free = (name for name in self._fresh if name not in self.taken)
-            text = "_" if isinstance(atom, jex.DropVar) else next(free)
-            self.names[atom] = Piece(text, "residual" if atom in self.residuals else "")
-        return self.names[atom]
+            return str(atom.val)
+        if isinstance(atom, jex.DropVar):
+            return "_"
+        if atom not in self._names:
+            name = next(name for name in self._letters if name not in self.kinds)
+            self._names[atom] = name
+            if atom in self._residuals:
+                self.kinds[name] = "residual"
+        return self._names[atom]
 
-    def inputs(self, head: str, variables: list[Any]) -> Line:
-        """A line with names and types."""
-        return self.atoms(head, variables, typed=True)
+    def _typed(self, atoms: Sequence[Any], separator: str = ", ") -> str:
+        text = lambda atom: f"{self._text(atom)}:{jaxcompat.type_text(atom.aval, short=True)}"
+        return separator.join("_" if isinstance(atom, jex.DropVar) else text(atom) for atom in atoms)
 
-    def atoms(self, head: str, atoms: list[Any], typed: bool) -> Line:
-        """A line that lists values."""
-        line = [Piece(head, "note")]
-        for i, atom in enumerate(atoms):
-            line += [Piece(", ")] if i else []
-            line += [self.named(atom), *([Piece(f":{_type(atom)}", "note")] if typed else [])]
-        return line
-
-    def equations(self, eqns: list[Any], indent: str) -> list[Line]:
-        """The lines of some equations, with the jaxprs inside them below, indented."""
-        lines: list[Line] = []
-        for eqn in eqns:
-            line = [Piece(indent)]
-            for i, var in enumerate(eqn.outvars):
-                line += [Piece(" ")] if i else []
-                line += [self.named(var), *([] if self.named(var).text == "_" else [Piece(f":{_type(var)}", "note")])]
-            name = jaxcompat.name_of(eqn)
-            head = f"name {name!r}" if name is not None else eqn.primitive.name
-            line += [Piece(" = "), Piece(head, "primitive"), Piece(_params(eqn) if name is None else "", "note")]
-            for atom in eqn.invars:
-                line += [Piece(" "), self.named(atom)]
-            inner = inner_jaxprs(eqn)
-            lines.append([*line, Piece(" {")] if inner else line)
+    def _equations(self, jaxpr: Any, indent: str) -> list[str]:
+        """The lines of a jaxpr, with the jaxprs inside of its equations below them, indented."""
+        lines = []
+        for eqn in backward_slice(jaxpr, list(jaxcompat.opened(jaxpr).outvars)):
+            name, outputs, inner = jaxcompat.name_of(eqn), self._typed(eqn.outvars, " "), inner_jaxprs(eqn)
+            head = f"name {name!r}" if name is not None else f"{eqn.primitive.name}{_params(eqn)}"
+            operands = "".join(f" {self._text(atom)}" for atom in eqn.invars)
+            lines.append(f"{indent}{outputs} = {head}{operands}{' {' if inner else ''}")
             for part in inner:
                 body = jaxcompat.opened(part.jaxpr)
                 role = "" if len(inner) == 1 else f"{part.role} "
-                lines.append(self.inputs(f"{indent}  {role}in ", [*body.constvars, *body.invars]))
-                lines += self.equations(backward_slice(part.jaxpr, list(body.outvars)), indent + "  ")
-                lines.append(self.atoms(f"{indent}  out ", list(body.outvars), typed=False))
-            if inner:
-                lines.append([Piece(indent + "}")])
+                lines.append(f"{indent}  {role}in {self._typed([*body.constvars, *body.invars])}")
+                lines += self._equations(part.jaxpr, indent + "  ")
+                lines.append(f"{indent}  out {', '.join(map(self._text, body.outvars))}")
+            lines += [f"{indent}}}"] if inner else []
         return lines
 
 
 def _letters() -> Iterator[str]:
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
     for length in itertools.count(1):
-        for letters in itertools.product(alphabet, repeat=length):
-            yield "".join(letters)
-
-
-def _type(atom: Any) -> str:
-    return jaxcompat.type_text(atom.aval, short=True)
+        yield from map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=length))
 
 
 def _params(eqn: Any) -> str:
     shown = []
     for key, value in eqn.params.items():
-        if value is None or value is False or key in ("accuracy", "ft_in", "ft_out", "policy", "prevent_cse", "unroll"):
-            continue
         text = str(value)
-        if isinstance(value, int | str | float | tuple | bool) and len(text) <= _LONGEST and "{" not in text:
+        is_plain = isinstance(value, int | str | float | tuple) and value is not False and key not in _QUIET
+        if is_plain and len(text) <= _LONGEST and "{" not in text:
             shown.append(f"{key}={text}")
     return f"[{' '.join(shown)}]" if shown else ""
 
 
 _RULE = " | "  # between the columns
-#: How each kind of piece looks, in rich and in HTML. Bold and italic say the same without colour.
-STYLES = {
+#: How each kind of name looks, in rich and in HTML. Bold and italic say the same without colour.
+_STYLES = {
     "argument": ("bold green", "color:#1a7f37;font-weight:bold"),
     "state": ("bold magenta", "color:#8250df;font-weight:bold"),
     "constant": ("yellow", "color:#9a6700"),
     "residual": ("bold underline", "font-weight:bold;text-decoration:underline"),
     "cotangent": ("italic cyan", "color:#0969da;font-style:italic"),
-    "primitive": ("blue", "color:#0550ae"),
-    "note": ("dim", "color:#6e7781"),
 }
 
 
@@ -180,44 +143,33 @@ class FwdBwd:
     """The two halves of a gradient as lines of text, side by side when printed.
 
     Attributes:
-        name: of the function.
-        forward, backward: the lines.
-        states: the names of the states read.
+      name: of the function.
+      forward, backward: the jaxprs, line by line.
+      states: the names of the states read.
     """
 
-    def __init__(self, name: str, forward: list[Line], backward: list[Line], states: tuple[str, ...]) -> None:
+    def __init__(self, name: str, halves: tuple[list[str], list[str]], kinds: dict[str, str]) -> None:
         self.name: str = name
-        self.states: tuple[str, ...] = states
-        self.lines: tuple[list[Line], list[Line]] = (forward, backward)
+        self.forward: list[str] = halves[0]
+        self.backward: list[str] = halves[1]
+        self.states: tuple[str, ...] = tuple(name for name, kind in kinds.items() if kind == "state")
+        self._kinds = kinds
 
     @property
-    def forward(self) -> list[str]:
-        """The forward jaxpr, line by line."""
-        return [_text(line) for line in self.lines[0]]
-
-    @property
-    def backward(self) -> list[str]:
-        """The backward jaxpr, line by line."""
-        return [_text(line) for line in self.lines[1]]
-
-    @property
-    def titles(self) -> tuple[str, str]:
-        """The headings of the columns."""
-        return f"forward of {self.name}", f"backward of {self.name}"
+    def _columns(self) -> list[tuple[str, list[str]]]:
+        return [(f"forward of {self.name}", self.forward), (f"backward of {self.name}", self.backward)]
 
     def text(self, width: int | None = WIDTH) -> str:
         """The two halves side by side.
 
         Args:
-            width: the most characters of a line, 120 as printed; None for as many as it takes.
+          width: the most characters of a line, 120 as printed; None for as many as it takes.
         """
-        widths = _shared([max(len(_text(line)) for line in half) for half in self.lines], width)
-        columns = [
-            [piece for line in half for piece in _wrapped(line, wide)]
-            for half, wide in zip(self.lines, widths, strict=True)
-        ]
-        left = [self.titles[0], "-" * len(self.titles[0]), *map(_text, columns[0])]
-        right = [self.titles[1], "-" * len(self.titles[1]), *map(_text, columns[1])]
+        widths = _shared([max(map(len, lines)) for _, lines in self._columns], width)
+        left, right = (
+            [title, "-" * len(title), *[part for line in lines for part in _wrapped(line, widest)]]
+            for (title, lines), widest in zip(self._columns, widths, strict=True)
+        )
         left_width = max(map(len, left))
         rows = itertools.zip_longest(left, right, fillvalue="")
         legend = wrapped(f"states: {', '.join(self.states)}", width) if self.states else []
@@ -229,25 +181,31 @@ class FwdBwd:
     def __repr__(self) -> str:
         return str(self)
 
+    def _pieces(self, lines: list[str]) -> Iterator[tuple[str, str | None]]:
+        """The text of some lines in pieces, with the kind of those that are names."""
+        names = "|".join(map(re.escape, sorted(self._kinds, key=len, reverse=True))) or "$^"
+        parts = re.split(rf"(?<![\w.])({names})(?![\w.\[])", "\n".join(lines))
+        return ((part, self._kinds[part] if i % 2 else None) for i, part in enumerate(parts))
+
     def __rich__(self) -> Any:
-        return rich_columns(self.titles, self.lines, {kind: style for kind, (style, _) in STYLES.items()})
+        table, text, box = (require(f"rich.{name}", "rich", "this rendering") for name in ("table", "text", "box"))
+        grid = table.Table(box=box.MINIMAL, show_edge=False)
+        cells = []
+        for title, lines in self._columns:
+            grid.add_column(title, overflow="fold", ratio=1)
+            pieces = [(part, _STYLES[kind][0] if kind else "") for part, kind in self._pieces(lines)]
+            cells.append(text.Text.assemble(*pieces))
+        grid.add_row(*cells)
+        return grid
 
     def _repr_html_(self) -> str:
+        span = lambda text, kind: f"<span style='{_STYLES[kind][1]}'>{text}</span>" if kind else text
         cells = []
-        for title, half in zip(self.titles, self.lines, strict=True):
-            body = "\n".join("".join(map(_span, line)) for line in half)
+        for title, lines in self._columns:
+            body = "".join(span(html.escape(part), kind) for part, kind in self._pieces(lines))
             pre = f"<pre style='white-space:pre-wrap;margin:0'>{body}</pre>"
             cells.append(f"<td style='vertical-align:top;text-align:left'><b>{html.escape(title)}</b>{pre}</td>")
         return f"<table><tr>{''.join(cells)}</tr></table>"
-
-
-def _text(line: Line) -> str:
-    return "".join(piece.text for piece in line)
-
-
-def _span(piece: Piece) -> str:
-    text = html.escape(piece.text)
-    return f"<span style='{STYLES[piece.style][1]}'>{text}</span>" if piece.style in STYLES else text
 
 
 def _shared(widths: Sequence[int], width: int | None) -> list[int]:
@@ -258,40 +216,17 @@ def _shared(widths: Sequence[int], width: int | None) -> list[int]:
     return [max(room // 2, room - other) for other in reversed(widths)]
 
 
-def _wrapped(line: Line, widest: int) -> list[Line]:
-    """A line in pieces of the widest width, the later ones indented."""
-    text = _text(line)
-    if len(text) <= widest:
-        return [line]
-    indent = min(len(text) - len(text.lstrip()) + 4, widest // 2)
-    lines: list[Line] = [[]]
-    used = 0
-    for piece in line:
-        if used + len(piece.text) > widest and used > indent:
-            lines.append([Piece(" " * indent)])
-            used = indent
-        for part in _cut(piece, widest - used, widest - indent):
-            if lines[-1] and used + len(part.text) > widest:
-                lines.append([Piece(" " * indent)])
-                used = indent
-            lines[-1].append(part)
-            used += len(part.text)
-    return lines
-
-
-def _cut(piece: Piece, first: int, rest: int) -> list[Piece]:
-    """A piece that is too long for a line in parts, the first of which ends the present line."""
-    if len(piece.text) <= first:
-        return [piece]
-    starts = [0, *range(first, len(piece.text), rest)]
-    return [Piece(piece.text[a:b], piece.style) for a, b in itertools.pairwise([*starts, len(piece.text)])]
+def _wrapped(line: str, widest: int) -> list[str]:
+    """A line in parts of the widest width, the later ones indented."""
+    indent = min(len(line) - len(line.lstrip()) + 4, widest // 2)
+    return textwrap.wrap(line, max(widest, 1), subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
 
 
 @boundary
 def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any) -> FwdBwd:
     """The forward and the backward pass of a function as jaxprs, side by side.
 
-    Arguments and states stand under their own names, and a residual has the same name on both sides. With `rich`,
+    Arguments and states have their own names, and a residual has the same name on both sides. With `rich`,
     ``rich.print`` shows it in colour; in a notebook it is HTML.
 
     Args:
@@ -324,6 +259,5 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: A
       states: w
     """
     view = view_of(f, args, kwargs, argnums, states)
-    forward, backward = halves_as_lines(halves_of(view))
-    states = tuple(label.name for label in view.labels if label.kind == "state")
-    return FwdBwd(view.name, forward, backward, states)
+    writer = _Writer()
+    return FwdBwd(view.name, writer.halves(halves_of(view)), writer.kinds)

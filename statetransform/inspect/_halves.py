@@ -19,12 +19,12 @@ class Halves:
     """The two halves of a gradient.
 
     Attributes:
-        view: the function.
-        forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
-        residuals: the last outputs of `forward`, and the first inputs of `backward`.
-        cotangents: abstract values, one for each output.
-        n_outputs, n_auxiliary: how many of these `forward` has.
-        pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
+      view: the function.
+      forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
+      residuals: the last outputs of `forward`, and the first inputs of `backward`.
+      cotangents: abstract values, one for each output.
+      n_outputs, n_auxiliary: how many of these `forward` has.
+      pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
     """
 
     view: View

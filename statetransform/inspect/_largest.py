@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from .._core.errors import BudgetError
 from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, parse_bytes
-from .._planner.view import View, is_inexact, view_of
-from ._halves import merged
+from .._planner.view import View, view_of
+from ._step import step_of
 
 logger = logging.getLogger("statetransform")
 
@@ -117,23 +115,10 @@ def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
 
 def _temporary_bytes(view: View) -> int | None:
     """Of the gradient step with its outputs; None where a budget inside cannot be met."""
-    which = [chosen and is_inexact(x) for x, chosen in zip(view.inputs, view.is_chosen, strict=True)]
-
-    def step(*xs: Any) -> Any:
-        chosen = [x for x, moves in zip(xs, which, strict=True) if moves]
-        some = lambda *chosen: view.fun(*merged(xs, chosen, which))
-        out, pull, aux = jax.vjp(some, *chosen, has_aux=True)
-        return (
-            out,
-            aux,
-            pull([jnp.ones_like(y) if is_inexact(y) else np.zeros(jnp.shape(y), jax.dtypes.float0) for y in out]),
-        )
-
     try:
-        compiled = jax.jit(step).lower(*view.inputs).compile()
+        size = step_of(view).measured().bytes_of("temp")
     except BudgetError:
         return None
-    memory = compiled.memory_analysis()
-    if memory is None:
+    if size is None:
         raise TypeError(f"largest: the backend {jax.default_backend()!r} does not say how many bytes a program needs")
-    return int(memory.temp_size_in_bytes)
+    return int(size)

@@ -25,14 +25,14 @@ class Origin:
     """Where a value comes from.
 
     Attributes:
-        kind: "input", "constant", "literal" or "equation".
-        index: of the input or the constant.
-        primitive: of the equation that computed the value, behind any name.
-        name: that `checkpoint_name` gave it.
-        source: the user's line.
-        iterations: how often a loop stacked it; 1 outside of loops.
-        carried: for the carry of a loop, the origin of its value before the loop.
-        outer: the outermost equation that the value comes out of, the one that JAX's listing shows.
+      kind: "input", "constant", "literal" or "equation".
+      index: of the input or the constant.
+      primitive: of the equation that computed the value, behind any name.
+      name: that `checkpoint_name` gave it.
+      source: the user's line.
+      iterations: how often a loop stacked it; 1 outside of loops.
+      carried: for the carry of a loop, the origin of its value before the loop.
+      outer: the outermost equation that the value comes out of, the one that JAX's listing shows.
     """
 
     kind: str
@@ -49,8 +49,8 @@ class Origins:
     """Finds origins in one jaxpr, closed or open.
 
     Args:
-        jaxpr: the jaxpr.
-        caller: the line to use for what is in a library function.
+      jaxpr: the jaxpr.
+      caller: the line to use for what is in a library function.
     """
 
     def __init__(self, jaxpr: Any, caller: Source | None = None) -> None:
@@ -153,15 +153,15 @@ class Residual:
     """One array that reverse mode keeps.
 
     Attributes:
-        shape: its shape; of a value inside a loop with the number of iterations in front.
-        dtype: its dtype, as text.
-        bytes: its size in total.
-        kind: "argument", "state", "constant", "computed" or "named".
-        name: of the argument or of the state, or the one that `checkpoint_name` gave.
-        state: the state that it is the value of: at the start, or in each iteration of a loop.
-        primitive: what computed it; None for what was there before.
-        file, line, function: the user's code that computed it; for a state, that created it.
-        iterations: in how many iterations of a loop it is kept.
+      shape: its shape; of a value inside a loop with the number of iterations in front.
+      dtype: its dtype, as text.
+      bytes: its size in total.
+      kind: "argument", "state", "constant", "computed" or "named".
+      name: of the argument or of the state, or the one that `checkpoint_name` gave.
+      state: the state that it is the value of: at the start, or in each iteration of a loop.
+      primitive: what computed it; None for what was there before.
+      file, line, function: the user's code that computed it; for a state, that created it.
+      iterations: in how many iterations of a loop it is kept.
     """
 
     shape: tuple[int, ...]
@@ -204,11 +204,11 @@ def list_residuals(halves: Halves) -> list[Residual]:
     place |= {var: (2, i) for i, var in enumerate(body.invars)}
     outvars = (var for eqn in body.eqns for var in eqn.outvars)
     place |= {var: (3, i) for i, var in enumerate(outvars)}
-    # JAX rounds a saved value with this behind it, and lists what is before.
+    # JAX rounds a saved value with `reduce_precision`, and lists the value before the rounding.
     rounded = {eqn.outvars[0]: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "reduce_precision"}
     made = {var: eqn for eqn in body.eqns for var in eqn.outvars}
     seen = [(atom, _through(rounded, atom)) for atom in halves.residuals]
-    # Literals cannot be hashed in all releases, and stand first in JAX's list.
+    # Not all releases can hash literals. They come first in JAX's list.
     order = sorted(seen, key=lambda pair: (0, 0) if hasattr(pair[1], "val") else place[pair[1]])
     return [_record(atom, origins.of(atom), producer, halves, made) for atom, producer in order]
 

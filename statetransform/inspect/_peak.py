@@ -18,7 +18,7 @@ class Peak:
 
     Attributes:
       by_device: for each local device; None where its allocator does not tell.
-      bounds: the devices of which only a bound is known: the peak before was at least as high.
+      bounds: the devices for which `by_device` is a bound: an earlier peak was at least as high.
       bytes_before: the bytes in use on each device when the context began, which are part of the peak.
     """
 

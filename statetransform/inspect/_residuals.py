@@ -22,8 +22,8 @@ class Residuals(Report, Sequence[Residual]):
     """What reverse mode keeps: a sequence of records that prints as a table.
 
     Attributes:
-        name: of the function.
-        notes: sentences about checkpoints and policies that do not do what they seem to do.
+      name: of the function.
+      notes: sentences about checkpoints and policies that do not do what they seem to do.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -55,7 +55,7 @@ class Residuals(Report, Sequence[Residual]):
 
     @property
     def bytes(self) -> int:
-        """The bytes of all residuals; a value that is also an argument or a state counts too."""
+        """The bytes of all residuals; arguments and states that are kept count as well."""
         return sum(record.bytes for record in self._records)
 
     @property
@@ -176,7 +176,7 @@ def residuals(
 
     Args:
       f: a function, bound method, or what a transform makes of one (`transform.jit`, `transform.checkpoint`, ...).
-      `*args`, `**kwargs`: its arguments, or `jax.ShapeDtypeStruct` in the place of arrays. Auxiliary output that JAX
+      `*args`, `**kwargs`: its arguments, or `jax.ShapeDtypeStruct` instead of arrays. Auxiliary output that JAX
         cannot trace is left out.
       argnums, states: what to differentiate with respect to, as in `transform.grad`: positions of arguments, and a
         `State` or pytree of them. Without both, all that can be differentiated.
@@ -188,7 +188,7 @@ def residuals(
     Raises:
       TypeError: `f` is not callable, JAX cannot differentiate it at these arguments, or what `argnums` and `states`
         name has no gradient.
-      ValueError: `argnums` names no argument, or a state stands twice in `states`.
+      ValueError: `argnums` names no argument, or `states` has a state twice.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html

@@ -19,7 +19,7 @@ from .._jaxpr.sources import Source
 
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace
-_LONG = 60  # characters of a cell, more of which say nothing to a reader
+_LONG = 60  # the most characters of a cell
 _WEAK = " (weak)"
 _UNKNOWN = "the trace was forgotten"
 
@@ -28,11 +28,11 @@ class Change(NamedTuple):
     """One thing that was new in a trace.
 
     Attributes:
-        what: "argument", "static argument", "object", "structure", "state", "static state", "constant", "setting" or
-            "trace".
-        name: of the argument, state or setting; for "structure" the path to what is another, as in `self.order`.
-        before: what it was in the earlier trace that is closest.
-        after: what it is in this one.
+      what: "argument", "static argument", "object", "structure", "state", "static state", "constant", "setting" or
+          "trace".
+      name: of the argument, state or setting; for "structure" the path to what is another, as in `self.order`.
+      before: what it was in the earlier trace that is closest.
+      after: what it is in this one.
     """
 
     what: str
@@ -45,10 +45,10 @@ class Retrace(NamedTuple):
     """One trace of a function.
 
     Attributes:
-        number: 1 for the first one.
-        site: file and line of the call that traced.
-        compared_to: the number of the earlier trace that is closest, None for the first one.
-        changes: what was new since that one; for the first trace, what it was made for.
+      number: 1 for the first one.
+      site: file and line of the call that traced.
+      compared_to: the number of the earlier trace that is closest, None for the first one.
+      changes: what was new since that one; for the first trace, what it was made for.
     """
 
     number: int
@@ -122,7 +122,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
 
     Tracing makes the first call slow, and a function that is traced at every call never gets fast. A new trace is made
     when an argument's shape, dtype or structure is new, a static argument or static state has a new value, a state has
-    a new type or another state stands in its place, or JAX's configuration has changed. Each trace is compared with the
+    a new type or was replaced by another state, or JAX's configuration has changed. Each trace is compared with the
     earlier one from which it differs least. Wrappers of one function with the same options share their traces.
 
     Args:
@@ -196,7 +196,7 @@ class _Value(NamedTuple):
 
 
 def _traces_of(owner: Any) -> list[_Seen]:
-    """What was noted of each trace of a function. Nothing else here knows in which form."""
+    """What the log says of each trace of a function. Only this function knows the form of the log."""
     fun = getattr(owner, "__wrapped__", owner)
     fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
     return [
@@ -216,7 +216,7 @@ def _traces_of(owner: Any) -> list[_Seen]:
 
 
 def _numbered(values: Iterable[_Value]) -> dict[Any, _Value]:
-    """States by kind and name; those of one name by their number, too."""
+    """States by kind, name and number; the number tells states of one name apart."""
     found: dict[Any, _Value] = {}
     for value in values:
         found[next(key for i in itertools.count() if (key := (value.what, value.name, i)) not in found)] = value

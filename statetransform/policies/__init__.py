@@ -20,7 +20,7 @@ name                                   keeps                                   u
 ``save_from_both_policies``            what either of two policies keeps       see ``any_of``
 ====================================== ======================================= =====================================
 
-To these come:
+The package adds:
 
 ====================================== ======================================= =====================================
 name                                   keeps                                   use it when
@@ -32,10 +32,10 @@ name                                   keeps                                   u
 ====================================== ======================================= =====================================
 
 ``loops`` is for the loops in a function, those in other people's code included: each of them stores few carries, and a
-``while_loop`` gets a reverse mode. ``fit`` is a budget in the place of a policy: it says how much memory there is, and
-the plan follows; ``plan`` shows what each budget would cost.
+``while_loop`` gets a reverse mode. ``fit`` takes a budget instead: you say how much memory there is, and
+the package makes the plan; ``plan`` shows what each budget would cost.
 
-Those that take names remember them, and a name that no value bears is a :class:`PolicyWarning`.
+Those that take names remember them, and a name that no value has is a :class:`PolicyWarning`.
 """
 
 from __future__ import annotations

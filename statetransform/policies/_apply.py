@@ -67,18 +67,18 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     """What a checkpoint has to do with a policy before it gives it to JAX.
 
     Args:
-        policy: Any policy, or ``None``.
-        jaxpr: The closed jaxpr of the function to be checkpointed.
+      policy: Any policy, or ``None``.
+      jaxpr: The closed jaxpr of the function to be checkpointed.
 
     Returns:
-        The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
-        were computed, or changes the function.
+      The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
+      were computed, or changes the function.
 
     Raises:
-        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+      TypeError: `policy` is not callable, or is a function that makes policies and was not called.
 
     Warns:
-        PolicyWarning: The policy mentions a name that no value bears, or a place where nothing was computed.
+      PolicyWarning: The policy mentions a name that no value has, or a place where nothing was computed.
     """
     check_policy(policy)
     if policy is None:
@@ -100,7 +100,7 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
         if is_remat(eqn) or (inner_jaxprs(eqn) and not eqn.primitive.name.startswith("custom_")):
             return None
         if not all(is_array_type(var.aval) for var in eqn.outvars):
-            return None  # a reference is no value that can be kept
+            return None  # a reference cannot be kept
         verdict = ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, source)
         if not is_kept(verdict):
             return None
@@ -148,16 +148,16 @@ def remat_call(
     """Evaluates a jaxpr on flat arguments as ``jax.checkpoint`` of it would.
 
     Args:
-        jaxpr: A closed jaxpr.
-        args: One value per input.
-        policy: A policy, or ``None`` to save nothing.
-        prevent_cse: As in :func:`jax.checkpoint`; a tuple has one entry per input.
+      jaxpr: A closed jaxpr.
+      args: One value per input.
+      policy: A policy, or ``None`` to save nothing.
+      prevent_cse: As in :func:`jax.checkpoint`; a tuple has one entry per input.
 
     Returns:
-        The outputs, flat.
+      The outputs, flat.
 
     Raises:
-        TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+      TypeError: `policy` is not callable, or is a function that makes policies and was not called.
 
     >>> import jax, jax.numpy as jnp
     >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])
@@ -181,12 +181,12 @@ def checkpointed(
     Every call traces ``fun``, so this is for use inside a trace, as a transform has it.
 
     Args:
-        fun: A function of pytrees of arrays.
-        policy: Any policy, or ``None`` to save nothing.
-        prevent_cse: As in :func:`jax.checkpoint`.
+      fun: A function of pytrees of arrays.
+      policy: Any policy, or ``None`` to save nothing.
+      prevent_cse: As in :func:`jax.checkpoint`.
 
     Returns:
-        The function that recomputes.
+      The function that recomputes.
 
     >>> import jax, jax.numpy as jnp
     >>> float(jax.grad(checkpointed(lambda x: jnp.sin(jnp.sin(x))))(0.0))

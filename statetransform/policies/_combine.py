@@ -2,7 +2,7 @@
 
 A value can be recomputed, offloaded or saved; this is also the order of how close it stays. ``any_of`` takes the
 closest of what its policies say, ``all_of`` the farthest; of two that offload to different places, the first one given
-wins. ``none_of`` saves what none of its policies keeps, be it on the device or off it.
+wins. ``none_of`` saves what none of its policies keeps, on the device or off it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""A budget in the place of a policy, and the curve of what budgets cost."""
+"""A memory budget as a policy, and the curve of what budgets cost."""
 
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import jax.numpy as jnp
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._core.placed import sharding_of
@@ -20,8 +17,7 @@ from .._planner.devices import placed
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
-from .._planner.versions import closed_of
-from .._planner.view import view_of
+from .._planner.view import differentiated, view_of
 
 _POINTS = 16
 
@@ -29,8 +25,8 @@ _POINTS = 16
 def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> MemoryBudget:
     """Says how much memory there is instead of what to keep: the intermediates of the function fit into it.
 
-    The plan says what is kept, what is computed again, and when, such that the bytes alive at the same time never
-    exceed the budget. With a budget that the plain function meets, as compiled, it is the plain program.
+    The plan says what is kept, what is computed again, and when. The bytes alive at the same time never exceed the
+    budget. With a budget that the plain function meets, as compiled, it is the plain program.
 
     Args:
       size: bytes, or a text such as "512 MiB".
@@ -80,7 +76,7 @@ class Point:
 class Curve(Report, Drawing, Sequence[Point]):
     """What less memory costs: plans from the plain program down to the least found.
 
-    `plot` draws FLOPs over bytes. Arguments, outputs and gradients take memory besides: subtract them from what the
+    `plot` draws FLOPs over bytes. The plan does not count arguments, outputs and gradients: subtract them from what the
     device has to find a budget.
 
     Attributes:
@@ -171,20 +167,17 @@ def plan(
       (1.0, True)
     """
     view = view_of(f, args, kwargs, argnums, states)
-    closed, n_outputs = closed_of(view)
-    is_moving = lambda aval: jnp.issubdtype(aval.dtype, jnp.inexact)
-    moves = tuple(map(operator.and_, map(is_moving, closed.in_avals), view.is_chosen))
-    outputs = tuple(i < n_outputs and is_moving(aval) for i, aval in enumerate(closed.out_avals))
-    if not any(moves) or not any(outputs):
+    closed, pattern = differentiated(view)
+    if not any(pattern.inputs) or not any(pattern.outputs):
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
     shardings = tuple(map(sharding_of, view.inputs))
-    planner, pattern = Planner(closed, shardings), Pattern(moves, outputs)
+    planner = Planner(closed, shardings)
     points = _points(planner, pattern, compile)
     plain = planner.plain_bytes(pattern) if compile else None
     size = lambda avals: sum(map(nbytes, avals))
     inputs = placed(closed.in_avals, shardings)
-    gradients = size(aval for aval, is_moved in zip(inputs, moves, strict=True) if is_moved)
+    gradients = size(aval for aval, is_moved in zip(inputs, pattern.inputs, strict=True) if is_moved)
     return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients))
 
 

@@ -73,7 +73,7 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
       2010.
 
     Example:
-      A Newton iteration in somebody else's library, which JAX alone can differentiate in forward mode only:
+      A Newton iteration as in a library, which JAX can differentiate in forward mode only:
 
       >>> import jax, jax.numpy as jnp
       >>> from statetransform import policies, transform

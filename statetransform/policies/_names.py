@@ -14,12 +14,12 @@ def checkpoint_name(x: T, name: str) -> T:
     """Gives every array in a pytree a name that policies can refer to: :func:`jax.ad_checkpoint.checkpoint_name`.
 
     Args:
-        x: A pytree. Arrays of integers and random keys may be among the leaves; they are named too, although
-            nothing but a derivative would ever keep them. What is not an array passes through.
-        name: The name.
+      x: A pytree. Arrays of integers and random keys may be among the leaves; they are named too, although
+          nothing but a derivative would ever keep them. What is not an array passes through.
+      name: The name.
 
     Returns:
-        The same pytree.
+      The same pytree.
 
     >>> import jax.numpy as jnp
     >>> checkpoint_name({"w": jnp.ones(2), "kind": "dense"}, "layer")

@@ -40,7 +40,7 @@ def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names.
 
     Raises:
-        TypeError: One is not text.
+      TypeError: One is not text.
     """
     names = tuple(names)
     for name in names:

@@ -36,7 +36,7 @@ class Policy(abc.ABC):
     """Base of the policies that this package makes; call it as JAX does."""
 
     # A subclass may have `parts`, the policies that it is made from, and `mentioned`, the names of values that it
-    # speaks of. They are no defaults here, since they are fields of data classes there.
+    # speaks of. They have no defaults here, because subclasses declare them as fields of data classes.
 
     #: Whether this policy by itself has to be told where a value was computed.
     asks_source: ClassVar[bool] = False
@@ -67,7 +67,7 @@ def ask(
     """What a policy, of this package or not, says of one equation: ``Saveable``, ``Recompute`` or ``Offloadable``.
 
     Raises:
-        TypeError: The policy answers with anything else.
+      TypeError: The policy answers with anything else.
     """
     name = name_in_params(primitive, params)
     if name is not None:

@@ -38,7 +38,7 @@ def check_policy(policy: Any) -> Any:
     """Returns a policy, or ``None``, as it is.
 
     Raises:
-        TypeError: This is not a policy; the message shows how to write what was probably meant.
+      TypeError: This is not a policy; the message shows how to write what was probably meant.
 
     >>> check_policy("dots_savable")
     Traceback (most recent call last):
@@ -116,14 +116,14 @@ def _example(name: str) -> str:
 
 
 def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
-    """Warns when a policy mentions a name that no value of a jaxpr bears.
+    """Warns when a policy mentions a name that no value of a jaxpr has.
 
     Args:
-        policy: A policy of this package or of JAX; of others nothing can be said.
-        jaxpr: The jaxpr of the checkpointed function.
+      policy: A policy of this package or of JAX; of others nothing can be said.
+      jaxpr: The jaxpr of the checkpointed function.
 
     Warns:
-        PolicyWarning: Lists the names that were seen.
+      PolicyWarning: Lists the names that were seen.
     """
     missing = sorted(names_of(policy) - set(seen := names_in(jaxpr)))
     if not missing:

@@ -110,11 +110,11 @@ def save_from(where: Callable[..., Any] | str | os.PathLike[str]) -> Policy:
     names the chosen values first, and is an error elsewhere. Values that first appear in a derivative are not chosen.
 
     Args:
-        where: A function: the lines of its body, with the functions defined inside it. Or the end of a file's
-            path, with ``:line`` or ``:first-last`` behind it or not.
+      where: A function: the lines of its body, with the functions defined inside it. Or the end of a file's
+          path, optionally followed by ``:line`` or ``:first-last``.
 
     Returns:
-        The policy.
+      The policy.
 
     >>> save_from("model.py:12"), save_from("layers/attention.py")
     (save_from('model.py:12'), save_from('layers/attention.py'))

@@ -13,7 +13,7 @@ from .._core.tracebacks import boundary
 from ._entry import is_dropped
 from ._programs import Program
 
-#: What JAX's objects say as `(args, kwargs)`, and of the output; ours have the states besides.
+#: What JAX's objects say of `(args, kwargs)` and of the output. Ours also have the states.
 _OF_ARGUMENTS = frozenset({"in_avals", "args_info", "input_shardings", "input_formats", "input_layouts"})
 _OF_OUTPUT = frozenset({"out_info", "out_avals", "output_shardings", "output_formats", "output_layouts"})
 
@@ -78,7 +78,7 @@ class AheadOfTime:
     def _lower_for_export(self, *args: Any, **kwargs: Any) -> Any:
         """What `jax.export` gets: the function from the states' values and the arguments to the output and new values.
 
-        It asks this object for the jaxpr, too, from which it takes the derivative.
+        It also asks this object for the jaxpr, and differentiates that.
         """
         owner = self._owner
         obj = owner._instance if self._obj is NO_SELF else self._obj

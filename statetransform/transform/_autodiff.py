@@ -100,7 +100,7 @@ class Derivative(Direct):
 
 
 class ValueAndGrad(Derivative):
-    """A function under `value_and_grad`, where the auxiliary data stand beside the value."""
+    """A function under `value_and_grad`, where the auxiliary data come with the value."""
 
     def _take_aux(self, derived: Any) -> tuple[Any, Any]:
         (value, aux), gradient = derived
@@ -180,7 +180,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
       arguments)`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+      TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.grad.html
@@ -224,7 +224,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
       gives it; with `has_aux`, `((value, aux), gradient)`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+      TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.value_and_grad.html
@@ -259,7 +259,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
       the arguments, the states or the pair of both, as for :func:`grad`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+      TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.jacfwd.html
@@ -295,7 +295,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
       the arguments, the states or the pair of both, as for :func:`grad`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+      TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.jacrev.html
@@ -329,7 +329,7 @@ def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **optio
       respect to the arguments, the states or the pair of both, as for :func:`grad`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State, or `argnums` names an argument that is passed by reference.
+      TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.hessian.html

@@ -44,7 +44,7 @@ def checked(
       says: what an entry says of a state, for messages.
       example: an entry as one writes it, for messages.
       given: the mapping.
-      check: takes a key and its entry, gives the entry, and raises if it is no such entry.
+      check: takes a key and its entry, gives the entry, and raises if the entry is of another kind.
     """
     if given is None:
         return {}

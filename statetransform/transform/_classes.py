@@ -49,7 +49,7 @@ def with_methods(
 
 
 def _raw(cls: type, name: str) -> Any:
-    """A method as it stands in the class body, static or class method included."""
+    """A method as the class body has it: possibly a static or class method."""
     return next(base.__dict__[name] for base in cls.__mro__ if name in base.__dict__)
 
 

@@ -193,7 +193,7 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       The function, with `defvjp`. The forward rule runs in place of the function and has to write the same states.
 
     Raises:
-      StateStructureError: a rule writes other states than the function that JAX has staged and it stands for.
+      StateStructureError: a rule writes other states than its function, which JAX has staged.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html
@@ -234,7 +234,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       states.
 
     Raises:
-      StateStructureError: a rule writes other states than the function that JAX has staged and it stands for.
+      StateStructureError: a rule writes other states than its function, which JAX has staged.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.custom_jvp.html

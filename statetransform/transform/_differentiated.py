@@ -1,4 +1,4 @@
-"""What a function is differentiated with respect to, and what it gives besides the output."""
+"""What a function is differentiated with respect to, and what it returns in addition to the output."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def in_eager_mode(
     Args:
       where: the transform's name.
       functions: the body, or the branches.
-      options: all else that the loop depends on besides the operands.
+      options: what the loop depends on, apart from the operands.
       loop: the loop as a function of these functions and the operands, for within the transform.
       *operands: the operands.
     """

@@ -68,7 +68,7 @@ def while_with(
 
 
 def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
-    """Refuses what is no function, and for `checkpoint` what other functions take for it, or for a policy."""
+    """Refuses what is not a function; and for `checkpoint`, the values that other functions take, or a policy."""
     for fun in functions:
         if not callable(fun):
             cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."

@@ -99,7 +99,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     store = _stores_in_turn(targets, other) if structure.may_refuse() else _stores(targets, other)
     store += writer.marks([structure.states[i] for i in program.targets or ()])
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
-    # Whatever fails on the way, in the user's code too, says that the structure is another.
+    # If anything fails on the way, in the user's code as well, the structure is another one.
     return writer.compile("jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
 
 
@@ -140,7 +140,7 @@ class _Arguments:
     """How the arguments of a call are unpacked and checked.
 
     Args:
-      keeps_places: whether those that have nothing for JAX are passed on, too.
+      keeps_places: whether those without leaves for JAX are also passed on.
 
     Attributes:
       lines: the checks.

@@ -149,7 +149,7 @@ class Jitted(Transformed):
         return self._search(obj, args, kwargs, self._store.programs)
 
     def _search(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any], programs: Sequence[Program]) -> Any:
-        """A call that is not for the program used last, or stands within a transform; `programs` may fit."""
+        """A call that the program used last does not take, or one within a transform; one of `programs` may take it."""
         if stack.frame is None:
             instance = self._instance if obj is NO_SELF else obj
             for program in programs:
@@ -202,7 +202,7 @@ class Jitted(Transformed):
                 results = self._run(program, method, states, args, kwargs, None)
             except Untraced:
                 break
-            enter = program.settle(args, kwargs) if stack.frame is None else None  # else there is no use for it
+            enter = program.settle(args, kwargs) if stack.frame is None else None  # not used within a transform
             self._store.use(program)
             del enter  # which is held from now on
             return program, states, results, lambda record: record.objects_at(roots)
@@ -382,11 +382,11 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called
-      over states, too.
+      with states.
 
     Raises:
       TypeError: a static argument is not hashable.
-      StateTraceError: the call stands inside a raw JAX transform and writes; use `statetransform.transform` there, too.
+      StateTraceError: the call is inside a raw JAX transform and writes; use `statetransform.transform` there as well.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.jit.html

@@ -35,10 +35,10 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
 
     Returns:
       `(out, pullback)`, or `(out, pullback, aux)`. `pullback(cotangent)` gives a tuple with one cotangent for each
-      primal; with `states`, those of the states come first, and stand alone where there are no primals.
+      primal; with `states`, those of the states come first, and are the only ones where there are no primals.
 
     Raises:
-      TypeError: `states` has a leaf that is no State.
+      TypeError: `states` has a leaf that is not a State.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.vjp.html
@@ -86,7 +86,7 @@ def jvp(
       `(out, tangent)`, or `(out, tangent, aux)`.
 
     Raises:
-      TypeError: `states` has a leaf that is no State.
+      TypeError: `states` has a leaf that is not a State.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.jvp.html
@@ -130,7 +130,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
       that of the states first. It can be called later, repeatedly, and under other transforms.
 
     Raises:
-      TypeError: `states` has a leaf that is no State.
+      TypeError: `states` has a leaf that is not a State.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.linearize.html

@@ -60,7 +60,7 @@ class Program:
       treedef: the tree definition of the hidden arguments.
       has_instance: whether the first argument is an instance that is a pytree.
       donates: whether the buffers of written states are given to the program.
-      keeps_places: whether the arguments that are no arrays are passed on, too, because options count them.
+      keeps_places: whether arguments that are not arrays are also passed on, because options count them.
       options_of: gives the options for `jax.jit` for so many leading arguments to give away, and in all.
       sharding_of: the sharding of a state's value, in and out; None for a state that keeps its own.
 
@@ -98,7 +98,6 @@ class Program:
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
-        self._n_states = len(call.states)
         self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
         pure = _pure(weakref.ref(self), getattr(fun, "__name__", type(fun).__name__))
@@ -258,7 +257,7 @@ class Program:
 
 
 def _pure(program: Callable[[], Program | None], name: str) -> Callable[..., Any]:
-    """The function under `jax.jit`; it does not hold its program, so that both go as soon as nobody has the program."""
+    """The function under `jax.jit`. It does not hold its program, so that both are freed together."""
 
     def pure(*args: Any, **kwargs: Any) -> Any:
         if is_jit_disabled():
@@ -298,7 +297,7 @@ class Store:
         self.enter: Entry = (self._entries[0] if self._entries else None) or no_entry
 
     def known(self, treedef: Any) -> list[Program]:
-        """The programs for arguments of a structure; behind its own those of other functions of the same code."""
+        """The programs for arguments of a structure: of this function, then of others with the same code."""
         own = [program for program in self.programs if program.treedef == treedef]
         return own + [program for program in self.traces.family.known(treedef) if program not in own]
 

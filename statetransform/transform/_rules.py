@@ -253,7 +253,7 @@ def _tangents(results: Any) -> Any:
 
 
 def zero(value: Any) -> Any:
-    """A zero tangent, of type float0 for what has no tangent."""
+    """A zero tangent; float0 for a dtype that has no tangent."""
     aval = typeof(value)
     if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact):
         return jax.numpy.zeros(aval.shape, aval.dtype)

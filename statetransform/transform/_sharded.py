@@ -101,7 +101,7 @@ class _OnShards:
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.__wrapped__ = fun
-        # All of it: what is in `_options` is part of the structure for which a trace is kept.
+        # All options: they are part of the structure that a trace belongs to.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
         self._specs = _by_state.ByState(state_specs)

@@ -1,7 +1,7 @@
 """Signatures from JAX's own: a transform takes what JAX's function takes, and what it adds.
 
 A function names the parameters that it uses itself; the others are in its `**options`, which it passes on. So the
-options of a newer JAX come by themselves, and `inspect.signature` and the reference show them.
+options of a newer JAX need no change here, and `inspect.signature` and the reference show them.
 """
 
 from __future__ import annotations

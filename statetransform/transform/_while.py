@@ -130,7 +130,7 @@ def fori_loop(
       init_val (pytree): the carry on entry.
       unroll (int | bool, optional): how many steps one iteration of the compiled loop evaluates, where the
         bounds are known. Default: None, one.
-      checkpoint, progress: as in :func:`scan`. With bounds that are traced, too, reverse mode works with a number of
+      checkpoint, progress: as in :func:`scan`. With traced bounds, reverse mode works with a number of
         carries or a budget.
 
     Returns:

@@ -201,36 +201,17 @@ def test_what_cannot_be_compared_says_what_to_write(candidates, error, words):
         inspect.compare(candidates, X)
 
 
-def test_the_plot_has_units_and_labels_that_do_not_overlap(matplotlib):
+def test_the_plot_has_units_and_a_legend_that_names_each_candidate(matplotlib):
     names = {f"policy {p}": getattr(policies, p) for p in ("dots_saveable", "nothing_saveable", "everything_saveable")}
     found = inspect.compare({"plain": net, "checkpoint each layer": each, **names, "none": None}, W, X)
     ax = found.plot()
     assert "KiB" in ax.get_ylabel()
     assert "FLOPs" in ax.get_xlabel()
-    renderer = ax.figure.canvas.get_renderer()
-    boxes = [text.get_window_extent(renderer) for text in ax.texts if text.get_text()]
-    assert len(boxes) == len(found)
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
-
-
-def test_no_label_in_the_plot_is_struck_through(matplotlib):
-    crowd = [(60 - 2 * i, 1.1 + i / 100, i % 2 == 0) for i in range(6)]
-    sizes = [(100, 1.0, True), *crowd, (40, 1.3, True), (95, 1.05, False), (41, 1.31, False)]
-    rows = [
-        inspect.Candidate(f"candidate {i}", size, size, flops, flops, is_best=is_best)
-        for i, (size, flops, is_best) in enumerate(sizes)
-    ]
-    ax = inspect.Comparison(rows, ()).plot()
-    ax.figure.canvas.draw()
-    labels = [text for text in ax.texts if text.get_text()]
-    assert [text.get_text() for text in labels] == [row.name for row in sorted(rows, key=lambda row: -row.memory)]
-    drawn = [line for line in ax.lines if line.get_linestyle() != "None"]
-    drawn += [text.arrow_patch for text in ax.texts if text.arrow_patch]
-    assert len(drawn) > 1
-    for text in labels:
-        box = text.get_window_extent()
-        paths = [line.get_path().transformed(line.get_transform()) for line in drawn]
-        assert not [path for path in paths if path.intersects_bbox(box, filled=False)], text.get_text()
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == [f"{row.name} *" if row.is_best else row.name for row in found]
+    points = [line for line in ax.lines if line.get_linestyle() == "None"]
+    assert [line.get_xdata()[0] for line in points] == [row.recompute_ratio for row in found]
+    assert len({line.get_marker() for line in points}) == len(found)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):

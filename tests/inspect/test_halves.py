@@ -1,4 +1,4 @@
-"""The stateless view of a function, its two halves, and what is alive in them."""
+"""The stateless view of a function, its gradient step, and what is alive in it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, transform
-from statetransform._core import jaxcompat
+from statetransform import State, inspect, transform
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner.view import named_arguments, view_of
-from statetransform.inspect._cost import joint, step_of, without_checkpoints
-from statetransform.inspect._halves import halves_of
-from statetransform.inspect._timeline import moments
+from statetransform.inspect._step import step_of
 
 X = jnp.linspace(0.1, 1.0, 4)
 
@@ -38,7 +35,6 @@ def test_the_flat_function_computes_what_the_function_does():
     assert [int(a) for a in aux] == [1]
     assert n.value == 0
     assert [label.name for label in view.labels] == ["x", "scale", "w", "n"]
-    assert view.has_states
     del w
 
 
@@ -46,20 +42,19 @@ def test_the_flat_function_computes_what_the_function_does():
 def test_the_joint_program_gives_the_gradients(wrap):
     f, w, _ = program()
     wrapped = wrap(f)
-    halves = halves_of(view_of(wrapped, (X,), {}))
-    step = joint(halves)
-    results = jax.core.eval_jaxpr(jaxcompat.opened(step), jaxcompat.consts_of(step), *halves.view.inputs)
+    step = step_of(view_of(wrapped, (X,), {}))
+    results = step.version.as_outermost(step.version.plain_step)(*step.inputs)
     expected = jax.grad(lambda x, w: (jnp.sin(w * x) * 2.0).sum(), argnums=(0, 1))(X, w.value)
-    # The output, the counter, then the gradients: of x and of w.
-    np.testing.assert_allclose(results[2], expected[0], rtol=1e-6)
-    np.testing.assert_allclose(results[3], expected[1], rtol=1e-6)
+    # The output, the gradients of x and of w, then the counter.
+    np.testing.assert_allclose(results[1], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(results[2], expected[1], rtol=1e-6)
 
 
 def test_checkpoints_can_be_taken_out():
     f, _, _ = program()
-    view = view_of(transform.checkpoint(f), (X,), {})
-    assert step_of(halves_of(view)).has_checkpoints
-    assert not step_of(halves_of(without_checkpoints(view))).has_checkpoints
+    step = step_of(view_of(transform.checkpoint(f), (X,), {}))
+    assert step.has_checkpoints
+    assert not step.without_checkpoints().has_checkpoints
 
 
 def test_dead_code_is_left_out_and_effects_are_not():
@@ -76,8 +71,7 @@ def test_dead_code_is_left_out_and_effects_are_not():
 
 
 def test_what_is_alive_begins_with_the_arguments_and_ends_with_the_gradients():
-    halves = halves_of(view_of(lambda x: jnp.sum(jnp.exp(x) * x), (X,), {}))
-    found = moments(halves)
+    found = inspect.timeline(lambda x: jnp.sum(jnp.exp(x) * x), X, compile=False)
     assert found[0].live["arguments"] == 16
     assert found[-1].phase == "backward"
     assert all(sum(moment.live.values()) == moment.bytes for moment in found)

@@ -8,6 +8,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from statetransform import State, inspect, transform
@@ -71,14 +72,15 @@ def test_lines_are_the_users():
 
 def test_checkpointing_lowers_the_peak_and_what_is_alive_between_the_passes():
     plain, again = inspect.timeline(net, X), inspect.timeline(each, X)
-    assert again.peak < 0.6 * plain.peak
+    assert again.peak < 0.7 * plain.peak
     assert again[again.boundary].bytes < plain[plain.boundary].bytes
 
 
-def test_the_estimate_is_near_the_compiled_size():
-    line = inspect.timeline(net, X)
+@pytest.mark.parametrize("program", [net, each])
+def test_the_estimate_is_near_the_compiled_size(program):
+    line = inspect.timeline(program, X)
     assert line.compiled is not None
-    assert 0.4 < line.peak / sum(line.compiled.values()) < 2.5
+    assert 0.7 < line.peak / sum(line.compiled.values()) < 1.4
     assert "The compiled program has" in str(line)
     assert "(estimate)" in str(line)
 
@@ -107,25 +109,11 @@ def test_the_export_is_plain_data():
 
 
 def test_the_plot_names_units_phases_sources_and_the_peak(matplotlib):
-    line = inspect.timeline(net, X)
+    line = inspect.timeline(net, X, compile=False)
     ax = line.plot()
-    assert "MiB" in ax.get_ylabel() or "KiB" in ax.get_ylabel()
-    texts = [text.get_text() for text in ax.texts]
-    assert {"forward", "backward"} <= set(texts)
-    assert any(text.startswith("peak ") for text in texts)
-    assert "state w" in [text.get_text() for text in ax.get_legend().get_texts()]
-    ax.figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in ax.texts]
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
-
-
-def test_no_label_in_the_plot_is_struck_through(matplotlib):
-    """A label stands above all lines, on a ground of its own."""
-    ax = inspect.timeline(net, X, compile=False).plot()
-    for text in ax.texts:
-        ground = text.get_bbox_patch()
-        assert matplotlib.colors.to_rgba(ground.get_facecolor())[3] == 1
-        assert text.get_zorder() > max(line.get_zorder() for line in (*ax.lines, *ax.collections))
+    assert "(KiB" in ax.get_ylabel()
+    assert ax.get_title() == f"peak {line.peak / 1024:.4g} KiB at {line[line.peak_at].source}"
+    assert {"state w", "forward | backward"} <= {text.get_text() for text in ax.get_legend().get_texts()}
 
 
 def test_neighbours_in_the_plot_differ_in_grey(matplotlib):
@@ -138,7 +126,7 @@ def test_neighbours_in_the_plot_differ_in_grey(matplotlib):
 def test_many_sources_are_drawn_as_few(matplotlib):
     line = inspect.timeline(many_lines, X, compile=False)
     ax = line.plot()
-    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    shown = {text.get_text() for text in ax.get_legend().get_texts()} - {"forward | backward"}
     assert len(shown) == 10
     assert f"{len(line.groups) - 9} others" in shown
 

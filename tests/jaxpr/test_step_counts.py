@@ -13,8 +13,7 @@ from statetransform import State, inspect, transform
 from statetransform._checkpointed_loops import loops
 from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._planner.view import view_of
-from statetransform.inspect._cost import step_of
-from statetransform.inspect._halves import halves_of
+from statetransform.inspect._step import step_of
 
 W = jnp.eye(200) * 0.9
 
@@ -28,7 +27,7 @@ def loss(n: int, scan: Any = jax.lax.scan, **options: Any) -> Any:
 
 
 def flops(f: Any) -> Any:
-    return step_of(halves_of(view_of(f, (jnp.ones(200),), {})))
+    return step_of(view_of(f, (jnp.ones(200),), {}))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 0), (7, 1), (30, 3), (30, 28), (1000, 20)])

@@ -1,0 +1,140 @@
+"""The gradient step of a function, as the planner makes it, and what the compiler says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._core import jaxcompat
+from .._jaxpr.flops import Flops, jaxpr_flops
+from .._jaxpr.primitives import Kind, kind_of
+from .._jaxpr.rewrite import inlined
+from .._jaxpr.sizes import nbytes
+from .._jaxpr.walk import walk
+from .._planner.versions import Version
+from .._planner.view import View, differentiated
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
+
+    Attributes:
+      version: the function and its gradient step, as jaxprs.
+      inputs: the present values of the inputs, and ones for the cotangents.
+    """
+
+    version: Version
+    inputs: list[Any]
+
+    @property
+    def jaxpr(self) -> Any:
+        """The closed jaxpr, in which all cotangents are inputs."""
+        return self.version.step
+
+    @functools.cached_property
+    def flops(self) -> Flops:
+        """The operations, counted in the jaxpr, loops as often as they run."""
+        return jaxpr_flops(self.jaxpr)
+
+    @functools.cached_property
+    def plain_flops(self) -> Flops:
+        """The same without the steps that checkpointed loops take again."""
+        return jaxpr_flops(self.jaxpr, with_recomputation=False)
+
+    @functools.cached_property
+    def has_loops(self) -> bool:
+        """Whether the compiler's own count, which takes each loop's body once, would be too low."""
+        return any(kind_of(site.eqn) is Kind.LOOP for site in walk(self.jaxpr))
+
+    @functools.cached_property
+    def has_checkpoints(self) -> bool:
+        """Whether anything is computed twice on purpose."""
+        return any(jaxcompat.is_remat(site.eqn) for site in walk(self.jaxpr))
+
+    def without_checkpoints(self) -> Step:
+        """The step of the same function with what its checkpoints contain in their places."""
+        return Step(Version(inlined(self.version.closed), self.version.pattern), self.inputs)
+
+    def measured(self, compile: bool = True) -> Measured:
+        """What can be said of the step, compiled for the default device or not; it is not run."""
+        if not compile:
+            return Measured(self)
+        run = self.version.as_outermost(self.version.plain_step)
+        return Measured(self, jax.jit(run).lower(*self.inputs).compile())
+
+
+def step_of(view: View) -> Step:
+    """The gradient step of a function; nothing is computed.
+
+    >>> from statetransform._planner.view import view_of
+    >>> import jax.numpy as jnp
+    >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
+    >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
+    (2, False, False)
+    """
+    version = Version(*differentiated(view))
+    cotangents = version.avals[len(view.inputs) :]
+    return Step(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A step with the compiler's two reports, or without.
+
+    Attributes:
+      step: the step.
+      program: the compiled step; None if it was not compiled.
+    """
+
+    step: Step
+    program: Any = None
+
+    @functools.cached_property
+    def counts(self) -> dict[str, float]:
+        """What `cost_analysis` says; empty where the backend has none."""
+        try:
+            counts = self.program.cost_analysis() if self.program is not None else {}
+        except Exception:  # not every backend has one
+            return {}
+        if isinstance(counts, list | tuple):
+            counts = counts[0] if counts else {}
+        return dict(counts or {})
+
+    def bytes_of(self, what: str) -> int | None:
+        """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
+        if self.program is not None:
+            return getattr(self.program.memory_analysis(), f"{what}_size_in_bytes", None)
+        known = {
+            "argument": self.step.version.avals,
+            "output": [atom.aval for atom in jaxcompat.opened(self.step.jaxpr).outvars],
+        }
+        return sum(map(nbytes, known[what])) if what in known else None
+
+    @property
+    def flops(self) -> float:
+        """Operations: the compiler's count, or if `flops_are_estimated` the one in the jaxpr."""
+        return self.step.flops.operations if self.flops_are_estimated else self.counts["flops"]
+
+    @property
+    def flops_are_estimated(self) -> bool:
+        """Whether the compiler has no count, or takes each loop's body once."""
+        return "flops" not in self.counts or self.step.has_loops
+
+    def time(self, repeats: int = 7) -> float | None:
+        """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
+        is_abstract = any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.step.inputs)
+        if self.program is None or is_abstract:
+            return None
+        inputs = jax.device_put(self.step.inputs)
+        times = []
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            jax.block_until_ready(self.program(*inputs))
+            times.append(time.perf_counter() - start)
+        return min(times[1:])
