@@ -70,7 +70,7 @@ def test_a_state_whose_creation_failed() -> None:
 def test_a_tracer_that_has_ended(u: State) -> None:
     leaked = []
     transform.jit(lambda x: leaked.append(x) or x)(1.0)
-    given = f"State 'u' {HERE} is given a tracer of a trace that has ended"
+    given = f"State 'u' {HERE} was assigned a tracer of a trace that has ended"
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
 
 
@@ -102,7 +102,7 @@ def test_a_condition_that_writes(u: State) -> None:
     [
         (lambda u: u.value.astype(jnp.int32), r"int32\[3\]", r"`u\.value = x\.astype\(u\.value\.dtype\)`"),
         (lambda u: jnp.append(u.value, 1), r"float32\[4\]", "Keep the shape of `u`"),
-        (lambda u: (u.value, 1), "float32", "Give `u` its full structure before the loop"),
+        (lambda u: (u.value, 1), "float32", "Assign `u` its full structure before the loop"),
     ],
     ids=["dtype", "shape", "structure"],
 )
@@ -115,7 +115,7 @@ def test_a_carry_that_changes_its_type(value: Any, after: str, cure: str, u: Sta
 def test_a_static_state_in_a_loop() -> None:
     mode = State("fast", static=True, name="mode")
     call = lambda: transform.for_loop(lambda x: write(mode, "slow") and x, jnp.arange(3))
-    refuse(StateStructureError, call, f"for_loop: State 'mode' {HERE} is static and is written inside",
+    refuse(StateStructureError, call, f"for_loop: State 'mode' {HERE} is static but is written inside",
            "Write it before or after the for_loop")  # fmt: skip
 
 
@@ -134,8 +134,8 @@ def test_values_that_do_not_fit(u: State) -> None:
 
 def test_a_batched_write_to_a_shared_state(u: State) -> None:
     call = lambda: transform.vmap(lambda x: write(u, x * u.value))(jnp.arange(2.0))
-    refuse(StateAxisError, call, f"vmap: State 'u' {HERE} is shared by all lanes", "test_messages.py:", "differs",
-           r"`state_axes=\{state: 0\}`")  # fmt: skip
+    refuse(StateAxisError, call, f"vmap: State 'u' {HERE} is shared by all batch elements",
+           "test_messages.py:", "differs", r"`state_axes=\{u: 0\}`")  # fmt: skip
 
 
 def test_a_rule_that_writes_other_states(u: State) -> None:
@@ -150,7 +150,8 @@ def test_a_rule_that_writes_other_states(u: State) -> None:
     [
         (lambda u: transform.grad(lambda x: x, states={"u": 1.0})(1.0), TypeError,
          ["`states=` must be a State or a pytree of States, but has a leaf of type float", r"st\.states\("]),
-        (lambda u: transform.grad(lambda x: x, states=(u, u))(1.0), ValueError, ["a state stands twice in `states=`"]),
+        (lambda u: transform.grad(lambda x: x, states=(u, u))(1.0), ValueError,
+         ["a state is listed twice in `states=`"]),
         (lambda u: transform.grad(lambda x: x, argnums=2)(1.0), TypeError,
          ["argnums=2 needs at least 3 positional", "was called with 1"]),
         (lambda u: transform.grad(lambda s: s.value.sum())(u), TypeError,
@@ -205,7 +206,11 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 def test_a_number_of_steps_is_concrete_and_may_be_an_array(name: str) -> None:
     with pytest.raises(jax.errors.ConcretizationTypeError, match=re.escape(name.strip())) as info:
         transform.jit(STEPS[name])(3)
-    cure = "belongs in the condition" if name.startswith("while_loop") else "transform.fori_loop(0, length, body"
+    cure = (
+        "Test a computed limit in the condition"
+        if name.startswith("while_loop")
+        else "transform.fori_loop(0, length, body"
+    )
     for clause in ("when the loop is traced", "static_argnums", "static=True", cure, "argument n"):
         assert clause in str(info.value) + "".join(info.value.__notes__)
     assert STEPS[name](jnp.int32(3)) == STEPS[name](np.int64(3)) == STEPS[name](3) == 3.0

@@ -62,7 +62,7 @@ LAZY = {
 @pytest.mark.parametrize("name", DECORATORS)
 @pytest.mark.parametrize("fun", LAZY.values(), ids=LAZY)
 def test_functions_that_do_not_run_when_called_are_refused(name: str, fun: Any) -> None:
-    with pytest.raises(TypeError, match=rf"{name}: .* gives an? (asynchronous )?(generator|coroutine)"):
+    with pytest.raises(TypeError, match=rf"{name}: .* returns an? (asynchronous )?(generator|coroutine)"):
         getattr(transform, name)(fun)
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_called_is_refused_at_once(name: str, fun: Any) -> None:
 def test_lift_names_the_transform_that_it_lifts() -> None:
     with pytest.raises(TypeError, match="named_call: expected a function"):
         transform.lift(jax.named_call)(3)
-    with pytest.raises(TypeError, match=r"named_call: Coroutine\.__call__ gives a coroutine"):
+    with pytest.raises(TypeError, match=r"named_call: Coroutine\.__call__ returns a coroutine"):
         transform.lift(jax.named_call)(Coroutine())
 
 
@@ -112,6 +112,6 @@ def test_a_property_under_checkpoint_is_refused() -> None:
 
 
 def test_a_static_name_that_is_no_argument_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`static_argnames` has 'ordr', which is no argument of .*; .* x, order"):
+    with pytest.raises(ValueError, match=r"`static_argnames` has 'ordr', which is not an argument of .*; .* x, order"):
         transform.checkpoint(lambda x, order: x, static_argnames="ordr")
     assert transform.checkpoint(lambda x, **options: x, static_argnames="order")(X, order=3) == 2.0

@@ -108,6 +108,38 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ValueError,
         ("grad: `states=` has no state in it", "no state of this kind", "states=st.states(model, st.Param)"),
     ),
+    "a class of states to differentiate with respect to": (
+        lambda: transform.grad(summed, states=Param)(X),
+        TypeError,
+        ("but is the class Param", "states=st.states(model, st.Param)"),
+    ),
+    "states of a class": (lambda: st.states(Param), TypeError, ("a container of states, not the class Param",)),
+    "states of nothing": (lambda: st.states(None), TypeError, ("a container of states, not None",)),
+    "a range to loop over": (
+        lambda: transform.for_loop(double, range(3)),
+        TypeError,
+        ("for_loop: `xs` must hold arrays, not a range", "`jnp.arange(n)`"),
+    ),
+    "a body that wants the index": (
+        lambda: transform.for_loop(double, length=3),
+        TypeError,
+        ("calls the body without arguments", "`jnp.arange(n)`"),
+    ),
+    "a policy for a loop": (
+        lambda: transform.for_loop(double, X, policy=policies.dots_saveable),  # type: ignore[call-arg]
+        TypeError,
+        ("A policy belongs to a function", "transform.for_loop(transform.checkpoint(body, policy=...)"),
+    ),
+    "a policy for a loop of unknown length": (
+        lambda: transform.while_loop(lambda c: c < 3, double, 1.0, policy=policies.dots_saveable),  # type: ignore[call-arg]
+        TypeError,
+        ("transform.while_loop(transform.checkpoint(body, policy=...)",),
+    ),
+    "a number of bytes for a number of carries": (
+        lambda: transform.for_loop(double, X, checkpoint=2e9),  # type: ignore[arg-type]
+        TypeError,
+        ("For a number of bytes write `st.MemoryBudget(...)`",),
+    ),
     "a seed that is a float": (
         lambda: RandomState(1.5),
         TypeError,
@@ -143,8 +175,29 @@ def test_a_slip_is_answered_with_what_to_write(name: str) -> None:
     use, kind, clauses = SLIPS[name]
     with pytest.raises(kind) as caught:
         use()
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     for clause in clauses:
-        assert clause in str(caught.value)
+        assert clause in said
+
+
+class Other(State):
+    """A kind of which no function here uses a state."""
+
+
+def test_a_kind_that_maps_no_state_is_a_warning() -> None:
+    f = lambda x: x * w.value
+    with pytest.warns(UserWarning, match=r"vmap: `state_axes` maps Other, but .* uses no state of this kind"):
+        assert transform.vmap(f, state_axes={Other: 0})(X).tolist() == [1.0] * 3
+    transform.vmap(f, state_axes={Other: None})(X)
+    transform.vmap(lambda x: Other(x), state_axes={Other: 0})(X)
+
+
+def test_states_of_which_none_is_used_are_a_warning() -> None:
+    f = transform.checkpoint(lambda x: x * w.value, states=Other)
+    with pytest.warns(UserWarning, match=r"`states=` matches none of the states .* Param 'w'"):
+        assert f(X).tolist() == [1.0] * 3
+    mixed = Other(2.0)
+    assert transform.checkpoint(lambda x: x * w.value * mixed.value, states=Other)(X).tolist() == [2.0] * 3
 
 
 def test_a_module_of_equinox_with_settings_is_to_be_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:

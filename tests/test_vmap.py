@@ -142,7 +142,9 @@ def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
 
 def test_a_mapped_state_with_another_number_of_lanes_is_refused_by_name() -> None:
     u = State(jnp.zeros(4), name="u")
-    with pytest.raises(st.StateAxisError, match=r"axis 0 of State 'u' .* over 3 lanes, but its value is float32\[4\]"):
+    with pytest.raises(
+        st.StateAxisError, match=r"axis 0 of State 'u' .* over a batch of 3, but its value is float32\[4\]"
+    ):
         transform.vmap(leaky(u), state_axes={u: 0})(XS)
     assert u.value.tolist() == [0.0] * 4
 
@@ -317,9 +319,9 @@ def test_a_state_without_the_axis_is_no_matter_until_it_is_read() -> None:
 
     run = lambda used: transform.vmap(lambda x: f(x, used), state_axes={State: 0})(XS)
     assert run(None).tolist() == [0.0, 1.0, 2.0]
-    with pytest.raises(st.StateAxisError, match=r"State 'scale' .* over 3 lanes, but its value is float32\[\]"):
+    with pytest.raises(st.StateAxisError, match=r"State 'scale' .* over a batch of 3, but its value is float32\[\]"):
         run("scale")
-    with pytest.raises(st.StateAxisError, match=r"State 'long' .* over 3 lanes, but its value is float32\[4\]"):
+    with pytest.raises(st.StateAxisError, match=r"State 'long' .* over a batch of 3, but its value is float32\[4\]"):
         run("long")
     assert transform.vmap(lambda x: f(x, "scale"), state_axes={State: 0, scale: None})(XS).tolist() == [0.0, 2.0, 4.0]
 

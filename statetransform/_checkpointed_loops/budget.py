@@ -199,12 +199,12 @@ class MemoryBudget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.size))
         if self.bytes == 0:
-            raise ValueError(f"a budget has to be more than nothing, but {self.size!r} is 0 bytes")
+            raise ValueError(f"a budget must be positive, but {self.size!r} is 0 bytes")
         object.__setattr__(self, "host_bytes", 0 if self.host is None else parse_bytes(self.host))
         object.__setattr__(self, "disk_bytes", 0 if self.disk is None else parse_bytes(self.disk))
         if self.folder is not None:
             if self.disk is None:
-                raise ValueError(f"MemoryBudget: how much may go to {self.folder!r}? Write `disk=` with `folder=`.")
+                raise ValueError(f"MemoryBudget: `folder={self.folder!r}` needs a size. Write `disk=` with `folder=`.")
             folder = os.fspath(self.folder) if isinstance(self.folder, os.PathLike) else self.folder
             if not isinstance(folder, str):
                 raise TypeError(f"MemoryBudget: `folder` must be a path as text, not {self.folder!r}")

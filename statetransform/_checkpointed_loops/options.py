@@ -11,7 +11,7 @@ NAMES = ("sqrt", "log")
 
 
 def stored_carries(where: str, checkpoint: Any, n: int | None) -> int:
-    """The number of stored carries that `checkpoint` stands for in a loop of `n` steps.
+    """The number of stored carries that `checkpoint` means in a loop of `n` steps.
 
     Args:
       where: the loop or function, for messages.
@@ -31,13 +31,13 @@ def stored_carries(where: str, checkpoint: Any, n: int | None) -> int:
     if callable(checkpoint):
         name = getattr(checkpoint, "__name__", type(checkpoint).__name__)
         raise TypeError(
-            f"{where}: checkpoint= says how many carries are stored, checkpoint=20 for example; {name!r} is a "
+            f"{where}: `checkpoint=` takes a number of stored carries, such as checkpoint=20, but {name!r} is a "
             "function. If it is a policy, put it around the loop's body: `transform.checkpoint(body, policy=...)`."
         )
     if not isinstance(checkpoint, int | np.integer):
         raise TypeError(
             f'{where}: the number of stored carries must be an integer, "sqrt" or "log", not {checkpoint!r} of type '
-            f"{type(checkpoint).__name__}"
+            f"{type(checkpoint).__name__}. For a number of bytes write `st.MemoryBudget(...)`."
         )
     if checkpoint < 0:
         raise ValueError(f"{where}: the number of stored carries must be 0 or more, not {checkpoint}")
@@ -53,13 +53,13 @@ def _by_name(where: str, name: str, n: int | None) -> int:
     if name not in NAMES:
         given = repr(name) if where == "policies.loops" else f"checkpoint={name!r}"
         raise ValueError(
-            f'{where}: {given} is not known. Write a number of carries, "sqrt", "log", "step", or '
+            f'{where}: {given} is not recognized. Write a number of carries, "sqrt", "log", "step", or '
             '`st.MemoryBudget("2GiB")`.'
         )
     if n is None:
         raise ValueError(
-            f"{where}: checkpoint={name!r} needs a number of steps that is known when the loop is traced; write a "
-            "number of carries instead, checkpoint=20 for example."
+            f"{where}: checkpoint={name!r} needs a number of steps that is known when the loop is traced. Write a "
+            "number of carries instead, such as checkpoint=20."
         )
     return math.isqrt(max(n - 1, 0)) + 1 if name == "sqrt" else max(n - 1, 1).bit_length()
 

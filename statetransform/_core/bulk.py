@@ -60,7 +60,7 @@ def update(states: Any, values: Any) -> None:
         new = gathered.split(values)
     except ValueError as error:
         raise StateStructureError(
-            f"update: the values have another structure than the states, nothing was written: {error}"
+            f"update: the values do not have the structure of the states. Nothing was written: {error}"
         ) from error
     paths = [(path, _state(state)) for path, state in gathered.paths]
     for (path, state), value in zip(paths, new, strict=True):

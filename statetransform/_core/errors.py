@@ -37,7 +37,7 @@ def lost_in_donation(states: list[Any]) -> str:
 
 
 def check_function(where: str, fun: Any) -> None:
-    """Refuses what is no function, and functions that give a generator or a coroutine instead of running."""
+    """Refuses what is not a function, and functions that return a generator or a coroutine instead of running."""
     if isinstance(fun, property | functools.cached_property):
         raise TypeError(
             f"{where}: a property is not a function. Put the transform below: `@property` above `@transform.{where}`."
@@ -55,8 +55,8 @@ def check_function(where: str, fun: Any) -> None:
     ):
         if is_kind(plain):
             raise TypeError(
-                f"{where}: {getattr(plain, '__qualname__', plain)} gives {kind}, whose body does not run when it is "
-                "called. Transform a function that returns arrays, and call that from here."
+                f"{where}: {getattr(plain, '__qualname__', plain)} returns {kind}, whose body does not run when it "
+                "is called. Transform a function that returns arrays, and call it from here."
             )
 
 
@@ -81,7 +81,7 @@ def _runs(fun: Any) -> Any:
 
 
 def describe(state: Any) -> str:
-    """How errors speak of a state: its kind, name and birthplace."""
+    """What errors call a state: its kind, name and where it was created."""
     name = f" {state._name!r}" if state._name is not None else ""
     return f"{getattr(state, '_kind', type(state)).__name__}{name} (created at {show_site(state._created)})"
 
@@ -91,10 +91,10 @@ class StateTransformError(Exception):
 
 
 class StateTraceError(StateTransformError, RuntimeError):
-    """A state was written, created or read where its value cannot follow.
+    """A state was written, created or read where its value cannot be carried in or out.
 
-    Raised at the write itself when it stands inside a raw JAX transform (``jax.jit``, ``jax.grad``,
-    ``jax.lax.scan``, ...) that was given no chance to lift the state.
+    A write inside a raw JAX transform (``jax.jit``, ``jax.grad``, ``jax.lax.scan``, ...) raises it at the line of the
+    write.
     """
 
     @classmethod
@@ -123,8 +123,8 @@ class StateTraceError(StateTransformError, RuntimeError):
         """A state whose creating trace failed or ended without it, or whose cell is gone."""
         if state._is_foreign and state._is_gone():
             return cls(
-                f"{describe(state)} has no value: the object that it stands for is gone. Keep the object as long as "
-                "the handle is used."
+                f"{describe(state)} has no value: the object that it refers to no longer exists. Keep the object as "
+                "long as the handle is used."
             )
         return cls(
             f"{describe(state)} has no value: the call in which it was created raised an error, or ended before "
@@ -135,7 +135,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     def leaked_tracer(cls, state: Any) -> StateTraceError:
         """A tracer of a finished trace is about to be stored."""
         return cls(
-            f"{describe(state)} is given a tracer of a trace that has ended, or of a transform that does not "
+            f"{describe(state)} was assigned a tracer of a trace that has ended, or of a transform that does not "
             "know the state. Nothing was changed.\n"
             "Return the value from the transformed function, or write the state inside a function "
             "that a transform of `statetransform.transform` traces."
@@ -145,7 +145,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     def deleted(cls, state: Any) -> StateTraceError:
         """An attribute that is a cell is deleted inside a transform."""
         return cls(
-            f"{describe(state)} is deleted inside a transform, which cannot carry that out. Nothing was changed.\n"
+            f"{describe(state)} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
             "Delete the attribute outside, or write another value."
         )
 
@@ -153,8 +153,8 @@ class StateTraceError(StateTransformError, RuntimeError):
     def not_lifted(cls, state: Any) -> StateTraceError:
         """A write to a state that ``states=`` leaves out."""
         return cls(
-            f"{describe(state)} is written inside a function whose `states=` argument does not include it; "
-            "there its value is a constant of the call. Nothing was changed.\n"
+            f"{describe(state)} is written inside a function whose `states=` argument does not include it, "
+            "so its value is a constant of the call. Nothing was changed.\n"
             "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
         )
 
@@ -171,9 +171,9 @@ class StateTraceError(StateTransformError, RuntimeError):
     def donated_twice(cls, state: Any, other: Any) -> StateTraceError:
         """Two states hold one buffer, which is to be given away."""
         return cls(
-            f"jit: {describe(state)} and {describe(other)} hold the same array, whose buffer cannot be given to the "
-            "program (`donate_states=True`) and kept. Nothing was changed.\n"
-            "Let each have its own: `other.value = jax.numpy.copy(state.value)`."
+            f"jit: {describe(state)} and {describe(other)} hold the same array. Its buffer cannot be donated to the "
+            "program (`donate_states=True`) and kept at the same time. Nothing was changed.\n"
+            "Give each state its own array: `other.value = jax.numpy.copy(state.value)`."
         )
 
     @classmethod
@@ -187,12 +187,12 @@ class StateTraceError(StateTransformError, RuntimeError):
         if was_state:
             where = f"`{path}{inner}`" if inner else where
             return cls(
-                f"{where} was a State and was given a traced value in its place.\n"
-                f"Write the state's value: `{path}{inner}.value = ...`."
+                f"{where} was a State and was replaced with a traced value.\n"
+                f"Assign to the state's value instead: `{path}{inner}.value = ...`."
             )
         return cls(
-            f"{where} was given a traced value, which means nothing once the trace has ended, and still "
-            "holds it.\n"
+            f"{where} still holds a traced value after the trace has ended, when that value no longer means "
+            "anything.\n"
             f"Return the value, or make the attribute a state: `{path} = State(...)` before the call, and "
             f"`{path}.value = ...` inside." + (f" It is at `{path}{inner}`." if inner else "")
         )
@@ -201,26 +201,26 @@ class StateTraceError(StateTransformError, RuntimeError):
     def changed_meanwhile(cls) -> StateTraceError:
         """A callback of a program has changed the objects that the program is about."""
         return cls(
-            "an object in the result cannot be found any more: while the program ran, a callback or another thread has "
-            "changed an attribute or item on the way to it.\nLet the callback change a `State` instead."
+            "an object in the result cannot be found: while the program ran, a callback or another thread changed an "
+            "attribute or item that leads to it.\nLet the callback change a `State` instead."
         )
 
     @classmethod
     def read_in_backward_rule(cls, state: Any) -> StateTraceError:
         """A backward rule reads what its own call has changed."""
         return cls(
-            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so what it holds now is not "
-            "what it held then.\n"
-            "Pass it in the residuals: return the value that the rule needs from the forward rule."
+            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so its value is no longer "
+            "the one that the forward pass saw.\n"
+            "Pass the value in the residuals: return it from the forward rule."
         )
 
     @classmethod
     def read_in_rule_only(cls, state: Any) -> StateTraceError:
         """A rule that is staged reads a state that the function does not read."""
         return cls(
-            f"The derivative rule reads {describe(state)}, which the function itself does not read; here the rule runs "
-            "after the call, when the value is gone.\n"
-            "Read the state in the function, too, or pass its value as an argument."
+            f"The derivative rule reads {describe(state)}, which the function itself does not read. The rule runs "
+            "after the call, when the value is no longer available.\n"
+            "Read the state in the function as well, or pass its value as an argument."
         )
 
     @classmethod
@@ -237,7 +237,7 @@ class StateStructureError(StateTransformError, TypeError):
 
     @classmethod
     def carry(cls, where: str, state: Any, before: str, after: str, site: str, cure: str) -> StateStructureError:
-        """The body of a loop changes the type of a state that rides in the carry."""
+        """The body of a loop changes the type of a state, which is part of the carry."""
         return cls(
             f"{where}: the body changes the type of {describe(state)}.\n"
             f"  on entry : {before}\n"
@@ -249,8 +249,8 @@ class StateStructureError(StateTransformError, TypeError):
     def static_write(cls, where: str, state: Any) -> StateStructureError:
         """A static state is written where its value would have to depend on a traced one."""
         return cls(
-            f"{where}: {describe(state)} is static and is written inside, but how often (or whether) that happens is "
-            f"only known when the program runs. Write it before or after the {where}."
+            f"{where}: {describe(state)} is static but is written inside, and whether and how often that happens is "
+            f"known only when the program runs. Write it before or after the {where}."
         )
 
     @classmethod
@@ -281,25 +281,26 @@ class StateStructureError(StateTransformError, TypeError):
 
 
 class StateAxisError(StateTransformError, ValueError):
-    """Under ``vmap``, a state that is shared between the lanes is given a value per lane."""
+    """Under ``vmap``, a state that all batch elements share is assigned a value that differs between them."""
 
     @classmethod
     def unlisted(cls, state: Any, site: str) -> StateAxisError:
         """A batched write to a state without an entry in ``state_axes``."""
+        key = state._name if state._name is not None and state._name.isidentifier() else "state"
         return cls(
-            f"vmap: {describe(state)} is shared by all lanes, but the value written to it at {site} differs "
-            "between lanes. Nothing was changed.\n"
-            "List it with its axis, `state_axes={state: 0}`, and give it a value with a batch axis; "
-            "or write a value that all lanes share (a `jax.lax.pmean` over the axis, for example)."
+            f"vmap: {describe(state)} is shared by all batch elements, but the value written to it at {site} differs "
+            "between them. Nothing was changed.\n"
+            f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis when "
+            f"the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` over the axis."
         )
 
     @classmethod
     def misfit(cls, state: Any, types: str, axis: int, size: int | None) -> StateAxisError:
         """A mapped state whose value has no such axis, or one of another size."""
-        lanes = "the lanes" if size is None else f"{size} lanes"
+        batch = "the batch" if size is None else f"a batch of {size}"
         return cls(
-            f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {lanes}, but its value is {types}.\n"
-            "Give it a value with one entry per lane on that axis, or let all lanes share it, "
+            f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {batch}, but its value is {types}.\n"
+            "Give it a value with one entry per batch element on that axis, or let all batch elements share it: "
             "`state_axes={state: None}`."
         )
 
@@ -316,32 +317,32 @@ class StateAxisError(StateTransformError, ValueError):
 
 
 class RetraceWarning(UserWarning):
-    """A function is traced again and again: slow, but right. The message says why, and what to do."""
+    """A function is retraced at every call, which is slow but correct. The message says why and what to do."""
 
     @staticmethod
     def loose(name: str, state: Any) -> str:
         """A state to which no path leads."""
         return (
-            f"{name} uses {describe(state)}, but no path that can be followed leads from the function or its arguments "
-            "to it, so nobody would notice if another state took its place: the trace serves this call only, and the "
-            "function is traced at every call. Pass the state as an argument, or make it an attribute of an object "
-            "that the function gets or closes over."
+            f"{name} uses {describe(state)}, but the state cannot be reached from the function or its arguments by a "
+            "path that can be checked, so the trace is used for this call only and every call traces the function "
+            "again. Pass the state as an argument, or make it an attribute of an object that the function takes or "
+            "closes over."
         )
 
     @staticmethod
     def repeated(name: str, path: str, before: str, after: str) -> str:
         """An edge that changes at every call."""
         return (
-            f"{name} is traced again and again because `{path}` changes: it was {before} and is {after}. Make it a "
-            "`State`, whose value is no part of the trace, or keep it where the function does not look."
+            f"{name} is retraced at every call because `{path}` changes: it was {before} and is now {after}. Make it a "
+            "`State`, whose value is not part of the trace, or keep it where the function does not read it."
         )
 
     @staticmethod
     def compared(name: str, path: str, size: int) -> str:
         """A NumPy array that is compared at every call."""
         return (
-            f"{name} compares `{path}`, a NumPy array of {size >> 20} MiB, at every call, since it may have changed "
-            "in place. This takes more than a millisecond. Make it read-only (`array.flags.writeable = False`), a JAX "
+            f"{name} compares `{path}`, a NumPy array of {size >> 20} MiB, at every call, because it may have changed "
+            "in place. That takes more than a millisecond. Make it read-only (`array.flags.writeable = False`), a JAX "
             "array or a `State`."
         )
 
@@ -370,6 +371,7 @@ class StaleReadWarning(UserWarning):
         """A read under raw JAX alone."""
         return (
             f"{describe(state)} is read inside a raw JAX transform that stages (`jax.jit`, `jax.lax.scan`, "
-            "`jax.checkpoint`, ...). Its present value becomes a constant there, and a later call may not see another "
-            "one. Use the transform of the same name from `statetransform.transform`, or pass the value as an argument."
+            "`jax.checkpoint`, ...). Its current value becomes a constant there, so a later call may not see a "
+            "new value. Use the transform of the same name from `statetransform.transform`, or pass the value "
+            "as an argument."
         )

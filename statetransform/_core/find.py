@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import functools
+import numbers
 import types
 import weakref
 from collections import deque
@@ -51,12 +52,18 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
     Returns:
       The states by path (``"layers.0.w"``), each once, by its shortest path.
 
+    Raises:
+      TypeError: `tree` is a class, or a value that cannot hold a state.
+
     Example:
       >>> import statetransform as st
       >>> model = {"layers": [{"w": st.Param(1.0)}, {"w": st.Param(2.0)}], "count": st.State(0)}
       >>> list(st.states(model, st.Param))
       ['layers.0.w', 'layers.1.w']
     """
+    if tree is None or isinstance(tree, type | str | bytes | numbers.Number):
+        what = f"the class {tree.__name__}" if isinstance(tree, type) else repr(tree)
+        raise TypeError(f"states: expected a model or a container of states, not {what}")
     is_wanted: Callable[[State], bool] = selects(*kinds) if kinds else lambda state: True
     labels = list(walk([tree]))
     for label, state in labels:
@@ -92,8 +99,8 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
             predicates.append(kind)  # type: ignore[arg-type]
         else:
             raise TypeError(
-                f"cannot select states by {kind!r}: give a State, a subclass of State, a predicate on states, "
-                "or a container of these, `st.states(model)` for example"
+                f"cannot select states by {kind!r}: pass a State, a subclass of State, a predicate on states, "
+                "or a container of these, such as `st.states(model)`"
             )
     return lambda state: (
         state in members

@@ -13,6 +13,7 @@ re-binds one equation, not the body's.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import jax
 import jax.extend.core as jex
 
 from . import keys
-from .arguments import reveal
+from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
 from .foreign import detached, put_together
@@ -197,6 +198,8 @@ class _Tracing:
                 if self._culprit is not None and error is not self._culprit.error:
                     raise self._culprit.unexplained() from None
                 raise
+            if self.frame.constants and not self.frame.reads:
+                _warn_of_nothing_lifted(fun, self.frame.constants)
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
@@ -247,6 +250,13 @@ class _Tracing:
             return results
 
         return body
+
+
+def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:
+    """Says that `states=` of a transform matches none of the states that a function reads."""
+    used = ", ".join(map(describe, constants))
+    text = f"`states=` matches none of the states that {name_of(fun)} reads, so all of them are constants: {used}."
+    warnings.warn(text, stacklevel=2)
 
 
 def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,9 +24,14 @@ from .library import is_own_file
 F = TypeVar("F", bound=Callable[..., Any])
 
 _REVERSIBLE = (
-    "With a number of stored carries a loop of unknown length can be differentiated. Where the loop is in code of "
-    "others, write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it; in code "
-    "of your own, `transform.while_loop(..., checkpoint=20)` or `transform.fori_loop(..., checkpoint=20)`."
+    "A loop of unknown length can be differentiated with a number of stored carries. If the loop is in library code, "
+    "write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it. In your own "
+    "code, write `transform.while_loop(..., checkpoint=20)` or `transform.fori_loop(..., checkpoint=20)`."
+)
+
+
+_POLICY_OF_A_LOOP = re.compile(
+    r"(scan|for_loop|fori_loop|while_loop|map)\(\) got an unexpected keyword argument 'policy'"
 )
 
 
@@ -45,7 +51,7 @@ def boundary(fun: F) -> F:
 
 def hide_frames(error: Exception) -> None:
     """Hides the frames of this package in an error's traceback; a bare `raise` then adds none."""
-    _say_how_to_reverse(error)
+    _say_what_to_write(error)
     mode: str = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]  # defined at import
     if stack.frame is not None or mode == "off":
         return
@@ -55,12 +61,18 @@ def hide_frames(error: Exception) -> None:
         error.__traceback__ = _without_ours(error.__traceback__)
 
 
-def _say_how_to_reverse(error: Exception) -> None:
-    """Says of a loop that JAX cannot differentiate what this package has for that, once."""
-    if not isinstance(error, ValueError) or "does not work for lax.while_loop" not in str(error):
-        return
-    if _REVERSIBLE not in getattr(error, "__notes__", ()):
-        error.add_note(_REVERSIBLE)
+def _say_what_to_write(error: Exception) -> None:
+    """Adds a note, once, to two errors: a loop that JAX cannot differentiate, and a loop that is given a policy."""
+    note = None
+    if isinstance(error, ValueError) and "does not work for lax.while_loop" in str(error):
+        note = _REVERSIBLE
+    elif isinstance(error, TypeError) and (found := _POLICY_OF_A_LOOP.match(str(error))):
+        note = (
+            f"A policy belongs to a function. Put it on the body, `transform.{found[1]}(transform.checkpoint(body, "
+            "policy=...), ...)`, or choose what the loop stores with `checkpoint=`."
+        )
+    if note is not None and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _is_ours(tb: TracebackType) -> bool:

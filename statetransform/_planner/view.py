@@ -171,7 +171,7 @@ class _Wrt:
                     "For the states of a model write `states=st.states(model, st.Param)`."
                 )
         if len(set(map(id, self._states))) != len(self._states):
-            raise ValueError("a state stands twice in `states=`; list each state once")
+            raise ValueError("a state is listed twice in `states=`; list each state once")
         positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
         for i in positions:
             if not -len(args) <= i < len(args):
@@ -198,7 +198,7 @@ class _Wrt:
         for label, value, is_chosen in zip(view.labels, view.inputs, chosen, strict=True):
             if is_chosen and not is_inexact(value):
                 raise TypeError(
-                    f"the {label.kind} {label.name} is of dtype {_dtype(value)}, which has no gradient; "
+                    f"the {label.kind} {label.name} has dtype {_dtype(value)}, which has no gradient; "
                     "leave it out of `argnums=` and `states=`"
                 )
         if self._has_statics or self._leaves - set(traced):

@@ -177,7 +177,7 @@ def compare(
         what = "a function" if callable(candidates) else f"{candidates!r} of type {type(candidates).__name__}"
         raise TypeError(
             f"compare takes functions and policies by name, not {what}. Write `compare({{'plain': f, 'dots': "
-            "policies.dots_saveable}, x)`; what one function costs says `cost(f, x)`."
+            "policies.dots_saveable}, x)`; for the cost of a single function use `cost(f, x)`."
         )
     if time and not compile:
         raise ValueError("compare: only a compiled program can be timed; leave out `compile=False` or `time=True`")

@@ -229,7 +229,7 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
     if treedef != treedef_after:
         raise TypeError(
             f"{where}: the body changes the structure of the carry.\n  on entry : {treedef}\n"
-            f"  after    : {treedef_after}\nReturn a carry of the structure that the body was given."
+            f"  after    : {treedef_after}\nReturn a carry with the structure that the body receives."
         )
     rows: list[str] = []
     for (path, leaf), later in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
@@ -252,7 +252,7 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
         return
     name = state.name or "state"
     if treedef != treedef_after:
-        cure = f"Give `{name}` its full structure before the loop."
+        cure = f"Assign `{name}` its full structure before the loop."
     elif any(typeof(x).shape != y.shape for x, y in pairs):
         cure = f"Keep the shape of `{name}`, or collect what grows as an output of each step."
     else:

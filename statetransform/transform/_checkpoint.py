@@ -74,11 +74,11 @@ def checkpoint(
       The function with the same signature, or the subclass.
 
     Raises:
-      TypeError: a static argument is not hashable, the policy is not callable, or an argument is a `jax.Ref`.
+      TypeError: a static argument is not hashable, or the policy is not callable.
       StateTraceError: on a write to a state that `states` leaves out; add it to `states`.
 
     Warns:
-      PolicyWarning: the policy has a name that no value has; the message lists the names seen.
+      PolicyWarning: no value has a name that the policy lists; the message lists the names that exist.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -95,9 +95,9 @@ def checkpoint(
     """
     if concrete:
         raise NotImplementedError(
-            "checkpoint: `concrete=True` is gone, as in JAX: the body is always traced. List arguments on which "
-            "Python decides in `static_argnums` or `static_argnames`, and compute what depends on constants only "
-            "under `jax.ensure_compile_time_eval()`."
+            "checkpoint: `concrete=True` is no longer supported, as in JAX: the body is always traced. List "
+            "arguments on which Python branches in `static_argnums` or `static_argnames`, and compute what "
+            "depends on constants only under `jax.ensure_compile_time_eval()`."
         )
     if not isinstance(policy, MemoryBudget):
         check_policy(policy)
@@ -144,7 +144,7 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
     unknown = [name for name in names if name not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise ValueError(
-            f"checkpoint: `static_argnames` has {unknown[0]!r}, which is no argument of "
+            f"checkpoint: `static_argnames` has {unknown[0]!r}, which is not an argument of "
             f"{getattr(fun, '__qualname__', fun)}; its arguments are {', '.join(parameters) or 'none'}"
         )
 

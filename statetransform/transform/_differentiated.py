@@ -37,9 +37,11 @@ class Differentiated:
         self._states = self._gathered.states
         for state in self._states:
             if not isinstance(state, State):
+                is_kind = isinstance(state, type)
+                found = f"is the class {state.__name__}" if is_kind else f"has a leaf of type {type(state).__name__}"
                 raise TypeError(
-                    f"{where}: `states=` must be a State or a pytree of States, but has a leaf of type "
-                    f"{type(state).__name__}. For the states of a model write {_example()}."
+                    f"{where}: `states=` must be a State or a pytree of States, but {found}. "
+                    f"For the states of a model write {_example()}."
                 )
         if self._has_states and not self._states and not self._has_arguments:
             raise ValueError(
@@ -48,7 +50,7 @@ class Differentiated:
                 f"for example {_example()}."
             )
         if len(set(self._states)) != len(self._states):
-            raise ValueError(f"{where}: a state stands twice in `states=`; list each state once")
+            raise ValueError(f"{where}: a state is listed twice in `states=`; list each state once")
         self._args = args
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]

@@ -35,14 +35,14 @@ def number_of_steps(where: str, name: str, value: Any) -> int:
     """
     if isinstance(value, Tracer):
         cure = (
-            "A limit that is computed belongs in the condition."
+            "Test a computed limit in the condition."
             if where == "while_loop"
-            else f"For a number of steps that is computed write `transform.fori_loop(0, {name}, body, carry)`, with "
+            else f"For a computed number of steps write `transform.fori_loop(0, {name}, body, carry)`, with "
             "`checkpoint=20` if it is to be differentiated."
         )
         raise jax.errors.ConcretizationTypeError(
             value,
-            f"{where}: `{name}` must be known when the loop is traced, since memory for all steps is laid out then. "
+            f"{where}: `{name}` must be known when the loop is traced, when memory for all steps is allocated. "
             f"Make it static (`static_argnums`, `State(..., static=True)`). {cure}",
         )
     if int(value) < 0:
@@ -68,7 +68,7 @@ def while_with(
 
 
 def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
-    """Refuses what is not a function; and for `checkpoint`, the values that other functions take, or a policy."""
+    """Refuses a body that is not a function, and a `checkpoint` that is a policy or a budget without a size."""
     for fun in functions:
         if not callable(fun):
             cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."
@@ -83,4 +83,4 @@ def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
         cure = 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log"'
         if callable(checkpoint):
             cure = f"A policy belongs to a function: `{where}(transform.checkpoint(body, policy=...), ...)`. {cure}"
-        raise TypeError(f"{where}: checkpoint={checkpoint!r} does not say which carries are stored. {cure}.")
+        raise TypeError(f"{where}: checkpoint={checkpoint!r} does not tell which carries to store. {cure}.")

@@ -1,12 +1,13 @@
-"""Loops along the leading axis of arrays: `scan`, `for_loop`, `map`; and `associative_scan`.
+"""Loops over the leading axis of arrays: `scan`, `for_loop`, `map`; and `associative_scan`.
 
-Written states ride in the carry; states that are only read are constants of the loop.
+States that are written are part of the carry; states that are only read are constants of the loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,9 @@ def scan(
     progress: Any = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states. Written states ride in the carry.
+    """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states.
+
+    States that the body writes are part of the carry.
 
     Args:
       f (Callable): the body: `f(carry, x)` returns `(carry, y)`.
@@ -108,6 +111,9 @@ def scan(
     )
 
 
+_INDEX = "For the index of the step pass `jnp.arange(n)`."
+
+
 @boundary
 def for_loop(
     f: Callable[..., Any],
@@ -151,7 +157,12 @@ def for_loop(
       >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
       ([0, 2, 4], 3)
     """
-    return _along("for_loop", f, xs, checkpoint, progress, length=length, reverse=reverse, unroll=unroll)
+    try:
+        return _along("for_loop", f, xs, checkpoint, progress, length=length, reverse=reverse, unroll=unroll)
+    except TypeError as error:
+        if not xs and re.fullmatch(r".*\(\) missing 1 required positional argument: '\w+'", str(error)):
+            error.add_note(f"With `length=` alone, `for_loop` calls the body without arguments. {_INDEX}")
+        raise
 
 
 def _along(
@@ -185,6 +196,8 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     check_loop(where, checkpoint, f)
+    if any(type(x) is range for x in (xs if type(xs) is tuple else (xs,))):
+        raise TypeError(f"{where}: `xs` must hold arrays, not a range. {_INDEX}")
     if options["length"] is not None:
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
@@ -199,7 +212,7 @@ def _scan(
                 return out
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
-        raise ValueError(f"{where}: there is nothing to step along: give `xs`, or the number of steps as `length`")
+        raise ValueError(f"{where}: pass `xs`, the arrays to loop over, or a number of steps, such as `length=100`")
     lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
@@ -335,6 +348,6 @@ def _first_slice(where: str, x: Any) -> Any:
     if not aval.shape:
         cure = f" For {x} calls without arguments write `length={x}`." if isinstance(x, int) else ""
         raise _NoLeadingAxisError(
-            f"{where}: each leaf of `xs` needs a leading axis to step along, but one is a scalar.{cure}"
+            f"{where}: each leaf of `xs` needs a leading axis to loop over, but one is a scalar.{cure}"
         )
     return jex.mapped_aval(aval.shape[0], 0, aval)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, overload
 
@@ -17,6 +18,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
+from .._core.arguments import name_of
 from .._core.errors import StateAxisError, show_site
 from .._core.find import walk
 from .._core.foreign import to_state
@@ -47,6 +49,7 @@ class Lanes:
       size: the number of lanes; None where :func:`jax.vmap` is to say what is wrong.
       axes: the axes of states, those that `state_axes` names to begin with.
       kinds: predicates on the others, with the axis of the states that they select.
+      matched: the indices of the kinds that have selected a state.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
       fun: the function; errors look in it for the path to a cell.
@@ -58,6 +61,7 @@ class Lanes:
     splits: bool
     mapped: Any = None
     fun: Any = None
+    matched: set[int] = dataclasses.field(default_factory=set)
 
     def name(self, state: State) -> None:
         """Names a cell of another framework by its path."""
@@ -68,9 +72,10 @@ class Lanes:
     def axis_of(self, state: State) -> int | None:
         """The axis of a state's value that the lanes have; None for a state that they share."""
         if state not in self.axes and not state.static:  # a setting has no axis
-            for is_kind, axis in self.kinds:
+            for i, (is_kind, axis) in enumerate(self.kinds):
                 if is_kind(state):
                     self.axes[state] = axis
+                    self.matched.add(i)
                     break
         return self.axes.get(state)
 
@@ -145,7 +150,7 @@ class Vectorized(Direct):
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
         axes = _by_state.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
         by_state = _by_state.ByState(axes)
-        self._axes, self._kinds = by_state.states, by_state.kinds
+        self._given, self._axes, self._kinds = tuple(axes), by_state.states, by_state.kinds
         self._groups = sorted({axis for axis in axes.values() if axis is not None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,8 +174,18 @@ class Vectorized(Direct):
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
+        if not lift.outcome.born:
+            self._warn_of_kinds(lanes)
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
+
+    def _warn_of_kinds(self, lanes: Lanes) -> None:
+        """Says which classes of `state_axes` match no state that the function uses."""
+        keys = [key for key in self._given if not isinstance(to_state(key), State)]
+        for i, key in enumerate(keys):
+            if isinstance(key, type) and self._kinds[i][1] is not None and i not in lanes.matched:
+                text = f"vmap: `state_axes` maps {key.__name__}, but {name_of(lanes.fun)} uses no state of this kind."
+                warnings.warn(text, stacklevel=2)
 
     def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
         """The number of lanes, from the arguments, or else from a mapped state."""

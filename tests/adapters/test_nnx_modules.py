@@ -147,7 +147,7 @@ def test_a_module_made_within_sets_what_it_likes() -> None:
     np.testing.assert_allclose(transform.jit(body)(jnp.ones(3)), 9)
 
 
-@pytest.mark.filterwarnings("ignore:.*is traced again and again")
+@pytest.mark.filterwarnings("ignore:.*is retraced at every call")
 def test_a_variable_that_is_made_anew_comes_out() -> None:
     class Sower(nnx.Module):
         def __init__(self) -> None:

@@ -147,8 +147,8 @@ REPORTS = (inspect.residuals, inspect.print_saved_residuals, inspect.fwd_bwd, in
     [
         ({"argnums": 2}, ValueError, r"argnums=2, but there are 2 positional argument\(s\)"),
         ({"states": "w"}, TypeError, "`states=` must be a State or a pytree of States, but has a leaf of type str"),
-        ({"states": [w, w]}, ValueError, "a state stands twice in `states=`"),
-        ({"states": n}, TypeError, "the state n is of dtype int32, which has no gradient"),
+        ({"states": [w, w]}, ValueError, "a state is listed twice in `states=`"),
+        ({"states": n}, TypeError, "the state n has dtype int32, which has no gradient"),
     ],
 )
 def test_what_has_no_gradient_is_refused(report, options, error, words):
@@ -157,7 +157,7 @@ def test_what_has_no_gradient_is_refused(report, options, error, words):
 
 
 def test_an_integer_an_object_and_a_static_argument_are_refused():
-    with pytest.raises(TypeError, match="the argument i is of dtype int32, which has no gradient"):
+    with pytest.raises(TypeError, match="the argument i has dtype int32, which has no gradient"):
         inspect.residuals(lambda x, i: x[i].sum(), X, jnp.arange(2), argnums=1)
     power = transform.jit(lambda x, n: (x**n).sum(), static_argnums=1)
     with pytest.raises(TypeError, match="an argument that is static"):
