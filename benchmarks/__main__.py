@@ -1,7 +1,7 @@
 """Runs all benchmarks and prints one table for each: `make bench`.
 
-Every figure is a ratio to the hand-threaded JAX program (1.00), measured in turns in the same run. brainstate and
-flax.nnx take part where they are installed. `python -m benchmarks dispatch cold` runs some of them only.
+Every number is a ratio to the hand-threaded JAX program (1.00), measured in turns in the same run. equinox, brainstate
+and flax.nnx take part where they are installed. `python -m benchmarks dispatch cold` runs some of them only.
 """
 
 from __future__ import annotations
@@ -108,6 +108,32 @@ def with_nnx(n: int) -> Callable[[], Any]:
     return lambda: add(module, x)
 
 
+def with_equinox(n: int) -> Callable[[], Any]:
+    """The same with equinox, whose modules are immutable: the function returns a new one."""
+    import equinox
+
+    class Module(equinox.Module):
+        cells: list[jax.Array]
+
+    @equinox.filter_jit
+    def add(module: Module, x: Any) -> Module:
+        return equinox.tree_at(lambda module: module.cells, module, [cell + x for cell in module.cells])
+
+    held, x = [Module([jnp.float32(i) for i in range(n)])], jnp.float32(1)
+
+    def run() -> None:
+        held[0] = add(held[0], x)
+
+    return run
+
+
+PEERS = {
+    "equinox": ("equinox", with_equinox),
+    "brainstate": ("brainstate", with_brainstate),
+    "nnx": ("flax", with_nnx),
+}
+
+
 def _compiled(cells: list[State]) -> Callable[[Any], None]:
     """A compiled function that closes over states."""
 
@@ -129,10 +155,10 @@ def peers() -> None:
             "function": lambda function=function, x=x: function(x),
             "method": lambda model=model, x=x: model.add(x),
         }
-        for name, package, make in (("brainstate", "brainstate", with_brainstate), ("nnx", "flax", with_nnx)):
+        for name, (package, make) in PEERS.items():
             if importlib.util.find_spec(package):
                 runs[name] = make(n)
-        rows[f"{n} states, all written"] = interleaved(runs, 2000 // n + 3)
+        rows[f"{n} state{'s' if n > 1 else ''}, all written"] = interleaved(runs, 2000 // n + 3)
     show("Dispatch and the peers: time of a compiled call", rows, "by hand")
 
 
@@ -158,7 +184,7 @@ def eager_checkpoint() -> None:
             _, held["values"] = pure(held["values"], x)
 
         runs: Runs = {"by hand": run_pure, "statetransform": lambda ours=ours, x=x: ours(x)}
-        rows[f"{n} states"] = interleaved(runs, 200 // n + 2, rounds=20)
+        rows[f"{n} state{'s' if n > 1 else ''}"] = interleaved(runs, 200 // n + 2, rounds=20)
     show("Eager calls of a checkpointed function", rows, "by hand")
 
 

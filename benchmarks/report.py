@@ -1,7 +1,7 @@
 """Keeps the tables of a run, and writes them as the page of the documentation: `python -m benchmarks --report FILE`.
 
 A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others
-as they were, each with its date. Beside the page the figures stand as JSON. A run of all benchmarks starts
+as they were, each with its date. The JSON file beside the page holds the same numbers. A run of all benchmarks starts
 anew. `--readme FILE` puts the tables of this run into a file that shows older figures of the same tables.
 """
 
@@ -69,7 +69,7 @@ def ratio(text: str) -> float | None:
 
 
 def times(table: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The ratios of a table by what was measured and who took part, whether these stand in columns or in rows."""
+    """The ratios of a table by what was measured and who took part, whether these are columns or rows."""
     columns, rows = table["columns"], table["rows"]
     if any(name.startswith(PEERS) for name in columns):
         found = {row[0]: zip(columns[1:], row[1:], strict=True) for row in rows}
@@ -77,7 +77,7 @@ def times(table: dict[str, Any]) -> dict[str, dict[str, float]]:
         place = columns.index(WALL)
         few = [row for row in rows if row[0].startswith(("checkpoint=", *PEERS))]
         found = {"wall time": [(row[0], row[place]) for row in few]}
-    else:  # who took part stands in the rows, behind what was measured, if that is more than one thing
+    else:  # who took part is named in the rows, behind what was measured, if that is more than one thing
         found = {}
         for name in TIMES:
             for row in rows if name in columns else ():
@@ -104,24 +104,34 @@ def faster_peers(title: str, table: dict[str, Any]) -> list[str]:
 
 
 def markdown(kept: dict[str, dict[str, Any]]) -> str:
-    """The page."""
-    parts = ["<!-- Written by `make bench`; changes are lost. -->"]
-    measured = {title: f"on {t['date']}, {t['machine']}, {t['versions']}." for title, t in kept.items()}
-    if len(set(measured.values())) == 1:
-        parts.append(f"Measured {measured.popitem()[1]}")
-        measured.clear()
-    for title, table in kept.items():
-        parts.append("\n".join([f"## {title}", "", *lines_of(table)]))
-        if title in measured:
-            parts.append(f"Measured {measured[title]}")
+    """The part of the page that is measured: what peers do faster, the surroundings, and the tables, folded."""
     slower = [sentence for title, table in kept.items() for sentence in faster_peers(title, table)]
     said = [f"- {sentence}" for sentence in slower] or ["In none of the rows measured."]
-    parts.append("\n".join(["## Where a peer is faster", "", *said]))
+    parts = [
+        "<!-- Written by `make bench`; changes are lost. -->",
+        "\n".join(["## Where a peer is faster", "", *said]),
+        "## All tables",
+        *surroundings_of(kept),
+    ]
+    for title, table in kept.items():
+        parts.append("\n".join([f"::::{{dropdown}} {title}", "", *lines_of(table), "::::"]))
     return "\n\n".join(parts) + "\n"
 
 
+def surroundings_of(kept: dict[str, dict[str, Any]]) -> list[str]:
+    """Where and when the tables were measured: each machine with its versions once."""
+    dates: dict[str, set[str]] = {}
+    for table in kept.values():
+        dates.setdefault(f"{table['machine']}, {table['versions']}", set()).add(table["date"])
+    return [f"Measured on {_between(found)}: {where}." for where, found in dates.items()]
+
+
+def _between(dates: set[str]) -> str:
+    return min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+
+
 def lines_of(table: dict[str, Any]) -> list[str]:
-    """A table in Markdown: numbers stand on the right."""
+    """A table in Markdown, with numbers on the right."""
     rule = [":---", *["---:"] * (len(table["columns"]) - 1)]
     return [f"| {' | '.join(row)} |" for row in (table["columns"], rule, *table["rows"])]
 

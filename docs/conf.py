@@ -29,6 +29,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
+    "charts",
     "inventories",
     "notebooks",
     "results",
@@ -50,8 +51,10 @@ maximum_signature_line_length = 78
 add_module_names = False
 python_use_unqualified_type_names = True
 
-# Code is copied as it is typed: without prompts and without what Python answers.
-copybutton_exclude = ".linenos, .gp, .go"
+# Code is copied as it is typed: of an example with prompts only what follows them.
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos"
 
 html_theme = "furo"
 html_title = f"statetransform {version}"

@@ -123,7 +123,7 @@ def main(steps: int = 300, batch: int = 1024, width: int = 64, out: str = "out")
 
     _, (curve, plane, places) = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
     curve.semilogy(alone, color="0.7", linewidth=2.5, label="one device")
-    curve.semilogy(history, color="tab:blue", linewidth=0.8, label="eight devices")
+    curve.semilogy(history, color="C0", linewidth=0.8, label="eight devices")
     curve.set(title="loss", xlabel="step")
     curve.legend()
     y, x = np.mgrid[-1.2:1.2:150j, -1.2:1.2:150j]
@@ -139,14 +139,14 @@ def main(steps: int = 300, batch: int = 1024, width: int = 64, out: str = "out")
         c=which[::4],
         cmap="RdBu_r",
         s=4,
-        edgecolor="k",
+        edgecolor="C0",
         linewidth=0.2,
     )
-    plane.set(title="what it says", xticks=[], yticks=[])
+    plane.set(title="prediction", xticks=[], yticks=[])
     for shard in shards:
         part = np.asarray(shard.data)
         places.scatter(part[:, 0], part[:, 1], s=3, label=f"{shard.device.id}")
-    places.set(title="which device has which point", xticks=[], yticks=[], aspect="equal")
+    places.set(title="points by device", xticks=[], yticks=[], aspect="equal")
     picture = pathlib.Path(out) / "data_parallel.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(picture, dpi=110)

@@ -150,21 +150,21 @@ def train(train_step, evaluate, data, test, epochs):
 def plot(spikes, image, label, history, rows):
     """Draws the spikes of one digit, the learning curve and the memory."""
     _, (raster, curve, memory) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    raster.plot(*jnp.nonzero(spikes), "|", color="black", markersize=2)
+    raster.plot(*jnp.nonzero(spikes), "|", color="C0", markersize=2)
     raster.set(title=f"spikes for a digit {label}", xlabel="time [ms]", ylabel="neuron")
     raster.set(xlim=(0, len(spikes)), ylim=(-2, 1.3 * spikes.shape[1]))
     inset = raster.inset_axes((0.79, 0.79, 0.2, 0.2))
     inset.imshow(image.reshape(8, 8), cmap="gray_r")
     inset.set(xticks=[], yticks=[])
     epochs, percent = range(1, len(history) + 1), 100 * jnp.asarray(history)
-    curve.plot(epochs, percent[:, 0], "o--", color="0.6", label="training batches")
-    curve.plot(epochs, percent[:, 1], "s-", color="black", label="held-out test set")
+    curve.plot(epochs, percent[:, 0], "o--", color="0.7", label="training batches")
+    curve.plot(epochs, percent[:, 1], "s-", color="C0", label="held-out test set")
     curve.set(xlabel="epoch", ylabel="accuracy [%]", title="learning", ylim=(0, 100))
     curve.grid(alpha=0.3)
     curve.legend(loc="lower right")
     names, *sizes, _ = zip(*rows, strict=True)
     for i, what in enumerate(("residuals", "temporary")):
-        places, color = (i / 2.5, 1 + i / 2.5), ("0.75", "0.25")[i]
+        places, color = (i / 2.5, 1 + i / 2.5), ("0.7", "C0")[i]
         bars = memory.bar(places, sizes[i], 0.38, color=color, label=what)
         memory.bar_label(bars, fmt="%.0f", padding=2)
     memory.set(ylabel="MB", title="memory of a training step")

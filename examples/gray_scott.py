@@ -131,12 +131,12 @@ def main(steps: int = 3000, size: int = 96, iterations: int = 40, out: str = "ou
     image = axes[1].imshow(
         adjoint, cmap="RdBu_r", norm=SymLogNorm(limit / 100, vmin=-limit, vmax=limit)
     )
-    axes[1].set(title="more of v, if fed here", xticks=[], yticks=[])
+    axes[1].set(title="sensitivity of v to feeding", xticks=[], yticks=[])
     figure.colorbar(image, ax=axes[1], shrink=0.85)
     for name in rates:
         axes[2].plot([(1e3 * (point[name] - RATES[name])) for point in path], label=name)
-    axes[2].axhline(0, color="k", linewidth=0.5)
-    axes[2].set(title="distance from the true rates", xlabel="iteration", ylabel="1e-3")
+    axes[2].axhline(0, color="0.5", linewidth=0.5)
+    axes[2].set(title="error of the rates", xlabel="iteration", ylabel="1e-3")
     axes[2].legend()
     picture = pathlib.Path(out) / "gray_scott.png"
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -119,10 +119,10 @@ def main(landers: int = 64, iterations: int = 150, out: str = "out") -> None:
     after = [trajectory(i) for i in range(min(4, n))]
 
     _, (curve, paths, lengths) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
-    curve.plot(history, color="k", linewidth=0.8)
+    curve.plot(history, color="C0", linewidth=0.8)
     curve.set(title="cost of a landing", xlabel="iteration")
     curve.grid(alpha=0.3)
-    for flights, color, label in ((before, "0.7", "before"), (after, "tab:blue", "after")):
+    for flights, color, label in ((before, "0.7", "before"), (after, "C0", "after")):
         for i, flight in enumerate(flights):
             heights, speeds = zip(*flight, strict=True)
             paths.plot(
@@ -130,8 +130,8 @@ def main(landers: int = 64, iterations: int = 150, out: str = "out") -> None:
             )
     paths.set(title="four flights", xlabel="speed (m/s)", ylabel="height (m)")
     paths.legend()
-    lengths.hist(steps, bins=20, color="tab:blue")
-    lengths.set(title="how long the episodes were", xlabel="steps")
+    lengths.hist(steps, bins=20, color="C0")
+    lengths.set(title="lengths of the episodes", xlabel="steps")
     picture = pathlib.Path(out) / "landers.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(picture, dpi=110)

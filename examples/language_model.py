@@ -160,7 +160,7 @@ def main(
     print(f"it continues: {said!r}")
 
     _, (curve, costs) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    curve.plot(history, color="k", linewidth=0.8)
+    curve.plot(history, color="C0", linewidth=0.8)
     curve.set(title="learning", xlabel="step", ylabel="bits per letter")
     curve.grid(alpha=0.3)
     table.plot(costs)

@@ -131,16 +131,16 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
         1, 4, figsize=(11, 3), layout="constrained"
     )
     paths.plot(seen[:, :, 0], seen[:, :, 1], linewidth=0.6)
-    paths.plot(cluster.start[:, 0], cluster.start[:, 1], "k.", markersize=2)
+    paths.plot(cluster.start[:, 0], cluster.start[:, 1], "C0.", markersize=2)
     paths.set(title="trajectories", xticks=[], yticks=[], aspect="equal")
-    curve.semilogy(history, color="k")
+    curve.semilogy(history, color="C0")
     curve.set(title="misfit of the positions", xlabel="iteration")
     x = np.linspace(0.95, 2.5, 200)
     found = {name: float(param.value) for name, param in params.items()}
     for label, style, at in (
-        ("in truth", "k-", {"depth": 1, "width": 1}),
-        ("guess", "--", guess),
-        ("found", ":", found),
+        ("true", "C0-", {"depth": 1, "width": 1}),
+        ("first guess", "C1--", guess),
+        ("found", "C2:", found),
     ):
         power = (at["width"] / x) ** 6
         forces.plot(x, 4 * at["depth"] * (power**2 - power), style, label=label)
@@ -149,7 +149,7 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
     bars = memory.bar(
         [row[0].replace(" ", "\n", 1) for row in rows],
         [row[1] for row in rows],
-        color="0.6",
+        color=["0.7", "C0", "C0"],
     )
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a gradient (MB)")

@@ -119,12 +119,12 @@ def main(
 
     _, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
     names = list(ways)
-    left.bar(names, [size / 1e6 for _, size, _ in rows], color=["tab:gray", "tab:green"])
-    left.set_ylabel("memory of a training step, MB")
-    middle.bar(names, [time for *_, time in rows], color=["tab:gray", "tab:green"])
-    middle.set_ylabel("time of a training step, s")
+    left.bar(names, [size for _, size, _ in rows], color=["0.7", "C0"])
+    left.set(title="memory of a training step (MB)")
+    middle.bar(names, [time for *_, time in rows], color=["0.7", "C0"])
+    middle.set(title="time of a training step (ms)")
     right.semilogy(losses)
-    right.set(xlabel="iteration", ylabel="error of the next value")
+    right.set(title="error of the next value", xlabel="iteration")
     picture = pathlib.Path(out) / "nnx_budget.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(picture, dpi=110)

@@ -157,21 +157,21 @@ def main(
 
     _, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
     curve, drives, rates, size = axes
-    curve.plot(np.minimum.accumulate(history), color="k")
-    curve.set(title="surprise at the spikes", xlabel="evaluation")
+    curve.plot(np.minimum.accumulate(history), color="C0")
+    curve.set(title="negative log likelihood", xlabel="evaluation")
     curve.grid(alpha=0.3)
-    drives.plot(truth["drive"], "-", color="0.6", label="in truth")
-    drives.plot(network.drive.value, ".", color="tab:blue", label="found")
+    drives.plot(truth["drive"], "-", color="0.7", label="true")
+    drives.plot(network.drive.value, ".", color="C0", label="found")
     drives.set(title="input of each neuron", xlabel="neuron")
     drives.margins(y=0.25)
     drives.legend(loc="upper right", ncols=2)
-    rates.bar([0, 1], [truth[name] for name in kinds], 0.4, color="0.7", label="in truth")
-    bars = rates.bar([0.4, 1.4], values, 0.4, color="tab:blue", label="found")
+    rates.bar([0, 1], [truth[name] for name in kinds], 0.4, color="0.7", label="true")
+    bars = rates.bar([0.4, 1.4], values, 0.4, color="C0", label="found")
     rates.bar_label(bars, fmt="%.2f")
     rates.set_xticks([0.2, 1.2], kinds)
     rates.set(title="plasticity of synapses")
     rates.legend()
-    sizes, colors = [plain / 1e6, within / 1e6], ["0.7", "tab:blue"]
+    sizes, colors = [plain / 1e6, within / 1e6], ["0.7", "C0"]
     bars = size.bar(["all steps", f"{memory} budget"], sizes, color=colors)
     size.bar_label(bars, fmt="%.1f")
     size.set(title="memory of a gradient (MB)")

@@ -138,7 +138,8 @@ def main(
         if i % 20 == 0 or i == steps - 1:
             print(f"step {i:4}: loss {float(loss):.3f}")
     axes = curve.plot()
-    axes.axvline(budget.bytes / 2**20, color="tab:red", label="budget")
+    axes.axvline(budget.bytes / 2**20, color="C1", label="budget")
+    axes.set(title="a training step", xlabel="memory (MiB)")
     axes.legend()
     picture = pathlib.Path(out) / "transformer_budget.png"
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -178,21 +178,21 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
     axes[0].set_ylabel("km")
     for name, mark, size in (("sources", "w*", 8), ("receivers", "k.", 2)):
         y, x = (getattr(rock, name).T + 0.5) * SPACING / 1000
-        axes[0].plot(x, y, mark, markersize=size, markeredgecolor="k", label=name)
+        axes[0].plot(x, y, mark, markersize=size, markeredgecolor="C0", label=name)
     axes[0].legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=8, frameon=False
     )
-    axes[2].semilogy(range(1, len(history) + 1), history, color="k")
+    axes[2].semilogy(range(1, len(history) + 1), history, color="C0")
     axes[2].set(title="misfit", xlabel="iteration")
     axes[2].grid(alpha=0.3)
     labels = [row[0].replace("s ", "s\n").replace(" and ", "\nand ") for row in rows]
-    colors = ["0.7", "tab:blue", "tab:orange"][: len(rows)]
+    colors = ["0.7", "C0", "C1"][: len(rows)]
     axes[3].set(title="memory of a gradient (MB)", yscale="log")
-    axes[4].set(title="its time (s)")
+    axes[4].set(title="time of a gradient (s)")
     for ax, column in ((axes[3], 1), (axes[4], 2)):
         figures = np.array([row[column] for row in rows])
         bars = ax.bar(labels, np.nan_to_num(figures, nan=0.0), color=colors, width=0.6)
-        texts = ["out of\nmemory" if np.isnan(x) else f"{x:.4g}" for x in figures]
+        texts = ["out of\nmemory" if np.isnan(x) else f"{x:,.0f}" for x in figures]
         ax.bar_label(bars, labels=texts, padding=2)
         ax.tick_params(axis="x", labelsize=8)
         ax.margins(y=0.2)
