@@ -15,7 +15,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -24,113 +24,11 @@ from .._core.errors import BudgetError, PolicyWarning
 from .._core.html_rows import html_rows
 from .._jaxpr.sizes import format_bytes, parse_bytes
 from . import plan
+from .choice import FETCHED, WORKING, Choice, FunctionChoice, candidates, sweep_bytes
 from .far import Room
 from .files import Folder
 
 logger = logging.getLogger("statetransform")
-
-_FETCHED = 1  # the carry that comes from far away while a segment is reversed
-_WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """What a budget chose for one loop.
-
-    Attributes:
-      n: number of steps; None if it is not known in advance.
-      carries: stored carries besides the initial one.
-      block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work.
-      carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
-      budget: bytes.
-      host: carries in host memory.
-      disk: carries in files. If the number of steps is not known, these two are the most that there may be.
-      scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
-    """
-
-    n: int | None
-    carries: int
-    block: int
-    carry_bytes: int
-    residual_bytes: int
-    budget: int
-    host: int = 0
-    disk: int = 0
-    scratch_bytes: int = 0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether everything is stored, as in the plain scan."""
-        return self.n is not None and self.block >= self.n
-
-    @property
-    def bytes(self) -> int:
-        """Bytes on the device, of the stored carries and residuals and of those at work."""
-        if self.is_plain:
-            return _plain_bytes(self.block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
-        k, block = (self.carries + _FETCHED, 1) if self.host or self.disk else (self.carries, self.block)
-        return _bytes(k, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
-
-    @property
-    def evaluations(self) -> int | None:
-        """Step evaluations of one gradient; None if the number of steps is not known."""
-        if self.n is None:
-            return None
-        if self.host or self.disk:
-            return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
-        return evaluations(self.n, self.carries, self.block)
-
-    def __str__(self) -> str:
-        steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
-        if self.is_plain:
-            what = "all residuals"
-        else:
-            what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
-            if self.block > 1:
-                what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
-        most = "up to " if self.n is None else ""
-        for place, carries in (("in host memory", self.host), ("on disk", self.disk)):
-            if carries:
-                what += f", {most}{carries} more {place} ({format_bytes(carries * self.carry_bytes)})"
-        cost = ""
-        if self.n:
-            evaluated = self.evaluations or 0
-            cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
-        place = "on the device" if self.host or self.disk else "in all"
-        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {format_bytes(self.bytes)} {place}{cost}"
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionChoice:
-    """What a budget chose for the gradient of one function.
-
-    Attributes:
-      name: of the function.
-      planned_bytes: intermediates alive at the same time at most.
-      compiled_bytes: temporary bytes of the compiled gradient step; None where the backend does not say.
-      flops_over_plain: operations over those of plain differentiation.
-      is_plain: whether it is the plain program.
-      budget: bytes.
-    """
-
-    name: str
-    planned_bytes: int
-    compiled_bytes: int | None
-    flops_over_plain: float
-    is_plain: bool
-    budget: int
-
-    @property
-    def bytes(self) -> int:
-        """The planned bytes."""
-        return self.planned_bytes
-
-    def __str__(self) -> str:
-        sizes = f"{format_bytes(self.planned_bytes)} as planned"
-        if self.compiled_bytes is not None:
-            sizes += f", {format_bytes(self.compiled_bytes)} as compiled"
-        what = "the plain program" if self.is_plain else f"{self.flops_over_plain:.3f} times the FLOPs of the plain one"
-        return f"the gradient of {self.name} within {format_bytes(self.budget)}: {sizes}, {what}"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -147,7 +45,8 @@ class MemoryBudget:
     For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
     (present, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
     do. Not counted are the loop's arguments and results, and their cotangents. For a function, counted are all
-    intermediates and their cotangents, and not its arguments, outputs and gradients.
+    intermediates and their cotangents, and not its arguments, outputs and gradients. All lanes of `vmap` count that are
+    known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not: a `PolicyWarning` says so.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
     The steps between two of them are computed again with the carries on the device, so a few tens of transfers may save
@@ -155,7 +54,8 @@ class MemoryBudget:
 
     Files have no name: they are gone with the gradient, an error in their use, or the process. Where several loops are
     between their forward and their backward pass, their files in a folder take at most `disk` together. Carries that
-    are sharded over devices go to host memory only.
+    are sharded over devices go to host memory only. As a policy of a function such a budget is for the loops in it, as
+    `policies.loops` is: they share it evenly, and what is outside of loops is saved.
 
     Args:
       size: bytes on the device, or a text such as "512 MiB" or "2GB".
@@ -236,17 +136,30 @@ class MemoryBudget:
     def __str__(self) -> str:
         return format_bytes(self.bytes)
 
-    def __repr__(self) -> str:
-        chosen = self.choices
+    @property
+    def spelled(self) -> str:
+        """How it is written."""
         places = {"host": self.host, "disk": self.disk, "folder": self.folder}
         shown = "".join(f", {name}={value!r}" for name, value in places.items() if value is not None)
-        return f"MemoryBudget({self.size!r}{shown})" + (f"  # {chosen[-1]}" if chosen else "")
+        return f"MemoryBudget({self.size!r}{shown})"
+
+    def __repr__(self) -> str:
+        chosen = self.choices
+        return self.spelled + (f"  # {chosen[-1]}" if chosen else "")
 
     def _repr_html_(self) -> str:
-        return html_rows(repr(self).partition("  #")[0], (("chosen", str(choice)) for choice in self.choices))
+        return html_rows(self.spelled, (("chosen", str(choice)) for choice in self.choices))
 
     def choose(
-        self, where: str, n: int | None, carry_bytes: int, residual_bytes: int, scratch_bytes: int = 0
+        self,
+        where: str,
+        n: int | None,
+        carry_bytes: int,
+        residual_bytes: int,
+        scratch_bytes: int = 0,
+        *,
+        lanes: int = 1,
+        sharing: tuple[int, int] = (1, 1),
     ) -> Choice:
         """The plan with the fewest step evaluations that fits.
 
@@ -255,23 +168,45 @@ class MemoryBudget:
           n: number of steps; None if it is not known in advance.
           carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
           scratch_bytes: what a compiled step needs besides.
+          lanes: how many lanes of `vmap` have all these bytes.
+          sharing: how many loops share the room on the device, and how many that far away.
 
         Raises:
           BudgetError: nothing fits; the message says what the least possible is.
         """
-        make = lambda k, block: Choice(
-            n, k, block, carry_bytes, residual_bytes, self.bytes, scratch_bytes=scratch_bytes
+        carry_bytes, residual_bytes, scratch_bytes = (
+            lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes)
         )
-        room = self.bytes - scratch_bytes
-        fitting = [make(k, block) for k, block in _candidates(n, room, carry_bytes, residual_bytes)]
+        size = self.bytes // sharing[0]
+        make = lambda k, block: Choice(
+            n, k, block, carry_bytes, residual_bytes, size, scratch_bytes=scratch_bytes, lanes=lanes
+        )
+        room = size - scratch_bytes
+        fitting = [make(k, block) for k, block in candidates(n, room, carry_bytes, residual_bytes)]
         if not fitting:
             raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
         if self.host_bytes or self.disk_bytes:
-            best = self._with_far(where, best)
+            best = self._with_far(where, best, sharing[1])
         self.record(best)
         logger.info("%s: %s", where, best)
         return best
+
+    def later(self, where: str, choice: Choice) -> Callable[[int], None]:
+        """What to do when a planned loop gets more lanes: warns that the bytes are those of one of them."""
+
+        def notice(lanes: int) -> None:
+            self.record(dataclasses.replace(choice, is_of_one_lane=True))
+            least = format_bytes(max(self.bytes // lanes, 1))
+            warnings.warn(
+                f"{where}: the loop was planned within {format_bytes(self.bytes)}, and got {lanes} lanes of `vmap` "
+                "after that, each of which takes so much. A budget counts the lanes that are known where the loop is "
+                f"traced: put `jit` and `checkpoint` around `vmap`, or give a lane its part, {least}.",
+                PolicyWarning,
+                stacklevel=2,
+            )
+
+        return notice
 
     def _unmet(self, where: str, sweep: Choice, plain: Choice | None) -> BudgetError:
         """What is wrong with a budget that neither a sweep without stored carries nor the plain loop fits."""
@@ -281,24 +216,26 @@ class MemoryBudget:
             why = f"the plain loop works on 3 carries of {carry} and keeps {plain.n} steps' residuals of {residual}"
         else:
             least = sweep.bytes
-            why = f"a sweep works on {_WORKING} carries of {carry} and on the residuals of one step, {residual}"
+            why = f"a sweep works on {WORKING} carries of {carry} and on the residuals of one step, {residual}"
+        if sweep.lanes > 1:
+            why += f", each of them of {sweep.lanes} lanes of `vmap`"
         if sweep.scratch_bytes:
             why += f", and the step copies parts of arrays, {format_bytes(sweep.scratch_bytes)}"
         return BudgetError(
-            f"{where}: a budget of {format_bytes(self.bytes)} cannot be met. The least possible is {least} bytes "
+            f"{where}: a budget of {format_bytes(sweep.budget)} cannot be met. The least possible is {least} bytes "
             f"({format_bytes(least)}): {why}. Raise the budget to that, or make the carry smaller.",
             least=least,
         )
 
-    def _with_far(self, where: str, near: Choice) -> Choice:
+    def _with_far(self, where: str, near: Choice, sharing: int) -> Choice:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
         if self.host_bytes and jax.default_backend() == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warnings.warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning, stacklevel=2)
         carry, n = near.carry_bytes, near.n
-        at_work = _bytes(_FETCHED, 1, carry, near.residual_bytes) + near.scratch_bytes
-        k = (self.bytes - at_work) // max(carry, 1)
-        host, disk = self.host_bytes // max(carry, 1), self.disk_bytes // max(carry, 1)
+        at_work = sweep_bytes(FETCHED, 1, carry, near.residual_bytes) + near.scratch_bytes
+        k = (near.budget - at_work) // max(carry, 1)
+        host, disk = (size // sharing // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
         if k < 0 or not carry:
             return near
         if n is None:
@@ -339,63 +276,3 @@ _chosen: weakref.WeakValueDictionary[Any, _Choices] = (
     weakref.WeakValueDictionary()
 )  # while a budget of a value is alive
 _lock = threading.Lock()
-
-
-def _bytes(k: int, block: int, carry: int, residual: int) -> int:
-    recorded = residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
-    return (k + _WORKING) * carry + recorded
-
-
-def _plain_bytes(n: int, carry: int, residual: int) -> int:
-    return 3 * carry + n * residual
-
-
-def _candidates(n: int | None, budget: int, carry: int, residual: int) -> Iterator[tuple[int, int]]:
-    """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
-    if n is not None and _plain_bytes(n, carry, residual) <= budget:
-        yield 0, n
-        return
-    most = (budget - _bytes(0, 1, carry, residual)) // max(carry, 1)
-    if most < 0:
-        return
-    most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
-    if n is None:
-        yield min(most, 4096), 1
-        return
-    for k in _spread(most):
-        rest = budget - (k + _WORKING + bool(residual == 0)) * carry
-        size = min(rest // residual - 1, n - 1) if residual else 1
-        yield k, max(size, 1)
-        yield k, 1
-
-
-def _spread(most: int) -> Iterator[int]:
-    """All numbers up to 512 and `most`, and some between."""
-    k = 0
-    while k < most:
-        yield k
-        k += max(1, k // 512)
-    yield most
-
-
-def evaluations(n: int, k: int, block: int) -> int:
-    """Step evaluations of one gradient over `n` steps with `k` stored carries and blocks of residuals.
-
-    With one step per block they are those of :func:`statetransform.schedule`. With larger blocks the last block is
-    recorded in the forward pass, so every step is evaluated once, and once more each time that it is advanced.
-    """
-    if block <= 1:
-        return plan.Schedule(n, k).evaluations
-    count = -(-n // block)
-    first = n - (count - 1) * block
-    return n + plan.advances(count, k + 1) * block - _first_advances(count, k + 1) * (block - first)
-
-
-def _first_advances(n: int, c: int) -> int:
-    """How often the first of `n` steps is advanced."""
-    times = 0
-    while n > 1:
-        if c == 1:
-            return times + n - 1
-        n, times = plan.split(n, c), times + 1
-    return times

@@ -10,10 +10,16 @@ All this is for lanes alone: without them, these functions are identities, or co
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+
+from .._core.jaxcompat import lanes_of
 
 
 @custom_vmap
@@ -50,3 +56,48 @@ def is_left_out(is_done: Any) -> Any:
 def _is_left_out(axis_size: int, is_batched: list[bool], is_done: Any) -> tuple[Any, bool]:
     del axis_size
     return (is_done, True) if is_batched[0] else (is_left_out(is_done), False)
+
+
+_around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("lanes", default=())
+
+
+@contextlib.contextmanager
+def lanes_around(sizes: tuple[int, ...]) -> Iterator[None]:
+    """Says in a trace which lanes the program will get at once, though its values do not show them."""
+    token = _around.set(sizes)
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def known_lanes(values: Iterable[Any]) -> list[int]:
+    """How many lanes each `vmap` around makes of some values, where that is known, the innermost first."""
+    return [*lanes_of(values), *_around.get()]
+
+
+def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
+    """An identity that says how many lanes it is given after the program was made, if it is differentiated.
+
+    Args:
+      known: how many axes of lanes there were when the program was made; they come first.
+      notice: called with the size of any other.
+    """
+    # Reverse mode does not go through `custom_vmap`, so only primals do, at each order of differentiation.
+    seen = jax.custom_jvp(_noticed(known, notice))
+    seen.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    passed = jax.custom_jvp(lambda args: args)
+    passed.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    return passed
+
+
+def _noticed(known: int, notice: Callable[[int], None]) -> Any:
+    same = custom_vmap(lambda args: args)
+
+    @same.def_vmap
+    def _of_lanes(size: int, is_batched: list[Any], args: Any) -> tuple[Any, Any]:
+        if not known:
+            notice(size)
+        return _noticed(max(known - 1, 0), notice)(args), is_batched[0]
+
+    return same

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from . import plan, segments, sweep, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
 from .chunks import while_loop as watched_while
+from .lanes import known_lanes, noticing
 from .leaves import Leaves, is_differentiable
 from .options import stored_carries
 from .sweep import ByVjp, Saved, Selected, Step, all_leaves
@@ -46,6 +48,7 @@ def scan(
     block: int = 1,
     watch: Watch | None = None,
     is_still: Callable[[Any], bool] | None = None,
+    sharing: tuple[int, int] = (1, 1),
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
@@ -56,7 +59,8 @@ def scan(
         "step" for all carries, None for all residuals.
       block: of how many steps to store the residuals.
       watch: what is told how far it is.
-      is_still: whether an array is known to have no tangent, for what a budget has to count.
+      is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
+      sharing: how many loops share a budget's room on the device, and how many that far away.
 
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
@@ -75,10 +79,15 @@ def scan(
     if not flat.keeps_carry:
         return whole()  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        choice = checkpoint.choose(where, n, *flat.nbytes(xs, is_still))
+        lanes = known_lanes([*flat.consts, *flat.init, *jax.tree.leaves(xs)])
+        sizes = flat.nbytes(xs, is_still)
+        choice = checkpoint.choose(where, n, *sizes, lanes=math.prod(lanes), sharing=sharing)
         k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            marked = noticing(len(lanes), checkpoint.later(where, choice))
+            flat.consts, flat.init, xs = marked((flat.consts, flat.init, xs))
         if choice.is_plain and watch is None:
-            return whole()
+            return flat.unflatten(*flat.plain(xs, n, reverse, unroll, _split_transpose))
     flat.refuse_references(where)
     needed = all_leaves if room else flat.needed
     step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n, flat.avals, needed)
@@ -103,6 +112,7 @@ def while_loop(
     max_steps: int | None,
     checkpoint: int | str | MemoryBudget | None,
     watch: Watch | None = None,
+    sharing: tuple[int, int] = (1, 1),
 ) -> Any:
     """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
 
@@ -113,6 +123,7 @@ def while_loop(
       checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
         None for no reverse mode.
       watch: what is told how far it is.
+      sharing: how many loops share a budget's room on the device, and how many that far away.
 
     Returns:
       The last carry.
@@ -124,7 +135,10 @@ def while_loop(
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        choice = checkpoint.choose(where, None, *flat.nbytes(None))
+        lanes = known_lanes([*flat.consts, *flat.init])
+        choice = checkpoint.choose(where, None, *flat.nbytes(None), lanes=math.prod(lanes), sharing=sharing)
+        marked = noticing(len(lanes), checkpoint.later(where, choice))
+        flat.consts, flat.init = marked((flat.consts, flat.init))
         k, room = choice.carries, checkpoint.room(where, choice)
     flat.refuse_references(where)
     n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
@@ -271,6 +285,11 @@ class Flat:
     def refuse_references(self, where: str) -> None:
         """Refuses a step that makes a `jax.Ref`."""
         refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
+
+    def plain(self, xs: Any, n: int, *options: Any) -> tuple[Leaves, Leaves]:
+        """The loop as JAX runs it; `options` are the last of :func:`jax.lax.scan`."""
+        body = lambda carry, x: self.call(self.consts, carry, x)
+        return lax.scan(body, self.init, jax.tree.leaves(xs), n, *options)
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""

@@ -28,7 +28,7 @@ from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
 from .._jaxpr.rewrite import changed_params, evaluate
 from .._jaxpr.sources import Place
-from .._jaxpr.walk import counts_of_scan, inner_jaxprs
+from .._jaxpr.walk import counts_of_scan, inner_jaxprs, walk
 from . import loops
 from .budget import MemoryBudget
 from .leaves import is_differentiable
@@ -44,18 +44,24 @@ class Rewriter:
 
     Args:
       checkpoint: as for `loops.scan`.
+      sharing: how many loops share a budget's room on the device, and how many that far away.
     """
 
-    def __init__(self, checkpoint: int | str | MemoryBudget) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int]) -> None:
+        self._checkpoint, self._sharing = checkpoint, sharing
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
     @functools.cached_property
     def _of_steps(self) -> Rewriter:
-        """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step."""
+        """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step.
+
+        They store nothing far away, so that a step has no files of its own.
+        """
         if not isinstance(self._checkpoint, MemoryBudget):
             return self
-        return Rewriter(dataclasses.replace(self._checkpoint, size=max(self._checkpoint.bytes // 2, 1)))
+        half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
+        near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
+        return Rewriter(near, (1, 1))
 
     def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
         """The outputs of a jaxpr."""
@@ -116,7 +122,8 @@ class Rewriter:
             carry, ys = lax.scan(jax.checkpoint(body), list(init), list(xs), **options)
         else:
             where = f"the scan{_at(place)}"
-            carry, ys = loops.scan(body, list(init), list(xs), where=where, checkpoint=self._checkpoint, **options)
+            options |= {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
+            carry, ys = loops.scan(body, list(init), list(xs), **options)
         return [*carry, *ys]
 
     def _while(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
@@ -140,9 +147,8 @@ class Rewriter:
         test = lambda carry: jaxcompat.run(params["cond_jaxpr"], *inputs[:n], *carry)[0]
         step = lambda carry: jaxcompat.run(body, *inputs[n:m], *carry)
         is_on, advance = _of_all_lanes(test, step) if params["cond_jaxpr"].out_avals[0].shape else (test, step)
-        return loops.while_loop(
-            is_on, advance, list(inputs[m:]), where=where, max_steps=None, checkpoint=self._checkpoint
-        )
+        options: Any = {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
+        return loops.while_loop(is_on, advance, list(inputs[m:]), max_steps=None, **options)
 
     def _shard_map(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
@@ -166,6 +172,12 @@ def _of_all_lanes(test: Callable[[Any], Any], step: Callable[[Any], Any]) -> tup
         return [jnp.where(spread(old), new, old) for new, old in zip(step(carry), carry, strict=True)]
 
     return lambda carry: jnp.any(test(carry)), advance
+
+
+def number_of_loops(jaxpr: Any) -> int:
+    """How many loops of a program store something while others run: all but those in the step of a loop."""
+    is_loop = lambda eqn: kind_of(eqn) is Kind.LOOP and _is_floating(eqn)
+    return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))
 
 
 def _concerns(eqn: Any) -> bool:

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._checkpointed_loops.budget import FunctionChoice, MemoryBudget
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.choice import FunctionChoice
 from .._checkpointed_loops.linear import Linear
 from .._core import jaxcompat
 from .._core.errors import BudgetError, PolicyWarning

@@ -10,22 +10,30 @@ import jax
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.options import stored_carries
-from .._checkpointed_loops.others import Rewriter
+from .._checkpointed_loops.others import Rewriter, number_of_loops
 from ._policy import Policy
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class _Loops(Policy):
-    """The policy that `loops` makes: it changes the function, and keeps all else."""
+class Loops(Policy):
+    """The policy that `loops` makes: it changes the function, and keeps all else.
+
+    Attributes:
+      checkpoint: what each loop stores.
+      is_shared: whether the loops share a budget; otherwise each has its bytes on the device for itself.
+    """
 
     checkpoint: int | str | MemoryBudget
+    is_shared: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoint, MemoryBudget) and self.checkpoint != "step":
             stored_carries("policies.loops", self.checkpoint, 1)
 
     def prepared(self, jaxpr: Any) -> tuple[Callable[..., Any], Any]:
-        return jax.checkpoint_policies.everything_saveable, Rewriter(self.checkpoint).changed(jaxpr)
+        n = max(number_of_loops(jaxpr), 1)
+        rewriter = Rewriter(self.checkpoint, (n if self.is_shared else 1, n))
+        return jax.checkpoint_policies.everything_saveable, rewriter.changed(jaxpr)
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Any:
         raise TypeError(
@@ -35,8 +43,8 @@ class _Loops(Policy):
         )
 
     def __repr__(self) -> str:
-        shown = f"MemoryBudget({self.checkpoint.size!r})" if isinstance(self.checkpoint, MemoryBudget) else None
-        return f"loops({shown or repr(self.checkpoint)})"
+        given = self.checkpoint
+        return f"loops({given.spelled if isinstance(given, MemoryBudget) else repr(given)})"
 
 
 def loops(checkpoint: int | str | MemoryBudget) -> Policy:
@@ -55,9 +63,9 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
 
     Args:
       checkpoint: what each loop stores, as `checkpoint=` of :func:`statetransform.transform.scan`: a number of carries,
-        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`, which each loop has for itself; a loop in the
-        step of another one has half of it. The names need a number of steps that is known in advance, so they are not
-        for a `while_loop`.
+        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`. Each loop has that for itself, a loop in the
+        step of another one half of it; all share the room in host memory or on disk. The names need a number of steps
+        that is known in advance, so they are not for a `while_loop`.
 
     Returns:
       A policy for `transform.checkpoint(f, policy=...)` alone.
@@ -84,4 +92,4 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
       >>> round(float(transform.grad(differentiable)(4.0)), 4)
       0.25
     """
-    return _Loops(checkpoint)
+    return Loops(checkpoint)

@@ -115,7 +115,7 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         *functions, index, operands = given
         return _staged(where, index, [*zip(names, functions, strict=True)], operands, select)
 
-    out = in_eager_mode(where, functions, len(functions), within, index, operands)
+    out = in_eager_mode(where, functions, (len(functions),), within, index, operands)
     return _staged(where, index, named, operands, select) if out is OTHER else out
 
 

@@ -16,6 +16,7 @@ from .._core.lift import Staged
 from .._core.wrapper import decorate
 from .._planner.differentiate import planned
 from ..policies._apply import checkpointed
+from ..policies._loops import Loops
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
 from ._classes import with_methods
@@ -175,15 +176,18 @@ class _Around:
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             _refuse_references((args, kwargs))
-            if isinstance(self._policy, MemoryBudget):
-                # Of the results, what is written to states rarely has a cotangent.
-                return planned(body, self._policy, (True, False, False))(*args, **kwargs)
+            policy = self._policy
+            if isinstance(policy, MemoryBudget):
+                if not policy.host_bytes and not policy.disk_bytes:
+                    # Of the results, what is written to states rarely has a cotangent.
+                    return planned(body, policy, (True, False, False))(*args, **kwargs)
+                policy = Loops(policy, is_shared=True)
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
             # Names in a policy are looked for in the jaxpr.
-            is_checked = isinstance(self._policy, Policy) or names_of(self._policy)
+            is_checked = isinstance(policy, Policy) or names_of(policy)
             is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
             transform = jax.checkpoint if is_plain else checkpointed
-            options = dict(self._others, policy=self._policy, prevent_cse=self.prevent_cse)
+            options = dict(self._others, policy=policy, prevent_cse=self.prevent_cse)
             return transform(body, **options)(*args, **kwargs)
 
         return call

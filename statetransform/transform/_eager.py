@@ -19,6 +19,8 @@ from typing import Any
 
 import jax
 
+from .._checkpointed_loops.budget import MemoryBudget
+from .._checkpointed_loops.lanes import known_lanes, lanes_around
 from .._core.arguments import hide_self, is_reference, strict
 from .._core.foreign import leaf_test
 from .._core.jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
@@ -41,12 +43,13 @@ class Whole(Jitted):
 class _Loop:
     """A loop with its options: an object of this package, into which no trace looks."""
 
-    def __init__(self, where: str, loop: Callable[..., Any], n_functions: int) -> None:
+    def __init__(self, where: str, loop: Callable[..., Any], n_functions: int, lanes: tuple[int, ...]) -> None:
         self.__name__ = self.__qualname__ = where
-        self._loop, self._n_functions = loop, n_functions
+        self._loop, self._n_functions, self._lanes = loop, n_functions, lanes
 
     def __call__(self, *args: Any) -> Any:
-        return self._loop(*args)
+        with lanes_around(self._lanes):
+            return self._loop(*args)
 
 
 class _LoopWithHoles(_Loop):
@@ -56,7 +59,7 @@ class _LoopWithHoles(_Loop):
         holes, functions, others = args[0], args[1 : 1 + self._n_functions], args[1 + self._n_functions :]
         values = iter(holes)
         fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
-        return self._loop(*map(fill, functions), *others)
+        return super().__call__(*map(fill, functions), *others)
 
 
 class Hole(enum.Enum):
@@ -78,7 +81,7 @@ class Followed:
 
 
 def in_eager_mode(
-    where: str, functions: Sequence[Any], options: Hashable, loop: Callable[..., Any], *operands: Any
+    where: str, functions: Sequence[Any], options: tuple[Hashable, ...], loop: Callable[..., Any], *operands: Any
 ) -> Any:
     """The loop or branch as a compiled function; OTHER within a transform that stages, or where it cannot be one.
 
@@ -97,13 +100,16 @@ def in_eager_mode(
             return OTHER
         functions = [_with_holes(fun, holes) for fun in functions]
     functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
-    key = where, options, strict(options), bool(holes), id(anchor_of(functions[0]))
+    # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
+    has_budget = any(isinstance(option, MemoryBudget) for option in options)
+    lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
+    key = where, options, strict(options), bool(holes), lanes, id(anchor_of(functions[0]))
     try:
         compiled = _used.get(key)
     except TypeError:  # an option that cannot be hashed
         return OTHER
     if compiled is None:
-        compiled = Whole((_LoopWithHoles if holes else _Loop)(where, loop, len(functions)))
+        compiled = Whole((_LoopWithHoles if holes else _Loop)(where, loop, len(functions), lanes))
     remember(_used, key, compiled, _BOUND)
     try:
         return compiled(holes, *functions, *operands) if holes else compiled(*functions, *operands)

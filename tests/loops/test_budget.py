@@ -19,7 +19,7 @@ import pytest
 import statetransform as st
 from benchmarks.loop_steps import start, temporary
 from statetransform import transform
-from statetransform._checkpointed_loops import budget as budgets
+from statetransform._checkpointed_loops import choice as budgets
 from statetransform._checkpointed_loops import loops
 
 

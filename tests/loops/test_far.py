@@ -27,11 +27,11 @@ def folder(tmp_path: pathlib.Path) -> Any:
     assert not list(tmp_path.iterdir())
 
 
-def budget(places: str, folder: pathlib.Path) -> st.MemoryBudget:
+def budget(places: str, folder: pathlib.Path, lanes: int = 1) -> st.MemoryBudget:
     """A budget by what is in host memory and on disk, in carries."""
     sizes = dict(part.split("=") for part in places.split())
-    room: dict[str, Any] = {name: int(carries) * CARRY for name, carries in sizes.items()}
-    return st.MemoryBudget(DEVICE, **room, **({"folder": folder} if "disk" in room else {}))
+    room: dict[str, Any] = {name: lanes * int(carries) * CARRY for name, carries in sizes.items()}
+    return st.MemoryBudget(lanes * DEVICE, **room, **({"folder": folder} if "disk" in room else {}))
 
 
 def program(x: Any, r: Any, checkpoint: Any, n: int = 200, reverse: bool = False) -> Any:
@@ -150,7 +150,7 @@ def test_in_all_kinds_of_loops_with_states(places: str, folder: pathlib.Path) ->
 
 @pytest.mark.parametrize("places", PLACES[:3])
 def test_under_vmap_every_lane_is_in_the_same_transfer(places: str, folder: pathlib.Path) -> None:
-    far = budget(places + "0", folder)
+    far, of_six, of_one = (budget(places + "0", folder, lanes) for lanes in (3, 6, 1))
     xs, rs = jnp.stack([ARGS[0], ARGS[0] + 1, ARGS[0] * 2]), jnp.stack([ARGS[1]] * 3) * 0.9
     for axes in ((0, 0), (0, None), (None, 0)):
         args = [v if axis == 0 else v[0] for v, axis in zip((xs, rs), axes, strict=True)]
@@ -161,14 +161,14 @@ def test_under_vmap_every_lane_is_in_the_same_transfer(places: str, folder: path
             found = [jax.jit(wrap(lambda x, r, c=c: program(x, r, c)))(*args) for c in (K, far)]
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *found)
     twice = lambda c: jax.vmap(jax.vmap(jax.grad(lambda x: program(x, ARGS[1], c))))(xs[None] * jnp.ones((2, 1, 1)))
-    np.testing.assert_allclose(twice(far), twice(K), rtol=1e-5)
+    np.testing.assert_allclose(twice(of_six), twice(K), rtol=1e-5)
     pulled = lambda c: jax.jacrev(lambda x: jnp.stack([program(x, ARGS[1], c), x.sum()]))(ARGS[0])
-    np.testing.assert_allclose(pulled(far), pulled(K), rtol=1e-5)
+    np.testing.assert_allclose(pulled(of_one), pulled(K), rtol=1e-5)
 
 
 @pytest.mark.parametrize("places", ["host=10", "disk=10", "host=2 disk=10"])
 def test_lanes_of_different_lengths(places: str, folder: pathlib.Path) -> None:
-    far, xs, ns = budget(places + "0", folder), jnp.stack([ARGS[0]] * 3), jnp.array([3, 40, 17])
+    far, xs, ns = budget(places + "0", folder, 3), jnp.stack([ARGS[0]] * 3), jnp.array([3, 40, 17])
     gradient = lambda c: jax.jit(jax.vmap(jax.grad(lambda x, n: loop(x, n, c).sum())))(xs, ns)
     np.testing.assert_allclose(gradient(far), gradient(K), rtol=1e-5)
 
@@ -198,7 +198,7 @@ def test_rows_of_the_loop_go_to_host_memory_and_nothing_else_does() -> None:
 
 
 def test_lanes_make_no_gathers_and_scatters_of_host_memory() -> None:
-    far = budget("host=100", pathlib.Path())
+    far = budget("host=100", pathlib.Path(), 3)
     gradient = jax.vmap(jax.grad(lambda x: program(x, ARGS[1], far)))
     lines = str(jax.make_jaxpr(gradient)(jnp.ones((3, SIZE)))).splitlines()
     assert not [line for line in lines if "<host>" in line and ("gather" in line or "scatter" in line)]
@@ -254,3 +254,32 @@ def test_places_are_part_of_the_value_of_a_budget(tmp_path: pathlib.Path) -> Non
     assert disk == make(disk=10**9, folder=str(tmp_path)) and hash(disk) == hash(make(disk=10**9, folder=str(tmp_path)))
     assert disk != make(disk="1GB", folder=tmp_path / "other")
     assert repr(disk) == f"MemoryBudget('2GiB', disk='1GB', folder={str(tmp_path)!r})"
+
+
+def test_as_a_policy_of_a_function_the_loops_in_it_share_it(folder: pathlib.Path) -> None:
+    def f(x: Any, r: Any) -> Any:
+        x = jax.lax.scan(lambda c, _: (jnp.sin(c * r), None), x, None, 200)[0]
+        inner = lambda c: jax.lax.scan(lambda d, _: (jnp.cos(d), None), c, None, 3)[0]
+        return jax.lax.scan(lambda c, _: (jnp.sin(inner(c)), None), x, None, 200)[0].sum()
+
+    far = st.MemoryBudget(2 * DEVICE, disk=200 * CARRY, folder=folder)
+    gradient = transform.grad(transform.checkpoint(f, policy=far), (0, 1))
+    for run in (gradient, transform.jit(gradient)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), run(*ARGS), jax.grad(f, (0, 1))(*ARGS))
+    chosen = [choice for choice in far.choices if choice.n == 200]
+    assert chosen and all(choice.budget == DEVICE and 0 < choice.disk <= 100 for choice in chosen)
+
+
+def test_a_loop_that_jax_cannot_reverse_has_its_carries_far_away_too(folder: pathlib.Path) -> None:
+    f = lambda x: jax.lax.while_loop(lambda c: c[0] < 100, lambda c: (c[0] + 1, jnp.sin(c[1]) * 1.01), (0, x))[1].sum()
+    far = budget("disk=100", folder)
+    found = transform.grad(transform.checkpoint(f, policy=far))(ARGS[0])
+    expected = jax.grad(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 1.01, None), x, None, 100)[0].sum())(ARGS[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert far.choices[-1].disk
+
+
+def test_a_policy_says_where_its_carries_go(folder: pathlib.Path) -> None:
+    far = st.MemoryBudget("2 GiB", host="4 GiB", disk="8 GiB", folder="/scratch")
+    text = "MemoryBudget('2 GiB', host='4 GiB', disk='8 GiB', folder='/scratch')"
+    assert repr(st.policies.loops(far)) == f"loops({text})"

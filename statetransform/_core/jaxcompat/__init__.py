@@ -65,6 +65,7 @@ from .tracers import Tracer as Tracer
 from .tracers import has_tracer as has_tracer
 from .tracers import is_batched as is_batched
 from .tracers import is_tracer_of as is_tracer_of
+from .tracers import lanes_of as lanes_of
 from .tracers import lowered as lowered
 from .tracers import runs_directly as runs_directly
 from .tracers import runs_rule_directly as runs_rule_directly

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -38,6 +38,24 @@ def is_batched(value: Any, trace: Any) -> bool:
     where no lane has a part of it. The dimension says which; no public function does.
     """
     return is_tracer_of(value, trace) and value.batch_dim is not None
+
+
+def lanes_of(values: Iterable[Any]) -> list[int]:
+    """The sizes of the axes that the `vmap` traces around have taken from some values, none where JAX hides them.
+
+    A tracer of `vmap` shows an array without that axis, and no public function says how large it is. Behind a trace
+    that stages nothing is known: its values get their lanes, if any, when the program is run.
+    """
+    found: dict[int, int] = {}
+    for x in values:
+        while isinstance(x, Tracer):
+            if hasattr(x, "batch_dim"):
+                if x.batch_dim is not None and hasattr(x._trace, "axis_data"):
+                    found[id(x._trace.tag)] = x._trace.axis_data.size
+                x = x.val
+            else:
+                x = getattr(x, "primal", None)
+    return list(found.values())
 
 
 #: Traces under which a function with a derivative rule runs at once. Under any other it is staged, and its rule is

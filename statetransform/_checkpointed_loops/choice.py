@@ -1,0 +1,179 @@
+"""What a budget chooses for a loop or a function, and the bytes and step evaluations of that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from .._jaxpr.sizes import format_bytes
+from . import plan
+
+FETCHED = 1  # the carry that comes from far away while a segment is reversed
+WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What a budget chose for one loop.
+
+    Attributes:
+      n: number of steps; None if it is not known in advance.
+      carries: stored carries besides the initial one.
+      block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work.
+      carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
+      budget: bytes.
+      host: carries in host memory.
+      disk: carries in files. If the number of steps is not known, these two are the most that there may be.
+      scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
+      lanes: how many lanes of `vmap` all bytes are of, those on the device and those far away.
+      is_of_one_lane: whether the loop was given lanes after it was planned, of which these bytes are one.
+    """
+
+    n: int | None
+    carries: int
+    block: int
+    carry_bytes: int
+    residual_bytes: int
+    budget: int
+    host: int = 0
+    disk: int = 0
+    scratch_bytes: int = 0
+    lanes: int = 1
+    is_of_one_lane: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is stored, as in the plain scan."""
+        return self.n is not None and self.block >= self.n
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on the device, of the stored carries and residuals and of those at work."""
+        if self.is_plain:
+            return plain_bytes(self.block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+        k, block = (self.carries + FETCHED, 1) if self.host or self.disk else (self.carries, self.block)
+        return sweep_bytes(k, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+
+    @property
+    def evaluations(self) -> int | None:
+        """Step evaluations of one gradient; None if the number of steps is not known."""
+        if self.n is None:
+            return None
+        if self.host or self.disk:
+            return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
+        return evaluations(self.n, self.carries, self.block)
+
+    def __str__(self) -> str:
+        steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
+        if self.is_plain:
+            what = "all residuals"
+        else:
+            what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
+            if self.block > 1:
+                what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
+        most = "up to " if self.n is None else ""
+        for place, carries in (("in host memory", self.host), ("on disk", self.disk)):
+            if carries:
+                what += f", {most}{carries} more {place} ({format_bytes(carries * self.carry_bytes)})"
+        cost = ""
+        if self.n:
+            evaluated = self.evaluations or 0
+            cost = f", {evaluated} step evaluations ({evaluated / self.n:.3f} per step)"
+        place = "on the device" if self.host or self.disk else "in all"
+        lanes = f", for {self.lanes} lanes of `vmap`" if self.lanes > 1 else ""
+        lanes += ", for each of the lanes that came later" if self.is_of_one_lane else ""
+        held = f"{format_bytes(self.bytes)} {place}{lanes}"
+        return f"{steps} within {format_bytes(self.budget)}: stores {what}, {held}{cost}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionChoice:
+    """What a budget chose for the gradient of one function.
+
+    Attributes:
+      name: of the function.
+      planned_bytes: intermediates alive at the same time at most.
+      compiled_bytes: temporary bytes of the compiled gradient step; None where the backend does not say.
+      flops_over_plain: operations over those of plain differentiation.
+      is_plain: whether it is the plain program.
+      budget: bytes.
+    """
+
+    name: str
+    planned_bytes: int
+    compiled_bytes: int | None
+    flops_over_plain: float
+    is_plain: bool
+    budget: int
+
+    @property
+    def bytes(self) -> int:
+        """The planned bytes."""
+        return self.planned_bytes
+
+    def __str__(self) -> str:
+        sizes = f"{format_bytes(self.planned_bytes)} as planned"
+        if self.compiled_bytes is not None:
+            sizes += f", {format_bytes(self.compiled_bytes)} as compiled"
+        what = "the plain program" if self.is_plain else f"{self.flops_over_plain:.3f} times the FLOPs of the plain one"
+        return f"the gradient of {self.name} within {format_bytes(self.budget)}: {sizes}, {what}"
+
+
+def sweep_bytes(k: int, block: int, carry: int, residual: int) -> int:
+    recorded = residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
+    return (k + WORKING) * carry + recorded
+
+
+def plain_bytes(n: int, carry: int, residual: int) -> int:
+    return 3 * carry + n * residual
+
+
+def candidates(n: int | None, budget: int, carry: int, residual: int) -> Iterator[tuple[int, int]]:
+    """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
+    if n is not None and plain_bytes(n, carry, residual) <= budget:
+        yield 0, n
+        return
+    most = (budget - sweep_bytes(0, 1, carry, residual)) // max(carry, 1)
+    if most < 0:
+        return
+    most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
+    if n is None:
+        yield min(most, 4096), 1
+        return
+    for k in _spread(most):
+        rest = budget - (k + WORKING + bool(residual == 0)) * carry
+        size = min(rest // residual - 1, n - 1) if residual else 1
+        yield k, max(size, 1)
+        yield k, 1
+
+
+def _spread(most: int) -> Iterator[int]:
+    """All numbers up to 512 and `most`, and some between."""
+    k = 0
+    while k < most:
+        yield k
+        k += max(1, k // 512)
+    yield most
+
+
+def evaluations(n: int, k: int, block: int) -> int:
+    """Step evaluations of one gradient over `n` steps with `k` stored carries and blocks of residuals.
+
+    With one step per block they are those of :func:`statetransform.schedule`. With larger blocks the last block is
+    recorded in the forward pass, so every step is evaluated once, and once more each time that it is advanced.
+    """
+    if block <= 1:
+        return plan.Schedule(n, k).evaluations
+    count = -(-n // block)
+    first = n - (count - 1) * block
+    return n + plan.advances(count, k + 1) * block - _first_advances(count, k + 1) * (block - first)
+
+
+def _first_advances(n: int, c: int) -> int:
+    """How often the first of `n` steps is advanced."""
+    times = 0
+    while n > 1:
+        if c == 1:
+            return times + n - 1
+        n, times = plan.split(n, c), times + 1
+    return times

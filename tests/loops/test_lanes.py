@@ -1,0 +1,129 @@
+"""A budget of a loop is for the device: all lanes of `vmap` count. Where they come too late, a warning says so."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import statetransform as st
+from statetransform import policies, transform
+from statetransform._core.jaxcompat import lanes_of
+
+LANES, SIZE, N = 16, 250, 64
+CARRY = 4 * SIZE
+XS = jnp.linspace(0.1, 1.0, LANES * SIZE).reshape(LANES, SIZE)
+
+Budget = st.MemoryBudget | None
+
+
+def by_scan(budget: Budget) -> Any:
+    step = lambda c, _: (1.1 * jnp.sin(c), None)
+    return lambda x: transform.scan(step, x, None, N, checkpoint=budget)[0].sum()
+
+
+def by_while(budget: Budget) -> Any:
+    if budget is None:
+        return by_scan(None)
+    step = lambda s: (s[0] + 1, 1.1 * jnp.sin(s[1]))
+    return lambda x: transform.while_loop(lambda s: s[0] < N, step, (0, x), checkpoint=budget)[1].sum()
+
+
+KNOWN = {
+    "vmap of grad": lambda f: jax.vmap(jax.grad(f)),
+    "grad of vmap": lambda f: jax.grad(lambda xs: jax.vmap(f)(xs).sum()),
+    "with states": lambda f: transform.jit(transform.vmap(transform.grad(f))),
+    "two axes": lambda f: lambda xs: jax.vmap(jax.vmap(jax.grad(f)))(xs.reshape(4, 4, SIZE)).reshape(xs.shape),
+}
+LATER = {
+    "vmap of jit": lambda f: jax.vmap(jax.jit(jax.grad(f))),
+    "grad of vmap of jit": lambda f: jax.grad(lambda xs: jax.vmap(jax.jit(f))(xs).sum()),
+    "vmap of checkpoint": lambda f: jax.vmap(jax.grad(transform.checkpoint(f, policy=policies.everything_saveable))),
+}
+
+
+@contextlib.contextmanager
+def silent() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("loop", [by_scan, by_while])
+@pytest.mark.parametrize("how", KNOWN)
+def test_lanes_that_are_known_count(how: str, loop: Any) -> None:
+    budget = st.MemoryBudget(20 * LANES * CARRY + len(how))  # of no other test
+    gradient = KNOWN[how]
+    with silent():
+        compiled = jax.jit(gradient(loop(budget))).lower(XS).compile()
+    assert budget.choices[-1].lanes == LANES and f"for {LANES} lanes of `vmap`" in str(budget.choices[-1])
+    assert 0 < budget.choices[-1].carries <= 20
+    assert compiled.memory_analysis().temp_size_in_bytes <= 1.03 * budget.bytes
+    np.testing.assert_allclose(compiled(XS), gradient(loop(None))(XS), rtol=1e-5)
+
+
+def test_what_all_lanes_share_counts_once_if_the_loop_is_of_that_alone() -> None:
+    budget = st.MemoryBudget(20 * CARRY)
+    jax.vmap(lambda x, r: r * by_scan(budget)(x), (None, 0))(XS[0], XS[:, 0])
+    assert budget.choices[-1].lanes == 1
+
+
+@pytest.mark.parametrize("loop", [by_scan, by_while])
+@pytest.mark.parametrize("carries", [20, 2 * N])
+@pytest.mark.parametrize("how", LATER)
+def test_lanes_that_come_later_are_told(how: str, carries: int, loop: Any) -> None:
+    budget = st.MemoryBudget(carries * CARRY + len(how))
+    gradient = LATER[how]
+    with pytest.warns(policies.PolicyWarning, match=rf"got {LANES} lanes of `vmap` after that.*`jit` and `checkpoint`"):
+        found = gradient(loop(budget))(XS)
+    assert budget.choices[-1].lanes == 1 and "for each of the lanes that came later" in str(budget.choices[-1])
+    np.testing.assert_allclose(found, gradient(loop(None))(XS), rtol=1e-5)
+
+
+def test_lanes_that_come_later_than_others_are_told() -> None:
+    budget = st.MemoryBudget(20 * 4 * CARRY)
+    inner = jax.jit(jax.vmap(jax.grad(by_scan(budget))))
+    with pytest.warns(policies.PolicyWarning, match="got 5 lanes"):
+        jax.vmap(inner)(jnp.ones((5, 4, SIZE)))
+    assert budget.choices[-1].lanes == 4
+
+
+def test_loops_of_others_are_planned_before_their_lanes_are_known() -> None:
+    budget = st.MemoryBudget(20 * CARRY + 7)
+    f = lambda x: jax.lax.scan(lambda c, _: (1.1 * jnp.sin(c), None), x, None, N)[0].sum()
+    treated = transform.checkpoint(f, policy=policies.loops(budget))
+    with pytest.warns(policies.PolicyWarning, match="the scan at test_lanes.py"):
+        found = transform.vmap(transform.grad(treated))(XS)
+    np.testing.assert_allclose(found, jax.vmap(jax.grad(f))(XS), rtol=1e-5)
+
+
+def test_without_a_gradient_nothing_is_told() -> None:
+    with silent():
+        jax.vmap(jax.jit(by_scan(st.MemoryBudget(20 * CARRY))))(XS)
+
+
+def test_a_least_says_of_how_many_lanes_it_is() -> None:
+    with pytest.raises(st.BudgetError, match=f"each of them of {LANES} lanes of `vmap`"):
+        jax.vmap(jax.grad(by_scan(st.MemoryBudget(20 * CARRY // 2))))(XS)
+
+
+def test_lanes_are_read_from_tracers_of_vmap_behind_those_of_derivatives() -> None:
+    """No public function says how large an axis is that `vmap` has taken. When one does, `lanes_of` may go."""
+    found: dict[str, list[int]] = {}
+
+    def look(name: str) -> Any:
+        return lambda x: (found.__setitem__(name, lanes_of([x, 1.0])), x.sum())[1]
+
+    jax.vmap(jax.grad(look("gradient in lanes")))(XS)
+    jax.grad(lambda xs: jax.vmap(look("lanes in a gradient"))(xs).sum())(XS)
+    jax.vmap(jax.vmap(look("two")))(XS)
+    jax.vmap(jax.jit(look("staged")))(XS)
+    look("none")(XS)
+    expected = [LANES], [LANES], [SIZE, LANES], [], []
+    assert [sorted(sizes, reverse=True) for sizes in found.values()] == [sorted(s, reverse=True) for s in expected]
