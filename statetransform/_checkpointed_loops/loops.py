@@ -112,6 +112,7 @@ def while_loop(
     max_steps: int | None,
     checkpoint: int | str | MemoryBudget | None,
     watch: Watch | None = None,
+    is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
 ) -> Any:
     """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
@@ -123,7 +124,7 @@ def while_loop(
       checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
         None for no reverse mode.
       watch: what is told how far it is.
-      sharing: how many loops share a budget's room on the device, and how many that far away.
+      is_still, sharing: as for `scan`.
 
     Returns:
       The last carry.
@@ -135,10 +136,10 @@ def while_loop(
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        lanes = known_lanes([*flat.consts, *flat.init])
-        choice = checkpoint.choose(where, None, *flat.nbytes(None), lanes=math.prod(lanes), sharing=sharing)
-        marked = noticing(len(lanes), checkpoint.later(where, choice))
-        flat.consts, flat.init = marked((flat.consts, flat.init))
+        lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.nbytes(None, is_still)
+        choice = checkpoint.choose(where, None, *sizes, lanes=math.prod(lanes), sharing=sharing)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            flat.consts, flat.init = noticing(len(lanes), checkpoint.later(where, choice))((flat.consts, flat.init))
         k, room = choice.carries, checkpoint.room(where, choice)
     flat.refuse_references(where)
     n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed

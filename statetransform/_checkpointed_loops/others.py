@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._core import jaxcompat
-from .._core.errors import PolicyWarning
+from .._core.errors import BudgetError, PolicyWarning
 from .._core.sites import warn
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
@@ -45,10 +45,13 @@ class Rewriter:
     Args:
       checkpoint: as for `loops.scan`.
       sharing: how many loops share a budget's room on the device, and how many that far away.
+      plans_scans: whether `while` loops alone are changed, for a budget of a function that plans its scans by itself.
     """
 
-    def __init__(self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int]) -> None:
-        self._checkpoint, self._sharing = checkpoint, sharing
+    def __init__(
+        self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int], plans_scans: bool = False
+    ) -> None:
+        self._checkpoint, self._sharing, self._plans_scans = checkpoint, sharing, plans_scans
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
     @functools.cached_property
@@ -61,7 +64,7 @@ class Rewriter:
             return self
         half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
         near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
-        return Rewriter(near, (1, 1))
+        return Rewriter(near, (1, 1), self._plans_scans)
 
     def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
         """The outputs of a jaxpr."""
@@ -113,10 +116,10 @@ class Rewriter:
             return out[:n_carry], out[n_carry:]
 
         options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
-        obstacle = _obstacle(eqn)
+        obstacle = "" if self._plans_scans else _obstacle(eqn)
         if obstacle:
             warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
-        if obstacle or not _is_floating(eqn):
+        if obstacle or self._plans_scans or not _is_floating(eqn):
             carry, ys = lax.scan(body, list(init), list(xs), **options)
         elif self._checkpoint == "step":
             carry, ys = lax.scan(jax.checkpoint(body), list(init), list(xs), **options)
@@ -131,6 +134,8 @@ class Rewriter:
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
         params, where = eqn.params, f"the while_loop{_at(place)}"
         obstacle = _obstacle(eqn)
+        if obstacle and self._plans_scans:  # it may not be differentiated
+            return jaxcompat.bind(eqn.primitive, inputs, params)
         if obstacle:
             raise TypeError(
                 f"policies.loops: {where} {obstacle}, and reverse mode computes its steps again. Take that out of the "
@@ -148,6 +153,8 @@ class Rewriter:
         step = lambda carry: jaxcompat.run(body, *inputs[n:m], *carry)
         is_on, advance = _of_all_lanes(test, step) if params["cond_jaxpr"].out_avals[0].shape else (test, step)
         options: Any = {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
+        if self._plans_scans:
+            options["is_still"] = lambda _: False
         return loops.while_loop(is_on, advance, list(inputs[m:]), max_steps=None, **options)
 
     def _shard_map(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
@@ -178,6 +185,21 @@ def number_of_loops(jaxpr: Any) -> int:
     """How many loops of a program store something while others run: all but those in the step of a loop."""
     is_loop = lambda eqn: kind_of(eqn) is Kind.LOOP and _is_floating(eqn)
     return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))
+
+
+def with_reversible_loops(jaxpr: Any, size: int) -> Any:
+    """A closed jaxpr whose `while` loops have a reverse mode: for the planner of a budget, which opens only scans.
+
+    Together they have half of the bytes. Where that is not enough they store no carries, and the plan has to show
+    whether the rest fits.
+    """
+    n = sum(site.primitive == "while" and _is_floating(site.eqn) for site in walk(jaxpr))
+    if not n:
+        return jaxpr
+    try:
+        return Rewriter(MemoryBudget(max(size // 2, 1)), (n, 1), plans_scans=True).changed(jaxpr)
+    except BudgetError:
+        return Rewriter(0, (1, 1), plans_scans=True).changed(jaxpr)
 
 
 def _concerns(eqn: Any) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.choice import FunctionChoice
 from .._checkpointed_loops.linear import Linear
+from .._checkpointed_loops.others import with_reversible_loops
 from .._core import jaxcompat
 from .._core.errors import BudgetError, PolicyWarning
 from .._core.placed import sharding_of
@@ -58,7 +59,7 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -
             return fun(*args, **kwargs)
 
         traced: Any = jax.make_jaxpr(functools.wraps(fun, updated=())(flat), return_shape=True)(*leaves)
-        closed, shapes = traced
+        closed, shapes = with_reversible_loops(traced[0], budget.bytes), traced[1]
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
         body, consts = jaxcompat.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
