@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from .._core.optional import require
 
-if TYPE_CHECKING:
-    from .plan import Schedule
+Schedule: TypeAlias = Any  # the one of `plan`, which imports this module
 
 
 def plot_schedule(plan: Schedule, ax: Any = None) -> Any:

@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -41,8 +41,7 @@ from .plain import MISSING
 from .raw_reads import ReadInRawTransform, is_clean, note_read, renewed, warn_of_stale
 from .sites import user_site
 
-if TYPE_CHECKING:
-    from .state import State
+State: TypeAlias = Any  # the one of `state`, which imports this module
 
 T = TypeVar("T")
 

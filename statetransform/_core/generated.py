@@ -8,7 +8,7 @@ from __future__ import annotations
 import keyword
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .cells import Cells
 from .edges import Edge, absent, holds, step
@@ -18,7 +18,8 @@ from .plain import identity, same_plain
 
 if TYPE_CHECKING:
     from .state import State
-    from .structure import Structure
+
+Structure: TypeAlias = Any  # the one of `structure`, which imports this module
 
 _FILE = f"{__file__}, written for a structure"  # in this folder, like all code that tracebacks hide
 _KEYS = 8  # of a dict: up to here each has a name of its own

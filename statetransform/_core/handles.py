@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from .frame import UNSET, Frame, innermost, read, stack
 from .sites import user_site
 from .state import State
-from .values import Token
+from .tokens import Token
 
-if TYPE_CHECKING:
-    from .cells import Cells
+Cells: TypeAlias = Any  # the one of `cells`, which imports this module
 
 
 class Foreign(State):

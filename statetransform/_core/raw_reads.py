@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 
@@ -17,9 +17,8 @@ from .errors import StaleReadWarning
 from .jaxcompat import ContextDict
 from .sites import is_shown, user_site
 
-if TYPE_CHECKING:
-    from .frame import Frame
-    from .state import State
+Frame: TypeAlias = Any  # the one of `frame`, which imports this module
+State: TypeAlias = Any  # the one of `state`, which imports this module
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -23,8 +23,7 @@ from .settled import Settled
 from .state import State
 from .structure import Other, Structure
 
-if TYPE_CHECKING:
-    from .stage import StagedFrame
+StagedFrame: TypeAlias = Any  # the one of `stage`, which imports this module
 
 
 class Record:

@@ -6,14 +6,13 @@ import functools
 import types
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from .edges import Edge
 from .library import is_users_class, is_users_function
 from .starts import can_tell
 
-if TYPE_CHECKING:
-    from .recorder import Recorder
+Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
 _HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})

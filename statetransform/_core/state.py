@@ -23,7 +23,7 @@ from .lookup import slots_of
 from .not_arrays import NotAnArray
 from .shown import show, show_item
 from .sites import user_site
-from .values import Token
+from .tokens import Token
 
 _CHECKED = (jax.Array, bool, int, float, complex)  # of these every value is one that JAX can hold
 _in_classes: list[str] = []  # the names that states have in class bodies

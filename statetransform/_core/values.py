@@ -6,37 +6,15 @@ definition may hold tokens, which know their state weakly, but never the state i
 
 from __future__ import annotations
 
-import itertools
 import json
-import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any
 
 import jax
 import jax.export
 
-if TYPE_CHECKING:
-    from .state import State
-
-T = TypeVar("T")
-_serials = itertools.count()
-
-
-class Token(Generic[T]):
-    """Stands for one object in tree definitions and cache keys, without keeping it alive."""
-
-    __slots__ = ("__weakref__", "_ref", "serial")
-
-    def __init__(self, obj: T) -> None:
-        self._ref = weakref.ref(obj)
-        self.serial = next(_serials)  # an order that does not depend on addresses
-
-    def get(self) -> T | None:
-        """The object, or None when it is gone."""
-        return self._ref()
-
-    def __repr__(self) -> str:
-        return f"<{self.get()!r}>"
+from .state import State
+from .tokens import Token
 
 
 class Named:

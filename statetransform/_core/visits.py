@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -32,8 +32,7 @@ from .library import is_of_library, is_ours, is_users_class, is_users_function, 
 from .plain import MISSING, Content, is_plain, reference
 from .state import State
 
-if TYPE_CHECKING:
-    from .recorder import Recorder
+Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
 _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)

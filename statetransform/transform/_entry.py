@@ -33,7 +33,7 @@ For one state, one array and a closure it reads::
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -43,8 +43,7 @@ from .._core.generated import Writer
 from .._core.jaxcompat import concrete_array, is_top_level
 from .._core.plain import same_plain
 
-if TYPE_CHECKING:
-    from ._programs import Program
+Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
 #: What the generated function gives when the structure or the arguments are others than the program's.
 OTHER: Any = object()
