@@ -93,6 +93,7 @@ def readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: 
     if signature is None:
         return None
     known = re.sub(r"=frozenset\(\{<class '[\w.]+\.FailedCheckError'>\}\)", "=checkify.user_checks", signature)
+    known = re.sub(r", _\w+=[^,)]+", "", known)  # what JAX keeps for itself
     return re.sub(r"=<object object[^>]*>", "=...", known), *rest
 
 

@@ -17,13 +17,13 @@ _HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
 
 
 def attr(obj: Any, field: str) -> State:
-    """Makes an attribute of one object state-aware, and gives its handle.
+    """Makes an attribute of one object a state, and returns a handle to it.
 
-    From now on transforms lift the attribute: `obj.field` is read and written as ever, and `handle.value` is the same.
-    Other objects of the class keep their plain attribute. The handle does not keep the object alive.
+    From now on transforms lift the attribute. Read and write `obj.field` as before, or `handle.value`, which is the
+    same. Other objects of the class keep their plain attribute. The handle does not keep the object alive.
 
     Args:
-      obj: an object of a Python class: with a `__dict__`, with slots, a dataclass (frozen, too), a pytree.
+      obj: an object of a Python class: with a `__dict__`, with slots, a dataclass (frozen or not), a pytree.
       field: the name of an attribute that holds a pytree of arrays, or of a property with a setter. Of such a property
         one attribute is made state-aware if that is all that it reads and writes; else the property is the state,
         and its setter runs when a transform is done.

@@ -33,14 +33,14 @@ logger = logging.getLogger("statetransform")
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemoryBudget:
-    """The memory that a loop or a function may use to remember what its gradient needs.
+    """The memory that a loop or a function may use for the intermediate results that its gradient needs.
 
-    `scan(..., checkpoint=st.MemoryBudget("2GiB"))` is about the steps of a loop,
-    `checkpoint(f, policy=st.MemoryBudget("2GiB"))`, also spelled `policies.fit("2GiB")`, about the intermediates of any
-    function that are alive at the same time.
+    `scan(..., checkpoint=st.MemoryBudget("2GiB"))` limits what a loop stores.
+    `checkpoint(f, policy=st.MemoryBudget("2GiB"))`, also spelled `policies.fit("2GiB")`, limits the intermediates of
+    any function that are alive at the same time.
 
-    The loop stores as many carries, and residuals of as many steps, as fit, such that the fewest steps are computed
-    again. With enough memory it is the plain scan.
+    A loop stores the carries and the residuals of steps that fit, so that the fewest steps are recomputed. With enough
+    memory it is the plain scan.
 
     For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
     (present, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
@@ -49,8 +49,8 @@ class MemoryBudget:
     known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not: a `PolicyWarning` says so.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
-    The steps between two of them are computed again with the carries on the device, so a few tens of transfers may save
-    a quarter of the step evaluations. A loop is planned with them only if that takes fewer evaluations.
+    The steps between two of them are recomputed with the carries on the device, so a few tens of transfers may save a
+    quarter of the step evaluations. A loop is planned with them only if that takes fewer evaluations.
 
     Files have no name: they are gone with the gradient, an error in their use, or the process. Where several loops are
     between their forward and their backward pass, their files in a folder take at most `disk` together. Carries that
@@ -70,8 +70,7 @@ class MemoryBudget:
       host_bytes, disk_bytes: those in the host's memory and in files.
 
     Raises:
-      TypeError, ValueError: `size`, `host` or `disk` is not a size, or one of `disk` and `folder` is there without the
-        other.
+      TypeError, ValueError: `size`, `host` or `disk` is not a size, or only one of `disk` and `folder` is given.
 
     Example:
       >>> import jax, jax.numpy as jnp, statetransform as st

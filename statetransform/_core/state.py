@@ -35,26 +35,27 @@ T = TypeVar("T", default=Any)
 class State(NotAnArray, Generic[T]):
     """One mutable cell that holds a pytree of arrays.
 
-    Reading and writing `value` is all that a stateful program needs; the transforms of
-    `statetransform.transform` turn the states that a function reads and writes into arguments and
-    results of the JAX transform. A `State` is compared and hashed by identity, is no pytree node,
-    and never holds a tracer: inside a transform the traced value lives with the trace.
+    Read and write its `value`. The transforms of `statetransform.transform` turn the states that a function reads and
+    writes into arguments and results of the JAX transform. Array values can also be read and written by index:
+    `u[0]`, `u[1:] = x`. A `State` is compared and hashed by identity, is not a pytree node, and never holds a tracer:
+    inside a transform the traced value lives with the trace. `copy.copy`, `copy.deepcopy` and `pickle` give
+    independent states.
 
     Args:
       value: a pytree of JAX arrays, NumPy arrays or Python scalars; with ``static=True`` any hashable
-        Python value. A NumPy array is copied and stays one: changing it in place afterwards changes no state.
+        Python value. A NumPy array is copied and stays a NumPy array.
       name: what error messages and tables call the state.
       static: the value is never traced. It is part of every cache key, so Python control flow on it
         is correct, and changing it re-traces.
       **metadata: anything else to remember about the state, see `metadata`.
 
     Raises:
-      TypeError: the value has a leaf that is no array, or is static and not hashable; or the state itself stands where
-        an array is needed (write `.value`).
+      TypeError: the value has a leaf that is not an array, or is static and not hashable; or the state itself is used
+        as an array (write `.value`).
       StateTraceError: on a write inside a raw JAX transform, see `StateTraceError`.
 
     Warns:
-      UserWarning: a keyword argument looks like `name` or `static` with a letter wrong.
+      UserWarning: a keyword argument looks like a misspelt `name` or `static`.
 
     Example:
       >>> import jax.numpy as jnp

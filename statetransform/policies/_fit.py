@@ -23,10 +23,10 @@ _POINTS = 16
 
 
 def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> MemoryBudget:
-    """Says how much memory there is instead of what to keep: the intermediates of the function fit into it.
+    """Keeps the intermediates of a function within a number of bytes.
 
-    The plan says what is kept, what is computed again, and when. The bytes alive at the same time never exceed the
-    budget. With a budget that the plain function meets, as compiled, it is the plain program.
+    A plan decides what is kept, what is recomputed, and when. In the plan, the bytes alive at the same time never
+    exceed the budget. If the plain function meets the budget, as compiled, it stays the plain program.
 
     Args:
       size: bytes, or a text such as "512 MiB".

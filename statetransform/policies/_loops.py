@@ -48,7 +48,7 @@ class Loops(Policy):
 
 
 def loops(checkpoint: int | str | MemoryBudget) -> Policy:
-    """Gives every loop in a function few stored carries, and every `while_loop` a reverse mode.
+    """Stores only a few carries of each loop in a function, and makes each `while_loop` differentiable in reverse mode.
 
     Each `jax.lax.scan`, `jax.lax.while_loop` and `jax.lax.fori_loop` in the function is treated as
     :func:`statetransform.transform.scan` and :func:`statetransform.transform.while_loop` are with `checkpoint=`.

@@ -51,9 +51,9 @@ def checkpoint(
 ) -> Any:
     """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` over states.
 
-    Every state that the function reads is an argument of the checkpointed computation, so its present value is seen on
-    each call; every state that it writes is a result, written once, however often the body is recomputed. A second
-    eager call with the same signature does not run the body. Random draws are the same on recomputation.
+    Every state that the function reads is an argument of the checkpointed computation, so each call sees its current
+    value. Every state that it writes is a result, which is written once, however often the body is recomputed. A second
+    eager call with the same signature does not run the body. Recomputation draws the same random numbers.
 
     Args:
       fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
@@ -64,7 +64,7 @@ def checkpoint(
         those of `jax.checkpoint_policies` and more. What it keeps does not depend on `jax_remat3`.
       static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the last
         argument that a call gives by position, as in JAX.
-      static_argnames: the same by name. Where Python decides on a value inside, it has to be static; what depends on
+      static_argnames: the same by name. A value on which Python branches must be static. A value that depends on
         constants only can be computed under :func:`jax.ensure_compile_time_eval`.
       concrete (bool): no longer supported, as in JAX; True is an error that names the alternatives. Default:
         False.

@@ -240,7 +240,7 @@ def _vectorizes(function: Callable[..., Any]) -> Vectorizes:
 def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any) -> Any:
     """Vectorizes a function over states: :func:`jax.vmap`.
 
-    States are shared between the lanes unless `state_axes` lists them.
+    All batch elements share a state unless `state_axes` maps one of its axes.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -258,11 +258,11 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
         advances once. With False all draw the same. Default: True.
 
     Returns:
-      The vectorized function. States created inside have the lanes on axis 0.
+      The vectorized function. States created inside have the batch on axis 0.
 
     Raises:
-      StateAxisError: a shared state is given a value that differs between lanes; list it in `state_axes`. Or a state
-        that `state_axes` maps is read, and its value lacks the axis or has another size there.
+      StateAxisError: a shared state is assigned a value that differs between batch elements; list it in `state_axes`.
+        Or a state that `state_axes` maps is read, and its value lacks the axis or has another size there.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.vmap.html

@@ -121,7 +121,9 @@ def fori_loop(
     checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
-    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states. Written states ride in the carry.
+    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states.
+
+    States that the body writes are part of the carry.
 
     Args:
       lower (int): the first index.
