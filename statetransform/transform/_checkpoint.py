@@ -56,20 +56,23 @@ def checkpoint(
     eager call with the same signature does not run the body. Recomputation draws the same random numbers.
 
     Args:
-      fun: a function, method, static or class method, callable object, or class; None for the form with arguments.
+      fun (Callable | None): a function, method, static or class method, callable object, or class. Without it, the
+        call returns a decorator. Default: None.
       prevent_cse (bool | Sequence[bool]): whether to keep the compiler from merging the recomputation with the
         first evaluation. Set it to False only where a loop separates the two, as in the body of a `scan`.
         Default: True.
-      policy: which intermediates may be kept, as in :func:`jax.checkpoint`; one of `statetransform.policies`, which has
-        those of `jax.checkpoint_policies` and more. What it keeps does not depend on `jax_remat3`.
-      static_argnums: positions of arguments to specialize on, not counting `self`; negative ones count from the last
-        argument that a call gives by position, as in JAX.
-      static_argnames: the same by name. A value on which Python branches must be static. A value that depends on
-        constants only can be computed under :func:`jax.ensure_compile_time_eval`.
+      policy (Callable | MemoryBudget | None): which intermediates may be kept, as in :func:`jax.checkpoint`; one of
+        `statetransform.policies`, which has those of `jax.checkpoint_policies` and more. What it keeps does not depend
+        on `jax_remat3`. Default: None.
+      static_argnums (int | Sequence[int]): positions of arguments to specialize on, not counting `self`; negative ones
+        count from the last argument that a call gives by position, as in JAX.
+      static_argnames (str | Iterable[str]): the same by name. A value on which Python branches must be static. A value
+        that depends on constants only can be computed under :func:`jax.ensure_compile_time_eval`.
       concrete (bool): no longer supported, as in JAX; True is an error that names the alternatives. Default:
         False.
-      states: the states, kinds or predicate to lift; others are constants of the call. None lifts all.
-      methods: for a class, the methods to checkpoint (`__call__` by default); gives a subclass of the same name.
+      states (optional): the states, kinds or predicate to lift; others are constants of the call. Default: None, all.
+      methods (str | Iterable[str], optional): for a class, the methods to checkpoint; gives a subclass of the same
+        name. Default: `__call__`.
 
     Returns:
       The function with the same signature, or the subclass.

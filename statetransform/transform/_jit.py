@@ -356,7 +356,7 @@ def jit(
 def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = None, **options: Any) -> Any:
     """Compiles a function over states: :func:`jax.jit`.
 
-    The values of the states go in with each call, new ones come out.
+    The values of the states are passed in with each call, and new values are returned.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -374,11 +374,11 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
       backend (str, optional): deprecated in JAX. Default: None.
       inline (bool): whether to inline the function into the jaxpr of another. Default: False.
       compiler_options (dict, optional): options for XLA. Default: None.
-      donate_states: gives the buffers of written states to the program, which may reuse them for the new values. An
-        error before the program runs leaves the states as they are; one while it runs says which values are lost.
+      donate_states (bool): gives the buffers of written states to the program, which may reuse them for the new values.
+        An error before the program runs leaves the states as they are; one while it runs says which values are lost.
         Inside of another transform, whose own failure must leave the states as they were, copies are given.
-      state_shardings: a mapping from `State`, kind or predicate to the sharding of its value, in and out; other states
-        keep the sharding that they have.
+      state_shardings (Mapping, optional): a mapping from `State`, kind or predicate to the sharding of its value, in
+        and out; other states keep the sharding that they have.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called

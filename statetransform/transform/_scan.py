@@ -55,13 +55,14 @@ def scan(
       reverse (bool): whether to run over `xs` from last to first. Default: False.
       unroll (int | bool): how many steps one iteration of the compiled loop evaluates; True unrolls the whole
         loop. Default: 1.
-      checkpoint: what reverse mode stores. None: the residuals of every step, as JAX. "step": the carry of every step,
-        from which the step is recomputed. A number `k`: at most `k` carries besides the initial one, with the fewest
-        step evaluations possible, those of :func:`statetransform.schedule`. "sqrt", "log": that with the square root or
-        the binary logarithm of the number of steps. A :class:`statetransform.MemoryBudget`: what fits. With any but
-        the first two, `unroll` is for the loop that is not differentiated.
-      progress: True for a bar of `tqdm`, its label, the number of steps between updates, or a mapping of `every` and
-        arguments of `tqdm.tqdm`.
+      checkpoint (None | int | str | MemoryBudget): what reverse mode stores. None: the residuals of every step, as JAX.
+        "step": the carry of every step, from which the step is recomputed. A number `k`: at most `k` carries besides
+        the initial one, with the fewest step evaluations possible, those of :func:`statetransform.schedule`. "sqrt",
+        "log": that with the square root or the binary logarithm of the number of steps. A
+        :class:`statetransform.MemoryBudget`: what fits. With any but the first two, `unroll` is for the loop that is
+        not differentiated.
+      progress (bool | str | int | Mapping): True for a `tqdm` bar, a string for its label, a number of steps
+        between updates, or a mapping of `every` and arguments of `tqdm.tqdm`. Default: None, no bar.
 
     Returns:
       `(carry, ys)` as in :func:`jax.lax.scan`.
@@ -124,11 +125,11 @@ def for_loop(
     checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
-    """Calls a function for each slice of some arrays: :func:`jax.lax.scan` without a carry but the states.
+    """Calls a function for each slice of some arrays: :func:`jax.lax.scan` with the states as the only carry.
 
     Args:
-      f: called with one slice of each of `xs`.
-      *xs: pytrees of arrays with the same leading axis; none with `length`.
+      f (Callable): called with one slice of each of `xs`.
+      *xs (pytree): arrays with the same leading axis; none with `length`.
       length (int, optional): the number of steps; needed where `xs` has no array. Default: None.
       reverse (bool): whether to run over `xs` from last to first. Default: False.
       unroll (int | bool): how many steps one iteration of the compiled loop evaluates; True unrolls the whole

@@ -40,12 +40,12 @@ def while_loop(
         and must not write them.
       body_fun (Callable): takes the carry and returns the next one, of the same structure, shapes and dtypes.
       init_val (pytree): the carry on entry.
-      max_steps: after how many steps the loop ends even if the condition still holds; None for no limit.
-      checkpoint: None for no reverse mode, as JAX. A number `k`, or a :class:`statetransform.MemoryBudget`: reverse
-        mode with at most `k` stored carries besides the initial one, for a length that is not known in advance; it
-        takes a few percent more step evaluations than if it were. "sqrt", "log", "step": as in :func:`scan`, of
-        `max_steps`.
-        Reverse mode over reverse mode needs `max_steps`.
+      max_steps (int, optional): after how many steps the loop ends even if the condition still holds. Default: None,
+        no limit.
+      checkpoint (None | int | str | MemoryBudget): None for no reverse mode, as JAX. A number `k`, or a
+        :class:`statetransform.MemoryBudget`: reverse mode with at most `k` stored carries besides the initial one, for
+        a length that is not known in advance; it takes a few percent more step evaluations than if it were. "sqrt",
+        "log", "step": as in :func:`scan`, of `max_steps`. Reverse mode over reverse mode needs `max_steps`.
       progress: as in :func:`scan`.
 
     Returns:
