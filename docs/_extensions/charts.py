@@ -35,7 +35,7 @@ def dispatch(tables: dict[str, Table]) -> None:
     ax.set_yticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
     ax.minorticks_off()
     ax.grid()
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
 
 
 def loops(tables: dict[str, Table]) -> None:
@@ -50,8 +50,10 @@ def loops(tables: dict[str, Table]) -> None:
         ax.plot(x, y, "o", color=BLUE if is_ours else GREY, markersize=9)
         is_left = row[0] in ("unknown length",)
         place = {"xytext": (-8 if is_left else 8, 0), "ha": "right" if is_left else "left"}
-        ax.annotate(row[0], (x, y), textcoords="offset points", va="center", **place)
+        label = "while_loop, checkpoint=20" if is_left else row[0]
+        ax.annotate(label, (x, y), textcoords="offset points", va="center", **place)
     ax.set(yscale="log", xlabel="time over the plain scan", ylabel="memory (MB)")
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
     ax.margins(x=0.25, y=0.15)
     ax.grid()
 
