@@ -92,7 +92,7 @@ def is_hidden(node: Any) -> bool:
 
 
 class ByReference:
-    """Marks a static argument that goes by reference, be it a pytree."""
+    """A static argument that is passed by reference, even if it is a pytree."""
 
     __slots__ = ("obj",)
 

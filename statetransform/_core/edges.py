@@ -1,4 +1,4 @@
-"""Edges: how a value is come by from an object, and what must hold of it."""
+"""An edge: one step from an object to a value, and the condition that the value has to meet."""
 
 from __future__ import annotations
 

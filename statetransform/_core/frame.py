@@ -57,7 +57,7 @@ class _Stack(threading.local):
 
 
 stack = _Stack()
-#: As long as the number of frames that are open in any thread: a look at it is all that a compiled call can afford.
+#: One entry for each open frame, of all threads. A compiled call only checks whether it is empty.
 active: list[None] = []
 
 

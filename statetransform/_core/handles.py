@@ -129,7 +129,7 @@ def instance_dict(cell: Any) -> dict[str, Any]:
 
 
 class Native:
-    """In the place of a handle: a cell made in a deeper trace than the frame's own, which is none of ours."""
+    """Marks a cell that another transform made inside this frame; frames leave it alone."""
 
     __slots__ = ("frame", "value")
 

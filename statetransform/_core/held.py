@@ -1,7 +1,7 @@
-"""What a traced program itself holds of Python: the objects behind callbacks and derivative rules.
+"""Python objects that a traced program refers to: those behind callbacks and derivative rules.
 
-A trace serves all objects of a structure. A callback is called when the program runs, with whatever it closes over,
-so there the object itself matters: a program that writes to one simulator's log must not serve another simulator.
+A trace serves all objects of a structure. A callback is called when the program runs, with what it closes over,
+so the object itself matters: a program that writes to one simulator's log must not serve another simulator.
 """
 
 from __future__ import annotations

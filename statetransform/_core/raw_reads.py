@@ -41,7 +41,7 @@ _runs = itertools.count(1)
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
 
 
-#: Has an entry while JAX's caches may hold traces with values that raw transforms read outside of every run.
+#: Not empty once a raw transform has read a state at the top level: JAX's caches may then hold old values.
 _outside = ContextDict()
 
 

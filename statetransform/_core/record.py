@@ -42,7 +42,7 @@ class Record:
       out_tree: the tree definition of the results.
       out_objects: the registers of the objects in the output.
       structure: of the objects that it serves; None when it serves one call only.
-      fitting: the loops for which the carry is known to keep its type.
+      fitting: names of the loops whose carry was checked against this record.
     """
 
     def __init__(self, frame: StagedFrame, outcome: Outcome, jaxpr: Any, consts: Any, out_tree: Any) -> None:

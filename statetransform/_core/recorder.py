@@ -1,12 +1,12 @@
 """The recorder: which structure of its objects a trace depends on, noted while the function runs.
 
-The objects that a function gets are to its trace what arrays are: only their type counts, and their type is their
-structure. A `Recorder` listens during one trace. It starts from the *roots*, the function and the objects among its
-arguments, and notes *edges*: how a value was come by from an object that was reached before (an attribute, an item, a
-variable that a function closes over), and what has to hold of it. Each object gets a number, its *register*; two
-ways to one object are an edge and an alias. Of an object, the attributes that the trace looked up or set count, in
-vain or not; of a container, all of it once it is reached; of a function, what it closes over, its defaults and the
-global names that it looks up. What the trace never looks at splits no trace.
+A trace does not depend on which objects a function gets, only on their structure: as it depends on the types of arrays
+and not on their values. A `Recorder` listens during one trace. It starts from the *roots*, the function and the
+objects among its arguments, and notes *edges*: one step from an object that was reached before to a value (an
+attribute, an item, a variable that a function closes over), and the condition on the value. Each object gets a number,
+its *register*; two ways to one object are an edge and an alias. Of an object, the attributes that the trace looked up
+or set count, in vain or not; of a container, all of it once it is reached; of a function, what it closes over, its
+defaults and the global names that it looks up. What the trace never looks at splits no trace.
 
 Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly.
 """
@@ -451,9 +451,9 @@ class Recorder:
 
 
 def _asks_for_its_own_ends() -> bool:
-    """What the instance's `__dict__` holds does not count when only one entry of it is looked for.
+    """Whether the caller reads `__dict__` for one entry only, which must not make all entries count.
 
-    So do `functools.cached_property`, and the match of a structure within the trace.
+    Callers that do so are `functools.cached_property`, and the match of a structure within the trace.
     """
     module = sys._getframe(4).f_globals.get("__name__", "")
     return module.partition(".")[0] in _MODULES_OWN

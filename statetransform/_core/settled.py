@@ -94,7 +94,7 @@ class Settled:
         ]
 
     def _pin(self, edge: Edge, recorder: Recorder) -> None:
-        """A function that changes what it closes over is itself part of the structure: another one has to run, too."""
+        """A function that changes its own closure: only this very function may use the trace."""
         while edge.parent >= 0 and edge.how not in ("global", "class", "mro"):
             if isinstance(recorder.objects[edge.parent], types.FunctionType):
                 self._pinned.add(edge.parent)

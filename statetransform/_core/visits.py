@@ -1,4 +1,4 @@
-"""How the recorder looks into objects, by their class: the condition on one, after its children were reached.
+"""One visitor per class of objects: it reaches the children, and returns the condition.
 
 All of a container counts once it is reached; of a function, what it closes over, its defaults and the global names
 that it looks up; of an instance of the user's classes, what is looked up later.

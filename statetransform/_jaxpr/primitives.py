@@ -85,3 +85,12 @@ def kind_of(eqn: Any) -> Kind | None:
 def kind_named(primitive: str | None) -> Kind | None:
     """The kind of the equations of a primitive with this name."""
     return _KINDS.get(primitive or "")
+
+
+def primitives_of(*kinds: Kind) -> frozenset[str]:
+    """The names of the primitives of some kinds.
+
+    >>> sorted(primitives_of(Kind.LOOP))
+    ['scan', 'while']
+    """
+    return frozenset(name for name, kind in _KINDS.items() if kind in kinds)

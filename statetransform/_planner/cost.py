@@ -13,34 +13,26 @@ import jax.extend.core as jex
 
 from .._core import jaxcompat
 from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.primitives import Kind, primitives_of
 from .._jaxpr.sizes import local_shape
 from .._jaxpr.sizes import nbytes as counted_bytes
 from .._jaxpr.walk import Inner, counts_of_scan, inner_jaxprs
 
-VIEWS = frozenset(
-    ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "copy", "copy_p", "name", "iota", "empty",
-     "empty2", "stop_gradient", "pvary", "create_token", "full", "random_wrap", "random_unwrap")
-)  # fmt: skip
+# Besides the views of the table, what holds no array of its own; a constraint may make a copy.
+VIEWS = primitives_of(Kind.VIEW, Kind.FILL) - {"layout_constraint", "sharding_constraint"} | {
+    "copy_p", "create_token", "pvary", "random_wrap", "random_unwrap",
+}  # fmt: skip
 # Views where each device goes on holding as much as before.
 RESHARDING = frozenset(("sharding_constraint", "reshard"))
-# Computes each element of the output from the elements at the same place.
-ELEMENTWISE = frozenset(
-    ("add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "square", "sqrt",
-     "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
-     "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "logistic", "erf", "erfc", "erf_inv",
-     "select_n", "convert_element_type", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", "not", "floor",
-     "ceil", "round", "rem", "clamp", "is_finite", "add_any", "one_minus_square", "real", "imag", "conj",
-     "complex", "nextafter", "mul_add", "reduce_precision", "slice", "pad")
-)  # fmt: skip
-REDUCTIONS = frozenset(
-    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
-)
+# Compilers also fuse these moves with their neighbours.
+ELEMENTWISE = primitives_of(Kind.CAST, Kind.ELEMENTWISE) | {"reduce_precision", "slice", "pad"}
+REDUCTIONS = primitives_of(Kind.REDUCTION)
 _EXPENSIVE = frozenset(
     ("pow", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "atan2", "tanh",
      "logistic", "erf", "erfc")
 )  # fmt: skip
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
-LOOPS = frozenset(("scan", "while"))
+LOOPS = primitives_of(Kind.LOOP)
 # These may write into the buffers of their operands.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.

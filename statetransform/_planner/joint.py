@@ -17,6 +17,7 @@ import jax.extend.core as jex
 
 from .._core import jaxcompat
 from .._jaxpr.rewrite import inlined
+from .._jaxpr.walk import backward_slice
 from . import cost
 from .cost import nbytes
 from .graph import Graph, Node
@@ -144,7 +145,7 @@ class _Builder:
 
     def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion, n_forward: int | None) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs, self.fusion = jaxpr, n_inputs, n_outputs, fusion
-        self.eqns = _without_dead_code(jaxpr)
+        self.eqns = backward_slice(jaxpr, jaxpr.outvars)
         self.costs = list(map(cost.operations, self.eqns))
         self.roots: dict[Any, tuple[Any, ...]] = {}
         self.views: dict[Any, Any] = {}
@@ -294,13 +295,3 @@ def _carried(node: Node) -> set[int]:
     """The outputs of a node, without those that a scan stacks."""
     last = node.eqns[-1]
     return set(node.outputs[: cost.counts_of_scan(last)[1]] if last.primitive.name == "scan" else node.outputs)
-
-
-def _without_dead_code(jaxpr: Any) -> list[Any]:
-    needed = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(var in needed for var in eqn.outvars):
-            kept.append(eqn)
-            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
-    return kept[::-1]

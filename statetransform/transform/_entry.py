@@ -3,7 +3,7 @@
 `entry` writes down what every such call has to do: unpack the arguments, follow the recorded paths from the function,
 the instance and the arguments to the states, check the structure on the way, call the compiled program with the states'
 values, and store what comes back. Nothing is interpreted and no pytree is walked in Python. The function gives `OTHER`
-when the call is none of its business, before anything has happened.
+when the call does not match, before it has changed anything.
 
 For one state, one array and a closure it reads::
 
