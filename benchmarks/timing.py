@@ -44,6 +44,22 @@ def seconds_of(run: Run, calls: int = 1) -> float:
     return (time.perf_counter() - start) / calls
 
 
+def interleaved_after(runs: dict[str, Run], during: Callable[[Run], Any], rounds: int = 7) -> dict[str, float]:
+    """Time of each while something goes on, over the time without: the least of the rounds of each.
+
+    Args:
+      runs: by name.
+      during: calls a function while it goes on.
+      rounds: how many there are.
+    """
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            found[name][0].append(seconds_of(run, 20))
+            found[name][1].append(during(lambda run=run: seconds_of(run, 20)))
+    return {name: min(meanwhile) / min(alone) for name, (alone, meanwhile) in found.items()}
+
+
 def show(title: str, rows: dict[str, dict[str, str]]) -> None:
     """Prints a table."""
     table = Table(title=title)
