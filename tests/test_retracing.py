@@ -98,6 +98,68 @@ def test_clear_cache_forgets_the_traces_and_nothing_else() -> None:
     assert (runs, float(s.value)) == ([2], 4.0)
 
 
+TWINS: dict[str, tuple[Any, Any]] = {
+    "jit": (transform.jit, jax.jit),
+    "checkpoint": (transform.checkpoint, jax.checkpoint),
+    "jit of checkpoint": (lambda f: transform.jit(transform.checkpoint(f)), lambda f: jax.jit(jax.checkpoint(f))),
+    "grad of jit": (
+        lambda f: transform.grad(transform.jit(f)),
+        lambda f: jax.grad(jax.jit(f), argnums=1, has_aux=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_wrappers_made_anew_trace_as_often_as_those_of_jax(name: str) -> None:
+    runs, reference, s = [0], [0], State(jnp.float32(1), name="s")
+    ours, theirs = TWINS[name]
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        s.value = s.value + 1.0
+        return s.value * x
+
+    def twin(s: Any, x: Any) -> Any:
+        reference[0] += 1
+        return (s + 1.0) * x, s + 1.0
+
+    value = jnp.float32(1)
+    for _ in range(3):
+        ours(f)(2.0)
+        _, value = theirs(twin)(value, 2.0)
+    assert s.value == value
+    assert runs == reference
+
+
+def test_wrappers_made_anew_with_other_options_do_not_mix() -> None:
+    s = State(jnp.float32(2), name="s")
+    f = lambda x, n: s.value * x * (n if isinstance(n, int) else 100)
+    for wrap in (transform.jit, transform.checkpoint):
+        assert wrap(f, static_argnums=1)(1.0, 3) == 6.0
+        assert wrap(f)(1.0, 3) == 200.0
+        assert wrap(f, static_argnums=1)(1.0, 3) == 6.0
+    other = State(jnp.float32(5), name="other")
+    g = lambda x: s.value * other.value * x
+    assert transform.checkpoint(g, states=s)(1.0) == transform.checkpoint(g)(1.0) == 10.0
+    assert transform.grad(transform.checkpoint(g), states=other)(1.0) == 2.0
+
+
+def test_jax_clear_caches_is_survived() -> None:
+    runs, s = [0], State(jnp.float32(1))
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        s.value = s.value + x
+        return s.value
+
+    for wrap in (transform.jit, transform.checkpoint):
+        s.value = jnp.float32(1)
+        g = wrap(f)
+        g(1.0), g(1.0)
+        jax.clear_caches()
+        assert (g(1.0), g(1.0)) == (4.0, 5.0)
+
+
 class Counted:
     made = 0
 

@@ -1,4 +1,8 @@
-"""Objects that change between two calls of a function, which is to see what it would see without a transform."""
+"""A function under a transform sees each change of what it uses: how the tests say so.
+
+A scene is what makes an object, what reads it, and what changes it. After each change, two objects are read: one
+without a transform, the other under one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import jax.numpy as jnp
 
 from statetransform import State, transform
 
-#: What makes an object, what reads it, and what changes it.
 Scene = tuple[Callable[[], Any], Callable[[Any], Any], list[Callable[[Any], Any]]]
 WAYS = ("argument", "closure", "checkpoint")
 
@@ -17,9 +20,9 @@ WAYS = ("argument", "closure", "checkpoint")
 class Scenes(dict[str, Callable[[], Scene]]):
     """Scenes by their names."""
 
-    def scene(self, make: Callable[[], Scene]) -> Callable[[], Scene]:
-        """A decorator that takes a scene in."""
-        self[make.__name__.strip("_").replace("_", " ")] = make
+    def __call__(self, make: Callable[[], Scene]) -> Callable[[], Scene]:
+        """Takes a scene in that needs classes or functions of its own."""
+        self[make.__name__.replace("_", " ")] = make
         return make
 
 
@@ -27,13 +30,23 @@ class Base:
     """An object with a state, and other attributes as they are given."""
 
     def __init__(self, **attributes: Any) -> None:
-        self.u = State(jnp.float32(1))
+        self.u = new(1)
         vars(self).update(attributes)
+
+
+def new(value: float) -> State:
+    """A state."""
+    return State(jnp.float32(value))
 
 
 def put(name: str, value: Any) -> Callable[[Any], None]:
     """Sets an attribute."""
     return lambda obj: setattr(obj, name, value)
+
+
+def put_in(place: Any, name: str, value: Any) -> Callable[[Any], None]:
+    """Sets an attribute of something else than the object."""
+    return lambda obj: setattr(place, name, value)
 
 
 def assert_seen(scene: Scene, way: str) -> None:
@@ -47,7 +60,6 @@ def assert_seen(scene: Scene, way: str) -> None:
         "checkpoint": lambda: checkpointed(two),
     }
     for change in [lambda obj: None, *changes]:
-        change(one)
-        change(two)
-        for _ in range(4):  # the later ones through the generated match
+        change(one), change(two)
+        for _ in range(4):
             assert float(ways[way]()) == float(read(one))
