@@ -266,7 +266,7 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
 def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: Sequence[str]) -> None:
     """The modules that a function has a name for, as one that it imports."""
     package = f"{fun.__globals__.get('__package__') or ''}."
-    for name in used:
+    for name in dict.fromkeys([*used, *(name.partition(".")[0] for name in used)]):  # `import a.b` gives `a`
         for full in (name, package + name):
             module = sys.modules.get(full)
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
