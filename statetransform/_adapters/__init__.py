@@ -1,8 +1,22 @@
-"""What the package knows of other frameworks, one module each, imported once the framework is."""
+"""What the package knows of other frameworks, one module each, imported when something of the framework is met."""
 
-from .._core.activation import pending
+import jax
+
+from .._core.adapters import hint, offer
+from .._core.library import adapt
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]
 
-pending.update({"jax": f"{__name__}.ref", "brainstate": f"{__name__}.brainstate", "flax.nnx": f"{__name__}.nnx"})
+offer("flax.nnx", f"{__name__}.nnx")
+offer("brainstate", f"{__name__}.brainstate")
+offer(f"{jax.Ref.__module__}.{jax.Ref.__qualname__}", f"{__name__}.ref")
+adapt("flax")
+adapt("brainstate")
+hint("states", "flax.nnx", ", or `st.states(model, nnx.Param)` for a model of flax.nnx")
+hint(
+    "arguments",
+    "equinox",
+    "Of a module of equinox, pass the arrays alone: `params, static = eqx.partition(model, eqx.is_array)`, and "
+    "`eqx.combine(params, static)` inside.",
+)

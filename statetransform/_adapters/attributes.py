@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from .._core.cells import Cells, cells_behind
-from .._core.foreign import holds, register
+from .._core.adapters import cell_behind, holds, register
 from .._core.lookup import class_lookup
 from .._core.state import State
+from .descriptor import CellDescriptor
 
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C
 
@@ -63,7 +63,7 @@ def attr(obj: Any, field: str) -> State:
         found = _looked_up(kind, field)
     if isinstance(found, property) and found.fset is None:
         raise AttributeError(f"attr: the property {kind.__name__}.{field} has no setter, so no state can stand for it")
-    cells = found if isinstance(found, Cells) else _place(kind, field, found, is_each=False)
+    cells = found if isinstance(found, CellDescriptor) else _place(kind, field, found, is_each=False)
     if isinstance(held := cells.plain(obj), State):
         raise TypeError(f"attr: {kind.__name__}.{field} holds a State, which is one already: use it")
     if not cells.can_lift(held):
@@ -132,7 +132,7 @@ def register_state_type(
     if isinstance(found, property):
         attribute = _storage(found.fget, found.fset, attribute) or attribute
         found = _looked_up(cls, attribute)
-    if isinstance(found, Cells):
+    if isinstance(found, CellDescriptor):
         found.is_each = True
         cells = found
     else:
@@ -141,9 +141,9 @@ def register_state_type(
     return cls
 
 
-def _place(cls: type, name: str, below: Any, is_each: bool) -> Cells:
+def _place(cls: type, name: str, below: Any, is_each: bool) -> CellDescriptor:
     """Puts the descriptor on the class."""
-    cells = Cells(name, below, is_each)
+    cells = CellDescriptor(name, below, is_each)
     try:
         setattr(cls, name, cells)
     except (TypeError, AttributeError) as error:
@@ -153,7 +153,7 @@ def _place(cls: type, name: str, below: Any, is_each: bool) -> Cells:
 
 def _looked_up(cls: type, name: str) -> Any:
     found = class_lookup(cls, name)
-    return cells_behind(found) or found
+    return cell_behind(found) or found
 
 
 class _Probe:

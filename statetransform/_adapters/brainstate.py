@@ -22,19 +22,19 @@ import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import brainstate
 import jax
 
-from .._core.cells import Cells, Direct
+from .._core.adapters import NOT_SET, has_settings, holds, own_cells, register
+from .._core.cell import InDict
 from .._core.errors import StateTransformError
-from .._core.foreign import NOT_SET, holds, own_cells, register, settings
-from .._core.frame import UNSET, Frame, innermost, on_entering, read_around, stack
-from .._core.handles import Foreign, instance_dict
+from .._core.frame import UNSET, Frame, innermost, on_entering, stack
 from .._core.hooks import listening
-from .._core.library import adapt
 from .._core.plain import MISSING
+from .descriptor import CellDescriptor
+from .handles import Foreign, instance_dict
 
 _KNOWN = "0.5 and 0.6"
 
@@ -47,7 +47,7 @@ class Setting:
       name: what is asked for.
     """
 
-    shows = True
+    shows = is_setting = True
 
     def __init__(self, get: Callable[..., Any], name: Any) -> None:
         self._get, self._key = get, name
@@ -76,17 +76,29 @@ def _note_settings() -> None:
         return get(key, *args, **kwargs)
 
     environ.get = noting
-    settings.append(lambda: {Setting(noting, key): value for key, value in environ.all().items()})
+    has_settings(lambda: {Setting(noting, key): value for key, value in environ.all().items()})
 
 
-class BrainStates(Cells):
+class Notes(NamedTuple):
+    """What is noted at a frame when it is entered.
+
+    Attributes:
+      depth: how many of brainstate's transforms are around it.
+      under: by state, what was there before one of those within it has swapped a value in.
+    """
+
+    depth: int
+    under: dict[Any, Any]
+
+
+class BrainStates(CellDescriptor):
     """How the handle of a `brainstate.State` comes by its value.
 
     Args:
       context: brainstate's transforms that are active in this thread.
     """
 
-    unseen = frozenset({"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"})
+    hidden = frozenset({"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"})
 
     def __init__(self, context: Any) -> None:
         super().__init__("_value")
@@ -95,24 +107,26 @@ class BrainStates(Cells):
     def name_of(self, cell: Any) -> str | None:
         return instance_dict(cell).get("_name")
 
-    def direct(self) -> Direct:
-        return Direct("_value", "_been_writen", lambda: self._context.state_stack)
+    def in_dict(self, kind: type) -> InDict:
+        return InDict("_value", "_been_writen", self._is_busy)
+
+    def _is_busy(self) -> Any:
+        return self._context.state_stack
 
     def note(self, frame: Frame) -> None:
         """Notes at a frame how many of brainstate's transforms are around it, and what they have swapped in."""
-        frame.depth = len(self._context.state_stack)
-        frame.under = {}
+        frame.notes = Notes(len(self._context.state_stack), {})
 
     def _has_inner(self, frame: Frame | None) -> bool:
         """Whether a transform of brainstate's has been entered within a frame, or without one."""
-        return len(self._context.state_stack) > (0 if frame is None else frame.depth)
+        return len(self._context.state_stack) > (0 if frame is None else frame.notes.depth)
 
     @contextlib.contextmanager
     def _outside(self, frame: Frame) -> Iterator[None]:
         """As if the innermost frame were the one around this, with the transforms that are active there."""
         stacks, inner = self._context.state_stack, stack.frame
-        hidden = stacks[frame.depth :]
-        del stacks[frame.depth :]
+        hidden = stacks[frame.notes.depth :]
+        del stacks[frame.notes.depth :]
         stack.frame = frame.parent
         try:
             yield
@@ -120,11 +134,11 @@ class BrainStates(Cells):
             stack.frame = inner
             stacks.extend(hidden)
 
-    def read_outside(self, frame: Frame, state: Foreign) -> Any:
-        cell = state._cell()  # type: ignore[attr-defined]
-        around = 0 if frame.parent is None else frame.parent.depth
-        if cell is None or frame.depth == around:
-            return read_around(frame, state)
+    def read_around(self, frame: Frame, state: Any) -> Any:
+        cell = state._ref()
+        around = 0 if frame.parent is None else frame.parent.notes.depth
+        if cell is None or frame.notes.depth == around or state._is_native_to(frame.parent):
+            return super().read_around(frame, state)
         with self._outside(frame):
             return cell.value
 
@@ -141,11 +155,11 @@ class BrainStates(Cells):
             instance_dict(cell).update(_value=value, _been_writen=True)
 
     def give(self, frame: Frame, state: Foreign) -> Any:
-        cell = state._cell()  # type: ignore[attr-defined]
+        cell = state._ref()  # type: ignore[attr-defined]
         return cell.value if cell is not None and self._has_inner(frame) else frame.read(state)
 
-    def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
-        cell = state._cell()  # type: ignore[attr-defined]
+    def take_left(self, frame: Frame, state: Foreign, value: Any, site: Any) -> None:
+        cell = state._ref()  # type: ignore[attr-defined]
         if cell is not None and self._has_inner(frame):
             cell.value = value  # what a transform of ours leaves to one of brainstate's within this frame
         else:
@@ -157,22 +171,22 @@ class BrainStates(Cells):
             return  # put back
         if frame.is_here():
             frame.write(state, value)
-        elif state in frame.under:
-            if value is frame.under[state]:
-                del frame.under[state]
+        elif state in frame.notes.under:
+            if value is frame.notes.under[state]:
+                del frame.notes.under[state]
             frame.values[state] = value
         elif self._has_inner(frame):
-            frame.under[state] = frame.read(state)
+            frame.notes.under[state] = frame.read(state)
             frame.values[state] = value
         else:
             frame.write(state, value)
 
-    def check_write(self, frame: Frame, state: Foreign) -> None:
+    def check_left(self, frame: Frame, state: Foreign) -> None:
         if not self._has_inner(frame):
             frame.check_write(state)
 
-    def takes_tracers(self, state: Foreign) -> bool:
-        cell = state._cell()  # type: ignore[attr-defined]
+    def takes_tracers(self, state: Any) -> bool:
+        cell = state._ref()  # type: ignore[attr-defined]
         return bool(self._context.state_stack) or (cell is not None and instance_dict(cell)["_trace_state"].is_valid())
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
@@ -226,7 +240,6 @@ def install() -> None:
         cells.note(frame)
         frame = frame.parent
     _note_settings()
-    adapt(brainstate)
     holds(brainstate.graph.Node)
     own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

@@ -30,22 +30,21 @@ import jax
 from flax import nnx
 from flax.nnx import tracers, variablelib
 
-from .._core.cells import Cells
+from .._core.adapters import carries, handle, holds, is_node, register
 from .._core.errors import StateTraceError, StateTransformError
-from .._core.foreign import carries, holds, is_node, register, to_state
 from .._core.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
-from .._core.handles import Adopted, Foreign, Native
 from .._core.jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
-from .._core.library import adapt
+from .descriptor import CellDescriptor
+from .handles import Adopted, Foreign, Native
 
 _KNOWN = "0.12"
 _SLOT = "_statetransform_slot"  # what the class had under `_raw_value`
 
 
-class Variables(Cells):
+class Variables(CellDescriptor):
     """How the handle of a `Variable` comes by its value. With `ref=True` that is a `jax.Ref`, the cell itself."""
 
-    unseen = frozenset({"_trace_state"})
+    hidden = frozenset({"_trace_state"})
 
     def can_lift(self, value: Any) -> bool:
         return not variablelib.is_array_ref(value) and super().can_lift(value)
@@ -54,7 +53,7 @@ class Variables(Cells):
         held = self.raw(cell)
         if type(held) is not jax.Ref:
             return super().state_of(cell)
-        state = to_state(held)
+        state = handle(held)
         state._kind = cell.var_type
         return state
 
@@ -67,8 +66,8 @@ class Variables(Cells):
         super().__init__(name, below)
         self._slot = below.__get__
 
-    def slot(self) -> str:
-        return _SLOT
+    def slot(self) -> tuple[str, type]:
+        return _SLOT, Adopted
 
     def raw(self, cell: Any) -> Any:
         held = super().raw(cell)
@@ -92,7 +91,7 @@ class Variables(Cells):
             value = held._value
             return value if value is not UNSET else self.plain(cell)
 
-        get.cells = self  # type: ignore[attr-defined]
+        get.cell = self  # type: ignore[attr-defined]
         return property(get, self.__set__, self.__delete__)
 
     def __set__(self, cell: Any, value: Any) -> None:
@@ -108,7 +107,7 @@ class Variables(Cells):
     def made_in(self, cell: Any) -> Any:
         return object.__getattribute__(cell, "_trace_state")  # of which a trace notes nothing
 
-    def takes_tracers(self, state: Foreign) -> bool:
+    def takes_tracers(self, state: Any) -> bool:
         return state._made.is_valid()  # a variable of the raw trace around
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
@@ -125,7 +124,7 @@ class MadeRef(Adopted):
     __slots__ = ()
 
 
-def _make_ref(cells: Cells, frame: Frame, cell: Any, value: Any) -> None:
+def _make_ref(cells: CellDescriptor, frame: Frame, cell: Any, value: Any) -> None:
     """Makes a variable with `ref=True` within a frame."""
     state = object.__new__(MadeRef)
     state._stand_for(cell, cells)
@@ -134,7 +133,7 @@ def _make_ref(cells: Cells, frame: Frame, cell: Any, value: Any) -> None:
     frame.create(state, value)
 
 
-def _as_ref(cells: Cells, cell: Any, held: MadeRef) -> Any:
+def _as_ref(cells: CellDescriptor, cell: Any, held: MadeRef) -> Any:
     """The Ref in place of the handle, once there is a value to make it of."""
     value = held._value
     if value is UNSET:
@@ -148,7 +147,7 @@ def _as_ref(cells: Cells, cell: Any, held: MadeRef) -> Any:
 class HijaxVariables(Variables):
     """How the handle of a variable with `hijax=True` comes by its value, which is kept as a tuple of leaves."""
 
-    unseen = frozenset()
+    hidden = frozenset()
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None or type(held := self.raw(cell)) is not jax.Ref:
@@ -162,7 +161,7 @@ class HijaxVariables(Variables):
         def get(cell: Any) -> Any:
             return self.__get__(cell)
 
-        get.cells = self  # type: ignore[attr-defined]
+        get.cell = self  # type: ignore[attr-defined]
         return property(get, self.__set__)
 
     def raw(self, cell: Any) -> Any:
@@ -175,12 +174,12 @@ class HijaxVariables(Variables):
     def made_in(self, cell: Any) -> Any:
         return None
 
-    def takes_tracers(self, state: Foreign) -> bool:
+    def takes_tracers(self, state: Any) -> bool:
         return False
 
     def refuse_by_handle(self, state: Foreign, value: Any) -> None:
         if innermost() is None:
-            Cells.refuse_raw(self, state, value)
+            CellDescriptor.refuse_raw(self, state, value)
 
     def check(self, state: Foreign, value: Any) -> None:
         if jax.tree.structure(value) != (kept := jax.tree.structure(peek(state))):
@@ -272,9 +271,8 @@ def install() -> None:
     if hasattr(variablelib, "HijaxVariable"):
         _install_hijax(cells, variablelib.HijaxVariable)
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
-    holds(nnx.Pytree, unseen=["_pytree__state"])
+    holds(nnx.Pytree, hidden=["_pytree__state"])
     carries(nnx.State)
-    adapt(flax)
     register(home, cells, is_node=True)
 
 
@@ -346,7 +344,7 @@ def _install_hijax(cells: Variables, home: Any) -> None:
     register(home, its, is_node=True)
 
 
-class _Interned(Cells):
+class _Interned(CellDescriptor):
     """The structure of a variable with `hijax=True`, one object for all variables of that structure."""
 
     _known: ClassVar[dict[Any, Any]] = {}

@@ -20,19 +20,19 @@ import jax.numpy as jnp
 import jax.ref
 import numpy as np
 
-from .._core.cells import Cells
+from .._core.adapters import register
 from .._core.errors import StateTraceError, StateTransformError
-from .._core.foreign import register
 from .._core.frame import innermost, peek, stack
-from .._core.handles import Foreign, InPlace, Proxy
 from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, type_text, typeof
+from .descriptor import CellDescriptor
+from .handles import Foreign, InPlace, Proxy
 
 _copy = jax.jit(jnp.copy)
 _METHODS = ("__getitem__", "__setitem__", "addupdate", "at")
 _FUNCTIONS = ("get", "set", "swap", "addupdate", "freeze")
 
 
-class Refs(Cells):
+class Refs(CellDescriptor):
     """How the handle of a `Ref` comes by its value."""
 
     def __init__(self, get: Callable[..., Any], put: Callable[..., Any]) -> None:
@@ -75,11 +75,11 @@ class Refs(Cells):
         if not hasattr(state, "bare"):
             bare = object.__new__(Proxy)
             bare._stand_for(cell, _Bare(self))
-            bare._cell = state._cell  # type: ignore[attr-defined]
+            bare._ref = state._ref  # type: ignore[attr-defined]
             state.bare = bare  # type: ignore[attr-defined]
         return state
 
-    def takes_tracers(self, state: Foreign) -> bool:
+    def takes_tracers(self, state: Any) -> bool:
         return True  # in a raw JAX transform, JAX carries the write out
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
@@ -95,7 +95,7 @@ class Refs(Cells):
             )
 
 
-class _Bare(Cells):
+class _Bare(CellDescriptor):
     """For the programs of `jit`: the array itself, at the top level."""
 
     def __init__(self, refs: Refs) -> None:
@@ -114,7 +114,7 @@ class _Bare(Cells):
         else:
             self._refs.put(cell, value)
 
-    def takes_tracers(self, state: Foreign) -> bool:
+    def takes_tracers(self, state: Any) -> bool:
         return True
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .foreign import argument_test, is_carrier, is_cell, is_node
+from . import adapters
 from .library import is_ours, is_users_class, is_users_function
 from .plain import is_plain
 from .state import State
@@ -102,7 +102,7 @@ class ByReference:
 
 def hide(tree: Any) -> tuple[Any, list[Any]]:
     """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=argument_test())
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=adapters.leaf_test())
     objects: list[Any] = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, _ARRAYS):
@@ -148,16 +148,16 @@ def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., 
 
 def hide_self(obj: Any) -> tuple[Any, list[Any]]:
     """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj], is_leaf=argument_test()) else hide(obj)
+    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj], is_leaf=adapters.leaf_test()) else hide(obj)
 
 
 def is_by_reference(leaf: Any) -> bool:
     """Whether an argument goes by reference: what is no array, no scalar, no text and of no library class."""
-    if isinstance(leaf, State) or (argument_test() is not None and is_node(leaf)) or is_cell(leaf):
+    if isinstance(leaf, State) or adapters.is_node(leaf):
         return True
-    if is_carrier(leaf):
+    if isinstance(leaf, _ARRAYS) or adapters.is_carrier(leaf):
         return False
-    if isinstance(leaf, _ARRAYS) or hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
+    if hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
         return False
     if isinstance(leaf, types.FunctionType):
         return is_users_function(leaf)

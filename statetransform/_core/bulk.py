@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
+from . import adapters
 from .errors import StateStructureError
 from .find import states as find_states
-from .foreign import Gathered, attached, to_state
 from .frame import look_at, own_arrays, read
 from .jaxcompat import typeof
 from .library import is_users_class
@@ -32,8 +32,8 @@ def values(states: Any) -> Any:
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    gathered = Gathered(_all_of(states))
-    return attached(gathered.values(own_arrays(look_at(_state(state))) for state in gathered.states))
+    gathered = adapters.Gathered(_all_of(states))
+    return adapters.attached(gathered.values(own_arrays(look_at(_state(state))) for state in gathered.states))
 
 
 def update(states: Any, values: Any) -> None:
@@ -55,14 +55,14 @@ def update(states: Any, values: Any) -> None:
       >>> a.value
       5.0
     """
-    gathered = Gathered(_all_of(states))
+    gathered = adapters.Gathered(_all_of(states))
     try:
         new = gathered.split(values)
     except ValueError as error:
         raise StateStructureError(
             f"update: the values do not have the structure of the states. Nothing was written: {error}"
         ) from error
-    paths = [(path, _state(state)) for path, state in gathered.paths]
+    paths = [(path, _state(state)) for path, state in zip(gathered.paths, gathered.states, strict=True)]
     for (path, state), value in zip(paths, new, strict=True):
         held = read(state)
         if not state.static and _type_of(held) != _type_of(value):
@@ -76,14 +76,13 @@ def update(states: Any, values: Any) -> None:
 
 def _all_of(states: Any) -> Any:
     """All states of an object that is no pytree, by their paths; anything else as it is."""
-    is_object = is_users_class(type(states)) and not isinstance(states, State) and to_state(states) is states
+    is_object = is_users_class(type(states)) and not isinstance(states, State) and adapters.handle(states) is states
     if is_object and jax.tree.leaves(states) == [states]:
         return find_states(states) or states
     return states
 
 
 def _state(leaf: Any) -> State:
-    leaf = to_state(leaf)
     if not isinstance(leaf, State):
         raise TypeError(
             f"expected a pytree of States, but found a leaf of type {type(leaf).__name__}. "

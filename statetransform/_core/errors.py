@@ -121,7 +121,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     @classmethod
     def lost(cls, state: Any) -> StateTraceError:
         """A state whose creating trace failed or ended without it, or whose cell is gone."""
-        if state._is_foreign and state._is_gone():
+        if state._is_gone():
             return cls(
                 f"{describe(state)} has no value: the object that it refers to no longer exists. Keep the object as "
                 "long as the handle is used."

@@ -19,11 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .activation import activate, pending
-from .foreign import active, attributes_of, cells_of, is_carrier, is_cell, is_cell_class, to_state
-from .handles import Foreign
+from . import adapters
 from .library import is_ours, is_users_class, is_users_function, is_users_module
-from .lookup import slots_of
+from .lookup import contents, instance_attribute, instance_dict, slot_names, slots_of
+from .plain import identity
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
@@ -34,6 +33,7 @@ _OPAQUE = (
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
 _SEQUENCES = (list, tuple, deque)
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 _LOAD_GLOBAL, _LOAD_NAME, _STORE_GLOBAL, _STORE_DEREF = (
     dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_DEREF")
 )
@@ -67,7 +67,7 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
     is_wanted: Callable[[State], bool] = selects(*kinds) if kinds else lambda state: True
     labels = list(walk([tree]))
     for label, state in labels:
-        if state._is_foreign and state._name is None and label:
+        if state._cell.is_named_by_path and state._name is None and label:
             state._name = ".".join(label)
     found = {id(state): label for label, state in labels if is_wanted(state)}
     # `walk` goes by distance, which gives the shortest paths; people expect the order of definition.
@@ -84,16 +84,11 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     types_: list[type] = []
     predicates: list[Callable[[State], bool]] = []
     members: set[State] = set()
-    if pending:
-        activate()
-    foreign_types: list[type] = []
-    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None or is_cell(leaf)):
-        kind = to_state(kind)
+    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None or adapters.is_node(leaf)):
+        kind = adapters.handle(kind)
         if isinstance(kind, State):
             members.add(kind)
-        elif is_cell_class(kind):
-            foreign_types.append(kind)
-        elif isinstance(kind, type) and issubclass(kind, State):
+        elif isinstance(kind, type) and (issubclass(kind, State) or adapters.is_cell_class(kind)):
             types_.append(kind)
         elif callable(kind) and not isinstance(kind, type):
             predicates.append(kind)  # type: ignore[arg-type]
@@ -105,7 +100,7 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     return lambda state: (
         state in members
         or isinstance(state, tuple(types_))
-        or (isinstance(state, Foreign) and issubclass(state._kind, tuple(foreign_types)))
+        or issubclass(state._kind, tuple(types_))
         or any(predicate(state) for predicate in predicates)
     )
 
@@ -120,8 +115,6 @@ def walk(
       through_globals: also follow the global names that functions use, classes and their methods.
       limit: give up behind so many objects.
     """
-    if pending:
-        activate()
     queue: deque[tuple[tuple[str, ...], Any]] = deque(((), root) for root in roots)
     # By address, with the object, to keep temporary ones alive so that no address is used twice.
     seen: dict[int, Any] = {}
@@ -130,7 +123,7 @@ def walk(
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
-        obj = _handle(obj)
+        obj = adapters.handle(obj)
         if isinstance(obj, State):
             yield label, obj
         elif _is_open(obj, through_globals):
@@ -148,7 +141,7 @@ def _in_order(obj: Any) -> Iterator[State]:
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
-        obj = _handle(obj)
+        obj = adapters.handle(obj)
         if isinstance(obj, State):
             yield obj
         elif _is_open(obj, False):
@@ -158,7 +151,7 @@ def _in_order(obj: Any) -> Iterator[State]:
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """The objects directly below one, each with its label."""
     is_mapping = isinstance(obj, dict | types.MappingProxyType | weakref.WeakValueDictionary)
-    if is_mapping or (isinstance(obj, Mapping) and is_carrier(obj)):
+    if is_mapping or (isinstance(obj, Mapping) and adapters.is_carrier(obj)):
         for key, child in list(obj.items()):
             yield str(key), child
     elif isinstance(obj, (*_SEQUENCES, set, frozenset)):
@@ -183,14 +176,6 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     elif is_users_class(type(obj)) or dataclasses.is_dataclass(obj) or isinstance(obj, types.SimpleNamespace):
         yield from _attributes(obj)
         yield from _class_children(obj, through_globals)
-
-
-def _handle(obj: Any) -> Any:
-    """The handle of a cell of another framework; anything else as it is."""
-    if active.has_cells and not isinstance(obj, State | type) and (cells := cells_of(obj)) is not None:
-        state = cells.named(obj)
-        return obj if state is None else state
-    return obj
 
 
 def _is_open(obj: Any, through_globals: bool) -> bool:
@@ -223,14 +208,17 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
         yield str(i), child
     yield from (fun.__kwdefaults__ or {}).items()
     if through_globals and is_users_function(fun):
-        looked_up, used, _ = names_of(fun.__code__)
-        for name in looked_up:
-            child = fun.__globals__.get(name)
-            if isinstance(child, types.ModuleType):
-                if is_users_module(child):
-                    yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in used if inner in vars(child))
-            else:
-                yield name, child
+        yield from _globals(fun)
+
+
+def _globals(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function finds by the names that it looks up in its module, and in modules that these lead to."""
+    looked_up, used, _ = names_of(fun.__code__)
+    for name in looked_up:
+        child = fun.__globals__.get(name)
+        yield name, child
+        if isinstance(child, types.ModuleType) and is_users_module(child):
+            yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in used if inner in vars(child))
 
 
 def global_objects(fun: Any) -> list[Any]:
@@ -242,6 +230,59 @@ def global_objects(fun: Any) -> list[Any]:
         fun = inner
     found = [fun.__globals__[name] for name in names_of(fun.__code__)[0] if name in fun.__globals__]
     return [obj for obj in found if not isinstance(obj, types.ModuleType | types.FunctionType | type)]
+
+
+#: Code whose global names were looked at.
+_looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+
+
+def meet_all(fun: Any) -> None:
+    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
+
+    Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
+    what objects hold, at each call.
+    """
+    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
+    while waiting:
+        obj = waiting.pop()
+        kind: Any = type(obj)
+        if kind in closed or identity(obj) in seen:
+            continue
+        seen.add(identity(obj))
+        if kind is types.FunctionType:
+            adapters.meet(obj)
+            waiting += [contents(cell) for cell in obj.__closure__ or ()]
+            waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
+            if obj.__code__ not in _looked_at and is_users_function(obj):
+                _looked_at.add(obj.__code__)
+                waiting += [child for _, child in _globals(obj)]
+        elif kind is types.ModuleType or issubclass(kind, type):
+            adapters.meet(obj)
+        elif kind is types.MethodType:
+            waiting += [obj.__self__, obj.__func__]
+        elif issubclass(kind, functools.partial):
+            waiting += [obj.func, *obj.args, *obj.keywords.values()]
+        elif issubclass(kind, dict):
+            waiting += dict.values(obj)
+        elif issubclass(kind, (*_SEQUENCES, set, frozenset)):
+            waiting += obj
+        elif adapters.cell_of(kind) is not None or issubclass(kind, State):
+            continue
+        elif is_users_class(kind):
+            waiting += (instance_dict(obj) or {}).values()
+            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
+            waiting += [method for base in kind.__mro__ for method in _methods(base)]
+        elif is_ours(kind):
+            waiting.append(getattr(obj, "__wrapped__", None))
+        else:
+            closed.add(kind)
+
+
+def _methods(cls: type) -> list[types.FunctionType]:
+    if not is_users_class(cls):
+        return []
+    found = [child for child in vars(cls).values() if type(child) is types.FunctionType]
+    return [fun for fun in found if fun.__code__ not in _looked_at]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -275,7 +316,8 @@ def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     """The instance attributes of an object, from its `__dict__` and its slots; handles for those that are cells."""
-    cells = {name: state for name, found in attributes_of(type(obj)).items() if (state := found.known(obj)) is not None}
+    found = adapters.cells_in(type(obj))
+    cells = {name: state for name, cell in found.items() if (state := cell.known(obj)) is not None}
     for name, child in list(getattr(obj, "__dict__", {}).items()):
         yield name, cells.pop(name, child)
     yield from cells.items()

@@ -25,20 +25,18 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from .activation import activate, pending
 from .errors import StateTraceError
 from .jaxcompat import (
     TOP_LEVEL,
     has_tracer,
     is_in_callback,
     is_top_level,
-    stages,
     staging_trace,
     take_current_trace,
     trace_state,
 )
 from .plain import MISSING
-from .raw_reads import ReadInRawTransform, is_clean, note_read, renewed, warn_of_stale
+from .raw_reads import is_clean, renewed, warn_of_stale
 from .sites import user_site
 
 State: TypeAlias = Any  # the one of `state`, which imports this module
@@ -101,8 +99,7 @@ class Frame:
         self.place: Any = None  # the state of JAX's traces where the transform was called
         self.is_pure = False  # whether what is written goes to the caller as values, and into no state
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
-        self.depth: int = 0  # for transforms of another framework, see its adapter
-        self.under: dict[Any, Any] = {}
+        self.notes: Any = None  # of an adapter, see `on_entering`
         self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
         self._here: Any = None
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
@@ -111,8 +108,6 @@ class Frame:
         self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
 
     def __enter__(self) -> Frame:
-        if pending:
-            activate()
         self._below, self.parent = stack.frame, innermost()
         self.runner = id(sys._getframe(1))
         stack.frame = self
@@ -162,8 +157,6 @@ class Frame:
         if value is MISSING:
             value = self.born.get(state, MISSING)
         if value is MISSING:
-            if state._is_native_to(self):
-                return state._value
             value = self.seed(state, own_containers(self.enter(state)))
         return value
 
@@ -178,7 +171,7 @@ class Frame:
 
     def enter(self, state: State) -> Any:
         """How the value of a state that this frame does not know comes in."""
-        return read_outside(self, state)
+        return state._cell.read_around(self, state)
 
     def seed(self, state: State, value: Any) -> Any:
         """Makes `value` the state's value on entry."""
@@ -231,7 +224,7 @@ class Frame:
     def abandon(self) -> None:
         """After an error: what the function has made keeps its value outside of all transforms, as without them."""
         for state, value in self.born.items() if self.parent is None else ():
-            if not state._is_foreign and state._value is UNSET and not has_tracer(value):
+            if state._value is UNSET and not has_tracer(value):
                 state._value = value
 
     def survivors(self) -> dict[State, Any]:
@@ -286,13 +279,12 @@ def read(state: State) -> Any:
     frame = stack.frame
     is_here = frame is None or frame.is_here()  # `innermost`, asking JAX once
     if frame is not None and ((is_here and not frame.is_eager) or not is_in_callback(frame.runner)):
-        if state._is_foreign:
-            return state._cells.give(frame, state)  # type: ignore[attr-defined]
-        if not is_here and frame.is_below_raw():
-            if not frame.is_fresh:
-                raise ReadInRawTransform(frame)
-            note_read()
-        return frame.read(state)
+        return state._cell.read_in(frame, state, is_here)
+    return committed(state)
+
+
+def committed(state: State) -> Any:
+    """The value outside of all transforms."""
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)
@@ -301,7 +293,7 @@ def read(state: State) -> Any:
 
 def look_at(state: State) -> Any:
     """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
-    if innermost() is None and not is_top_level() and not state._is_foreign and staging_trace() is not None:
+    if innermost() is None and not is_top_level() and state._cell.goes_stale and staging_trace() is not None:
         warn_of_stale(state)
     return read(state)
 
@@ -318,35 +310,10 @@ def peek(state: State) -> Any:
     return state._value if frame is None else frame.peek(state)
 
 
-def read_outside(frame: Frame, state: State) -> Any:
-    """A state's value as the function around `frame` sees it."""
-    if state._is_foreign:
-        if state._is_native_to(frame.parent):
-            return state._value
-        return state._cells.read_outside(frame, state)  # type: ignore[attr-defined]
-    return read_around(frame, state)
-
-
-def read_around(frame: Frame, state: State) -> Any:
-    """The same, where no transform of another framework stands in between."""
-    if frame.parent is not None:
-        if frame.is_in_raw and not state._is_foreign:
-            if not frame.parent.is_fresh:
-                raise ReadInRawTransform(frame.parent)
-            note_read()
-        return frame.parent.read(state)
-    if frame.outer is not None and not state._is_foreign and stages(frame.outer):
-        warn_of_stale(state)
-    value = state._value
-    if value is UNSET:
-        raise StateTraceError.lost(state)
-    return value
-
-
 def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
     """Refuses values that belong to a raw JAX transform around; any other may be stored."""
     for state, value in written:
-        if not state._static and has_tracer(value) and not state._takes_tracers():
+        if not state._static and has_tracer(value) and not state._cell.takes_tracers(state):
             raise StateTraceError.raw_write(state)
 
 
@@ -385,21 +352,9 @@ def leave(
             refuse_tracers(written)
         commit([*written, *born])
         return
-    if native := [pair for pair in written if pair[0]._is_native_to(frame)]:
-        for state, value in native:
-            state._cells.refuse_by_handle(state, value)  # type: ignore[attr-defined]
-        commit(native)
-        written = [pair for pair in written if not pair[0]._is_native_to(frame)]
-    for state, _ in written:
-        if state._is_foreign:
-            state._cells.check_write(frame, state)  # type: ignore[attr-defined]
-        else:
-            frame.check_write(state)
+    for state, value in written:
+        state._cell.check_write(frame, state, value)
     for state, value in born:
         frame.create(state, value)
     for state, value in written:
-        site = sites.get(state) if sites else None
-        if state._is_foreign:
-            state._cells.receive(frame, state, value, site)  # type: ignore[attr-defined]
-        else:
-            frame.write(state, value, site)
+        state._cell.receive(frame, state, value, sites.get(state) if sites else None)

@@ -10,9 +10,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .cells import Cells
+from .cell import Reader
 from .edges import Edge, absent, holds, step
-from .handles import Adopted
 from .library import is_ours
 from .plain import identity, same_plain
 
@@ -102,17 +101,17 @@ class Writer:
     def value(self, register: int) -> str:
         """The expression for a state's value."""
         edge = self._direct.get(register)
-        return f"r{register}._value" if edge is None else f"d{register}[{edge.key.direct().name!r}]"
+        return f"r{register}._value" if edge is None else f"d{register}[{_in_dict(edge).name!r}]"
 
     def marks(self, registers: Sequence[int]) -> list[str]:
         """The lines that say of cells that they have been written."""
-        found = [(i, self._direct[i].key.direct().mark) for i in registers if i in self._direct]
+        found = [(i, _in_dict(self._direct[i]).mark) for i in registers if i in self._direct]
         return [f"d{i}[{mark!r}] = True" for i, mark in found if mark is not None]
 
     def _cells(self) -> None:
         """Leaves if a framework has to hear of reads and writes."""
-        for cells in dict.fromkeys(edge.key for edge in self._direct.values()):
-            if (is_busy := cells.direct().is_busy) is not None:
+        for is_busy in dict.fromkeys(_in_dict(edge).is_busy for edge in self._direct.values()):
+            if is_busy is not None:
                 self.leave_if(f"{self.constant(is_busy)}()")
 
     def _edge(self, edge: Edge, roots: Sequence[str]) -> None:
@@ -152,13 +151,15 @@ class Writer:
 
     def _adopted(self, edge: Edge) -> bool:
         """Takes a handle out of the slot in which it is; False where there is none."""
-        parent, _, cells, what, _, register = edge
-        slot = cells.slot() if isinstance(cells, Cells) else None
+        parent, _, reader, what, _, register = edge
+        slot = reader.slot() if isinstance(reader, Reader) else None
         if slot is None or what not in ("state", ""):
             return False
-        adopted = self.constant(Adopted)
-        self.lines.append(f"r{register} = r{parent}.{slot}")
-        self.lines.append(f"if type(r{register}) is not {adopted}: r{register} = {self.constant(cells)}(r{parent})")
+        name, kind = slot
+        self.lines.append(f"r{register} = r{parent}.{name}")
+        self.lines.append(
+            f"if type(r{register}) is not {self.constant(kind)}: r{register} = {self.constant(reader)}(r{parent})"
+        )
         if what:
             self._condition(f"r{register}", what, edge.argument)
         return True
@@ -299,17 +300,19 @@ def _direct(structure: Structure) -> dict[int, Edge]:
     """The edges to states for whose values nobody needs the state itself, by register."""
     needed = {edge.parent for edge in structure.edges}
     needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
-    cells = [
-        edge for edge in structure.edges if edge.what == "state" and getattr(edge.argument[0](), "_is_foreign", False)
-    ]
-    is_direct = lambda edge: (
-        edge.register not in needed
-        and isinstance(edge.key, Cells)
-        and edge.key.direct() is not None
-        and not issubclass(edge.argument[0](), Adopted)  # whose handle stands in the place of the value
-    )
+    cells = [edge for edge in structure.edges if edge.what == "state" and _is_handle(edge)]
+    is_direct = lambda edge: edge.register not in needed and _in_dict(edge) is not None
     # All or none: whether a handle and a cell are one is told by handles only.
     return {edge.register: edge for edge in cells} if all(map(is_direct, cells)) else {}
+
+
+def _is_handle(edge: Edge) -> bool:
+    kind = edge.argument[0]()
+    return kind is not None and kind._is_handle
+
+
+def _in_dict(edge: Edge) -> Any:
+    return edge.key.in_dict(edge.argument[0]()) if isinstance(edge.key, Reader) else None
 
 
 def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:

@@ -34,6 +34,9 @@ class Listener(Protocol):
     def replays(self, structure: Any, objects: Sequence[Any]) -> None:
         """A trace is used that was made before: its structure, and the objects by register."""
 
+    def meets_settings(self) -> None:
+        """The adapter to a framework with settings was installed."""
+
     def asks(self, reader: Callable[[Any], Any]) -> None:
         """A setting of a framework is about to be read."""
 

@@ -7,8 +7,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from .cells import cells_behind
-from .foreign import active, cells_of
+from . import adapters
 from .frame import UNSET, peek
 from .jaxcompat import Tracer, has_tracer
 from .library import is_users_class
@@ -38,7 +37,7 @@ def _changes(recorder: Recorder) -> Iterator[tuple[Any, str, str, Any, Any]]:
         first.setdefault((register, name), before)
     for (register, name), before in first.items():
         obj = recorder.objects[register]
-        if cells_behind(class_lookup(type(obj), name)) is None:  # frames take care of cells
+        if adapters.cell_behind(class_lookup(type(obj), name)) is None:  # frames take care of cells
             yield obj, name, "", before, instance_attribute(obj, name)
     functions = [obj for obj in recorder.objects if isinstance(obj, types.FunctionType) and obj.__dict__]
     for owner in (*recorder.classes.registers, *functions):
@@ -94,7 +93,7 @@ def _path_to_tracer(recorder: Recorder, value: Any) -> str | None:
         elif isinstance(obj, types.FunctionType):
             cells = zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True)
             waiting += [(f"{path}.{name}", contents(cell)) for name, cell in cells]
-        elif is_users_class(type(obj)) and (not active.has_cells or cells_of(obj) is None):
+        elif is_users_class(type(obj)) and adapters.cell_of(type(obj)) is None:
             waiting += [(f"{path}.{name}", child) for name, child in (instance_dict(obj) or {}).items()]
             waiting += [(f"{path}.{name}", instance_attribute(obj, name)) for name in slot_names(type(obj))]
         elif _has_tracer(obj):
@@ -126,8 +125,5 @@ def take_back(recorder: Recorder) -> None:
 
 def _has_no_value(obj: Any) -> bool:
     """Whether a state or a cell was made in a trace that failed."""
-    if isinstance(obj, State):
-        return not obj._is_foreign and peek(obj) is UNSET
-    cells = cells_of(obj) if active.has_cells else None
-    known = None if cells is None else cells.known(obj)
-    return known is not None and peek(known) is UNSET
+    state = adapters.handle(obj)
+    return isinstance(state, State) and peek(state) is UNSET

@@ -18,7 +18,7 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(os.path.join(_STANDARD, name, "") for name in ("site-packages", "dist-packages"))
-_frameworks: list[str] = []
+_frameworks: dict[str, tuple[str, ...]] = {}  # those with an adapter, and the folder of each that was imported
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`; static types of C are none of the user's
 
 
@@ -44,15 +44,20 @@ def is_own_file(filename: str) -> bool:
     return filename.startswith(_OWN_FOLDER)
 
 
-def adapt(package: types.ModuleType) -> None:
-    """Says that there is an adapter for a framework, which follows its settings: its own functions are not followed."""
-    assert package.__file__ is not None
-    _frameworks.append(os.path.join(os.path.dirname(os.path.abspath(package.__file__)), ""))
+def adapt(package: str) -> None:
+    """Says that there is an adapter to a framework, which follows its settings: its own functions are not followed."""
+    _frameworks[package] = ()
 
 
 def is_framework_file(filename: str) -> bool:
     """Whether a file is of a framework with an adapter."""
-    return filename.startswith(tuple(_frameworks))
+    for package, folder in _frameworks.items():
+        file = None if folder else getattr(sys.modules.get(package), "__file__", None)
+        if file is not None:
+            _frameworks[package] = folder = (os.path.join(os.path.dirname(os.path.abspath(file)), ""),)
+        if filename.startswith(folder):
+            return True
+    return False
 
 
 def is_library_module(name: str) -> bool:

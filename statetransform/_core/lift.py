@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from . import adapters
 from .arguments import NO_SELF, StaticArguments, hide, revealing
-from .find import selects
-from .foreign import attached, detached
+from .find import meet_all, selects
 from .frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
 from .jaxcompat import trace_state
 from .kept import Unshared, kept
@@ -36,6 +36,7 @@ class Lift:
     """
 
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame, is_pure: bool = False) -> None:
+        meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
@@ -45,7 +46,7 @@ class Lift:
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
 
-        whole = detached((args, kwargs))
+        whole = adapters.detached((args, kwargs))
 
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
@@ -53,7 +54,7 @@ class Lift:
                 frame.place, frame.is_pure = self._place, self._is_pure
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
-                args, kwargs = attached(whole)
+                args, kwargs = adapters.attached(whole)
                 try:
                     out = [self._fun(*args, **kwargs)]
                 except Exception:  # not what makes it begin again

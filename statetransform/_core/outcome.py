@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
+from . import adapters
 from .arguments import REFERENCE, is_by_reference, is_reference
-from .foreign import argument_test, attached, detached, is_carrier
 from .frame import Frame, leave
 from .state import State
 
@@ -73,7 +73,7 @@ class Outcome:
         pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
         if self.has_carriers:
-            out = attached(out)
+            out = adapters.attached(out)
         return reveal_output(out, self.born, self.objects) if self.has_nodes else out
 
 
@@ -93,12 +93,12 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         call only, so it is worth a collection to see that they were temporary; a function that runs at once just
         gives their values, too.
     """
-    leaves, treedef = jax.tree.flatten(out, is_leaf=argument_test())
+    leaves, treedef = jax.tree.flatten(out, is_leaf=adapters.leaf_test())
     del out
     has_carriers = False
     for i, leaf in enumerate(leaves):
-        if not isinstance(leaf, jax.Array) and is_carrier(leaf):
-            leaves[i], has_carriers = detached(leaf), True
+        if not isinstance(leaf, jax.Array) and adapters.is_carrier(leaf):
+            leaves[i], has_carriers = adapters.detached(leaf), True
     leaf = None
     changed, survivors = frame.written(), frame.survivors()
     places = {id(state) for state in survivors}

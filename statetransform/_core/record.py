@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import jax
 
 from .errors import StateTraceError
-from .foreign import put_together
 from .frame import leave, look_at_all, read
 from .jaxcompat import Tracer, eval_jaxpr, typeof
 from .outcome import Outcome, reveal_output
@@ -104,7 +103,7 @@ class Record:
     def out_avals(self) -> Any:
         """The abstract values of the results, in their structure."""
         if self._out_avals is None:
-            self._out_avals = put_together(self.out_tree, [var.aval for var in self.jaxpr.outvars])
+            self._out_avals = self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
         return self._out_avals
 
     def values(self, states: Sequence[State]) -> list[Any] | None:

@@ -19,10 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .activation import activate, pending
-from .cells import cells_behind
+from . import adapters
 from .edges import Edge
-from .foreign import NOT_SET, active, attributes_of, cells_of, own_cells, settings, unseen_of
 from .hooks import hook, is_worn_out, listening, names_seen, unhook
 from .library import is_framework_file, is_users_class
 from .lookup import (
@@ -40,7 +38,7 @@ from .plain import MISSING, identity, is_plain
 from .recorded_classes import Classes
 from .starts import unwatch, watch
 from .state import State
-from .visits import Visit, visit_cell, visit_module, visit_of
+from .visits import Visit, visit_module, visit_of
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -83,14 +81,10 @@ class Recorder:
         self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
         self._is_busy = False
         self._takes_all = False
-        self.unseen: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
-        self.cells: set[int] = set()  # of other frameworks
+        self.hidden: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
 
     def __enter__(self) -> Recorder:
-        if pending:
-            activate()
-        for give in settings:
-            self._settings.update(give())
+        self.meets_settings()
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
@@ -164,7 +158,7 @@ class Recorder:
     def reach_own_cells(self, used: Iterable[State]) -> None:
         """Adds the edges to states in use that stand for cells which a framework keeps for itself."""
         lost = {identity(state) for state in used if self.register_of(state) is None}
-        for reader in own_cells if lost else ():
+        for reader in adapters.own_cells if lost else ():
             state = reader(None)
             if identity(state) in lost:
                 self.reach(0, "reader", reader, state, outside=True)
@@ -250,7 +244,7 @@ class Recorder:
         finally:
             self._is_busy = False
         for edge in structure.edges:
-            if edge.how == "reader":
+            if edge.how == "reader" and getattr(edge.key, "is_setting", False):
                 self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
@@ -273,15 +267,19 @@ class Recorder:
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
         register = self._registers.get(identity(obj))
-        if register is None or self._is_busy or name in self.unseen.get(register, ()):
+        if register is None or self._is_busy or name in self.hidden.get(register, ()):
             return
         self.looks_up(obj, name)
         self.changes.append((register, name, instance_attribute(obj, name)))
 
+    def meets_settings(self) -> None:
+        """Notes the settings of a framework that is met."""
+        self._settings = {**adapters.settings(), **self._settings}
+
     def asks(self, reader: Callable[[Any], Any]) -> None:
         """Notes what a setting was before the trace."""
         if not self._is_busy and self.is_new(0, reader):
-            self.reach(0, "reader", reader, self._settings.get(reader, NOT_SET), outside=True)
+            self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET), outside=True)
 
     # -- reaching
 
@@ -319,8 +317,6 @@ class Recorder:
     def _visit(self, register: int, value: Any) -> tuple[str, Any]:
         """The condition on a value, after its children were reached."""
         kind: Any = type(value)
-        if active.has_cells and not issubclass(kind, (State, type)) and (cells := cells_of(value)) is not None:
-            return visit_cell(self, register, value, cells)
         visit = self._visits.get(kind)
         if visit is None:
             visit = self._visits[kind] = visit_of(kind)
@@ -329,8 +325,8 @@ class Recorder:
     def listen_to(self, register: int, value: Any) -> None:
         """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
         kind = type(value)
-        if active.has_nodes and (unseen := unseen_of(kind)):
-            self.unseen.setdefault(register, unseen)
+        if hidden := adapters.hidden(kind):
+            self.hidden.setdefault(register, hidden)
         tells_all = self._tells_all.get(kind)
         if tells_all is None:
             if not self._takes_all:
@@ -363,8 +359,8 @@ class Recorder:
             self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
 
     def _all_attributes(self, register: int, value: Any) -> None:
-        attributes, cells = instance_dict(value), attributes_of(type(value)) if active.has_cells else {}
-        if attributes is not None and (cells or register in self.unseen):  # not all of them count
+        attributes, cells = instance_dict(value), adapters.cells_in(type(value))
+        if attributes is not None and (cells or register in self.hidden):  # not all of them count
             self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
             for name in list(attributes):
                 self._attribute(register, value, name)
@@ -379,13 +375,13 @@ class Recorder:
 
     def _attribute(self, register: int, obj: Any, name: str, is_all: bool = False) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
-        if name in self.unseen.get(register, ()):
+        if name in self.hidden.get(register, ()):
             return
         kind = type(obj)
         if name == "__dict__":
             if is_all or not _asks_for_its_own_ends():
                 attributes = instance_dict(obj)
-                if attributes is not None and register in self.unseen:
+                if attributes is not None and register in self.hidden:
                     self._all_attributes(register, obj)
                 elif attributes is not None:
                     self.reach(register, "attr", "__dict__", attributes)
@@ -400,12 +396,12 @@ class Recorder:
             if name in ("name", "metadata"):
                 self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
             return
-        if (cells := cells_behind(found)) is not None:
-            state = cells.state_of(obj)
+        if (cell := adapters.cell_behind(found)) is not None:
+            state = cell.state_of(obj)
             if state is not None:
-                self.reach(register, "reader", cells, state)
+                self.reach(register, "reader", cell, state)
             else:
-                self._value(register, name, cells.raw(obj), "nowhere")
+                self._value(register, name, cell.raw(obj), "nowhere")
         elif isinstance(found, types.MemberDescriptorType):
             self._value(register, name, instance_attribute(obj, name), "unset")
         elif found is not MISSING and hasattr(type(found), "__set__"):
@@ -432,7 +428,7 @@ class Recorder:
                 what = "unset" if self._computes_attributes(kind) else "nowhere"
                 self.edges.append(Edge(register, "attr", name, what, None, -1))
         elif isinstance(found, types.FunctionType):
-            if register in self.cells and is_framework_file(found.__code__.co_filename):
+            if is_framework_file(found.__code__.co_filename) and adapters.cell_of(kind) is not None:
                 return  # how a framework's own class reads and writes is taken as given
             if not (name.startswith("__") and name.endswith("__")):
                 self.reach(register, "method", name, found, outside=True)

@@ -6,8 +6,8 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from . import adapters
 from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
-from .foreign import is_node
 from .held import held_by
 from .library import is_framework_class
 from .plain import MISSING, reference
@@ -107,7 +107,7 @@ def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
     parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
     if edge.how not in ("attr", "dict") or isinstance(parent, type | types.FunctionType | types.ModuleType):
         return False
-    if is_framework_class(type(parent)) and not is_node(parent):  # which counts the hits of its caches
+    if is_framework_class(type(parent)) and not adapters.is_node(parent):  # which counts the hits of its caches
         return False
     is_container = edge.key != "__dict__" and edge.register >= 0 and now is recorder.objects[edge.register]
     return not is_container and not isinstance(parent, dict)

@@ -20,12 +20,11 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from . import keys
+from . import adapters, keys
 from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .errors import StateTraceError, describe
-from .foreign import detached, put_together
-from .frame import Frame, innermost, read_around, read_outside, trace_around
+from .frame import Frame, innermost, trace_around
 from .jaxcompat import (
     bind_in,
     close_over_inputs,
@@ -73,7 +72,7 @@ class StagedFrame(Frame):
 
     def enter(self, state: State) -> Any:
         # One frame of Python's stack less for each transform that the read has to go through.
-        value = read_outside(self, state) if state._is_foreign else read_around(self, state)
+        value = state._cell.read_around(self, state)
         if state._static:
             self.statics[state] = value
             return value
@@ -206,7 +205,7 @@ class _Tracing:
             record = Record(self.frame, self.outcome, jaxpr, consts, self.tree)
             record.signature = signature_of((args, kwargs))
             leaves, treedef = jax.tree.flatten((args, kwargs))
-            record.arguments = put_together(treedef, map(typeof, leaves))
+            record.arguments = treedef.unflatten(map(typeof, leaves))
             return record
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
@@ -216,7 +215,7 @@ class _Tracing:
 
         @_named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = detached((args, kwargs))
+            args, kwargs = adapters.detached((args, kwargs))
             self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:

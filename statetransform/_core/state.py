@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from typing_extensions import TypeVar
 
+from .cell import Cell
 from .errors import StateTraceError, describe
 from .frame import UNSET, innermost, look_at, own_arrays, peek, read
 from .hooks import listening
@@ -72,7 +73,8 @@ class State(NotAnArray, Generic[T]):
     """
 
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
-    _is_foreign = False  # whether it stands for a cell of another framework
+    _cell: Any = Cell()
+    _is_handle = False  # whether it stands for a cell that is found without it
     _may_refuse = False  # whether storing a value may fail
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
@@ -255,12 +257,13 @@ class State(NotAnArray, Generic[T]):
             found |= {name: getattr(self, name) for name in slots_of(cls) if hasattr(self, name)}
         return found
 
-    def _is_native_to(self, frame: Any) -> bool:
-        """Whether it stands for a cell that a transform of its own framework has made within a frame."""
-        return False
+    @property
+    def _kind(self) -> type:
+        """The class by which it is selected: its own, or that of what it stands for."""
+        return type(self)
 
-    def _takes_tracers(self) -> bool:
-        """Whether a traced value may be stored now, without a transform of this package."""
+    def _is_gone(self) -> bool:
+        """Whether it stands for an object that is not there any more."""
         return False
 
     def _blank(self) -> State:

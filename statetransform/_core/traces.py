@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import jax
 
-from . import keys
+from . import adapters, keys
 from .arguments import is_reference, named_arguments
 from .edges import brief, said_of
 from .errors import RetraceWarning, StateTraceError
@@ -254,11 +253,8 @@ def _cure(name: str) -> str:
     """What to do with an argument that is no array; `name` says whether it is inside of another one."""
     if name.isidentifier():
         return "List it in `static_argnums` or `static_argnames` if Python is to see its value."
-    if "equinox" in sys.modules:
-        return (
-            "Of a module of equinox, pass the arrays alone: `params, static = eqx.partition(model, eqx.is_array)`, and "
-            "`eqx.combine(params, static)` inside."
-        )
+    if cure := adapters.hints("arguments"):
+        return cure
     return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
 
 

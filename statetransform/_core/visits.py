@@ -24,10 +24,9 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from .cells import Cells
+from . import adapters
 from .edges import Edge
 from .find import names_of
-from .foreign import NOT_SET
 from .library import is_of_library, is_ours, is_users_class, is_users_function, is_users_module
 from .plain import MISSING, Content, is_plain, reference
 from .state import State
@@ -115,7 +114,7 @@ def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[st
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get(NOT_SET)
+    return variable.get(adapters.NOT_SET)
 
 
 def _of_thread(local: Any) -> dict[str, Any]:
@@ -163,14 +162,12 @@ def _other(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     return "is", reference(value)
 
 
-def visit_cell(recorder: Recorder, register: int, value: Any, cells: Cells) -> tuple[str, Any]:
+def _cell(cell: Any, recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     """A cell of another framework: its handle, and what else the trace looks up of it."""
-    state = cells.state_of(value)
-    recorder.unseen[register] = cells.unseen
-    recorder.cells.add(register)
+    state = cell.state_of(value)
     if state is not None:
-        recorder.reach(register, "reader", cells, state)
-        recorder.is_new(register, cells.name)
+        recorder.reach(register, "reader", cell, state)
+        recorder.is_new(register, cell.name)
         state._name = state._name or _path(recorder, register)
     if is_users_class(type(value)):
         return _object(recorder, register, value)
@@ -287,6 +284,8 @@ def _strings_of(code: types.CodeType) -> frozenset[str]:
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
     """A global name, or an attribute of a module that one leads to."""
+    if isinstance(value, types.ModuleType | types.FunctionType | type):
+        adapters.meet(value)
     if isinstance(value, types.ModuleType):
         if is_users_module(value) and value is not sys.modules.get("__main__"):
             known = recorder.register_of(value)
@@ -343,6 +342,8 @@ def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 def visit_of(kind: type) -> Visit:
     """How the recorder looks into the instances of a class."""
+    if (cell := adapters.cell_of(kind)) is not None:
+        return functools.partial(_cell, cell)
     for kinds, visit in _EXACT:
         if kind in kinds:
             return visit

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._core import jaxcompat
+from .._core import adapters, jaxcompat
 from .._core.arguments import ByReference, Static, named_arguments, reveal
-from .._core.foreign import leaf_test, to_state
 from .._core.frame import kept_by_nobody
 from .._core.functional import functionalize
 from .._core.state import State
@@ -163,7 +162,7 @@ class _Wrt:
     """What a function is differentiated with respect to, as `transform.grad` understands it."""
 
     def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
-        self._states = [to_state(leaf) for leaf in jax.tree.leaves(states, is_leaf=leaf_test())]
+        self._states = adapters.Gathered(states).states
         for state in self._states:
             if not isinstance(state, State):
                 raise TypeError(

@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, Protocol, overload
 import jax
 
 from .._core.errors import describe
-from .._core.foreign import to_states
 from .._core.frame import read
 from .._core.jaxcompat import typeof
 from .._core.lift import Direct, Lift
 from .._core.shown import show_types
+from .._core.state import State
 from .._core.wrapper import decorate
 from ._differentiated import Differentiated, with_aux
 from ._signatures import bound_as_in
@@ -56,7 +56,7 @@ class Derivative(Direct):
         self._refuse_positions(argnums, len(args))
         wrt = Differentiated(self._where, self._states, argnums, args)
         if not self._jax_options.get("allow_int"):
-            self._refuse_integers(to_states(self._states))
+            self._refuse_integers(wrt.states)
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:
@@ -80,9 +80,9 @@ class Derivative(Direct):
                 f"positional argument(s), but the function was called with {n_args}"
             )
 
-    def _refuse_integers(self, states: Any) -> None:
+    def _refuse_integers(self, states: list[State]) -> None:
         """JAX's own message would not know the state."""
-        for state in jax.tree.leaves(states):
+        for state in states:
             kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
             if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
                 raise TypeError(

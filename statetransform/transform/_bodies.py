@@ -10,7 +10,6 @@ import numpy as np
 
 from .._core.arguments import NO_SELF, hide_self, reveal
 from .._core.errors import StateStructureError, show_site
-from .._core.foreign import put_together
 from .._core.frame import Frame, leave, look_at, look_at_all
 from .._core.jaxcompat import type_text, typeof
 from .._core.record import Call, Record
@@ -47,7 +46,7 @@ class Staged:
         instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
         self.leading: tuple[Any, ...] = () if obj is NO_SELF else (instance,)
         leaves, treedef = jax.tree.flatten((*self.leading, *args))
-        abstract = put_together(treedef, map(typeof, leaves))
+        abstract = treedef.unflatten(map(typeof, leaves))
         roots = [*owners, *objects]
         if values:
             with Frame() as frame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._core import adapters
 from .._core.find import selects
-from .._core.foreign import to_state
 from .._core.state import State
 
 
@@ -22,7 +22,7 @@ class ByState:
     """
 
     def __init__(self, given: Mapping[Any, Any]) -> None:
-        entries = [(to_state(key), entry) for key, entry in given.items()]
+        entries = [(adapters.handle(key), entry) for key, entry in given.items()]
         self.states = {key: entry for key, entry in entries if isinstance(key, State)}
         self.kinds = [(selects(key), entry) for key, entry in entries if not isinstance(key, State)]
 

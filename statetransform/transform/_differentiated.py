@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import jax
 
+from .._core import adapters
 from .._core.arguments import is_reference
-from .._core.foreign import Gathered
 from .._core.frame import look_at_all
 from .._core.outcome import Results
 from .._core.state import State
@@ -27,15 +26,16 @@ class Differentiated:
 
     Attributes:
       primal: the pytree to differentiate with respect to.
+      states: the states in it.
     """
 
     def __init__(self, where: str, states: Any, argnums: Any, args: tuple[Any, ...]) -> None:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        self._gathered = Gathered(states)
-        self._states = self._gathered.states
-        for state in self._states:
+        self._gathered = adapters.Gathered(states)
+        self.states: list[State] = self._gathered.states
+        for state in self.states:
             if not isinstance(state, State):
                 is_kind = isinstance(state, type)
                 found = f"is the class {state.__name__}" if is_kind else f"has a leaf of type {type(state).__name__}"
@@ -43,18 +43,18 @@ class Differentiated:
                     f"{where}: `states=` must be a State or a pytree of States, but {found}. "
                     f"For the states of a model write {_example()}."
                 )
-        if self._has_states and not self._states and not self._has_arguments:
+        if self._has_states and not self.states and not self._has_arguments:
             raise ValueError(
                 f"{where}: `states=` has no state in it, so there is nothing to differentiate with respect to. If it "
                 f"comes from `st.states(model, kind)`, the model has no state of this kind. Write "
                 f"for example {_example()}."
             )
-        if len(set(self._states)) != len(self._states):
+        if len(set(self.states)) != len(self.states):
             raise ValueError(f"{where}: a state is listed twice in `states=`; list each state once")
         self._args = args
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
-        values = self._gathered.values(look_at_all(self._states))
+        values = self._gathered.values(look_at_all(self.states))
         chosen = tuple(args[i] for i in self._positions)
         chosen = chosen[0] if self._single else chosen
         self.primal = (
@@ -73,13 +73,12 @@ class Differentiated:
         args = list(self._args)
         for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
             args[i] = arg
-        return dict(zip(self._states, self._gathered.split(values), strict=True)), tuple(args)
+        return dict(zip(self.states, self._gathered.split(values), strict=True)), tuple(args)
 
 
 def _example() -> str:
     """What `states=` may be, for the frameworks that are there."""
-    nnx = ", or `st.states(model, nnx.Param)` for a model of flax.nnx" if "flax.nnx" in sys.modules else ""
-    return f"`states=st.states(model, st.Param)`{nnx}"
+    return f"`states=st.states(model, st.Param)`{adapters.hints('states')}"
 
 
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:

@@ -21,8 +21,8 @@ import jax
 
 from .._checkpointed_loops.budget import MemoryBudget
 from .._checkpointed_loops.lanes import known_lanes, lanes_around
+from .._core import adapters
 from .._core.arguments import hide_self, is_reference, strict
-from .._core.foreign import leaf_test
 from .._core.jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
 from .._core.kept import Family, anchor_of, remember
 from .._core.library import is_ours, is_users_function
@@ -132,8 +132,8 @@ def _with_holes(fun: Any, holes: list[Any]) -> Any:
 
 def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
-
-    is_leaf = leaf_test()  # an object with cells is a pytree to its framework, but a copy would take the writes
+    # An object with cells is a pytree to its framework, but a copy would take the writes.
+    is_leaf = adapters.leaf_test(opens_carriers=True)
 
     def changed(value: Any) -> Any:
         if not any(map(is_replaced, jax.tree.leaves(value, is_leaf=is_leaf))):

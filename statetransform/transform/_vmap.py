@@ -18,10 +18,10 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
+from .._core import adapters
 from .._core.arguments import name_of
 from .._core.errors import StateAxisError, show_site
 from .._core.find import walk
-from .._core.foreign import to_state
 from .._core.frame import UNSET, Frame, look_at_all, peek
 from .._core.jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
 from .._core.lift import Direct, Lift
@@ -65,7 +65,7 @@ class Lanes:
 
     def name(self, state: State) -> None:
         """Names a cell of another framework by its path."""
-        if state._is_foreign and state._name is None:
+        if state._cell.is_named_by_path and state._name is None:
             paths = (label for label, found in walk([self.fun], limit=_WALK_LIMIT) if found is state)
             state._name = ".".join(next(paths, ())) or None
 
@@ -181,7 +181,7 @@ class Vectorized(Direct):
 
     def _warn_of_kinds(self, lanes: Lanes) -> None:
         """Says which classes of `state_axes` match no state that the function uses."""
-        keys = [key for key in self._given if not isinstance(to_state(key), State)]
+        keys = [key for key in self._given if not isinstance(adapters.handle(key), State)]
         for i, key in enumerate(keys):
             if isinstance(key, type) and self._kinds[i][1] is not None and i not in lanes.matched:
                 text = f"vmap: `state_axes` maps {key.__name__}, but {name_of(lanes.fun)} uses no state of this kind."
@@ -289,7 +289,9 @@ def _as_axis(kind: Any, axis: Any) -> int | None:
     except TypeError:
         index = None
     if index is None or isinstance(axis, bool):
-        raise TypeError(f"vmap: in `state_axes`, the axis of {to_state(kind)!r} must be an int or None, not {axis!r}")
+        raise TypeError(
+            f"vmap: in `state_axes`, the axis of {adapters.handle(kind)!r} must be an int or None, not {axis!r}"
+        )
     return index
 
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform._core.cells import Cells, cells_behind
+from statetransform._adapters.descriptor import CellDescriptor
+from statetransform._core.adapters import cell_behind
 from statetransform._core.jaxcompat import buffer_of, set_buffer
 
 
@@ -53,7 +54,7 @@ def test_reading_a_ref_copies() -> None:
 def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
     bs = pytest.importorskip("brainstate")
     st.states([bs.State(0.0)])
-    assert isinstance(vars(bs.State)["_value"], Cells)
+    assert isinstance(vars(bs.State)["_value"], CellDescriptor)
     state = bs.State(1.0)
     assert vars(state)["_value"] == 1.0
     context = bs._state.TRACE_CONTEXT
@@ -66,15 +67,75 @@ def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
     assert {"_been_writen", "_hooks_manager", "_source_info", "_trace_state", "_level"} <= set(vars(state))
 
 
-def test_an_unknown_brainstate_is_refused_by_name() -> None:
+UNKNOWN = {
+    "flax.nnx": (
+        "from flax import nnx; del nnx.Pytree._setattr",
+        "nnx.Variable(1.0)",
+    ),
+    "brainstate": (
+        "import brainstate; del brainstate.State._check_tracer_write_outside_trace",
+        "brainstate.State(1.0)",
+    ),
+    "jax": ("import jax; del jax.ref.freeze", "jax.new_ref(1.0)"),
+}
+
+
+@pytest.mark.parametrize("framework", UNKNOWN)
+def test_an_unknown_version_is_refused_where_a_cell_is_met_and_nowhere_else(framework: str) -> None:
+    pytest.importorskip(framework)
+    change, make = UNKNOWN[framework]
+    code = (
+        f"{change}\n"
+        "import statetransform as st\n"
+        "s = st.State(1.0)\n"
+        "add = st.transform.jit(lambda x: setattr(s, 'value', s.value + x))\n"
+        "add(1.0); st.transform.grad(lambda x: x * s.value)(1.0); print(s.value)\n"
+        f"cell = {make}\n"
+        "def look(x): return cell[...] * x if hasattr(cell, '__getitem__') else cell.value * x\n"
+        "for T in (st.transform.jit, st.transform.grad, st.transform.jit):\n"
+        "    try: T(look)(1.0)\n"
+        "    except st.StateTransformError as error: print(error)\n"
+    )
+    first, *rest = run(code).splitlines()
+    assert first == "2.0"
+    assert len(rest) == 3 and all("statetransform knows" in line for line in rest)
+
+
+IS_CHANGED = """
+def changed():
+    return [
+        vars(jax.Ref)["__getitem__"] is not get,
+        nnx is not None and vars(nnx.Variable)["_raw_value"] is not slot,
+        bst is not None and "_value" in vars(bst.State),
+    ]
+"""
+
+
+def test_an_adapter_is_installed_when_one_of_its_cells_is_met_and_not_before() -> None:
+    pytest.importorskip("flax.nnx")
     pytest.importorskip("brainstate")
     code = (
-        "import brainstate, statetransform as st\n"
-        "del brainstate.State._check_tracer_write_outside_trace\n"
-        "try: st.transform.jit(lambda: None)()\n"
-        "except st.StateTransformError as error: print(error)\n"
+        "import jax, brainstate as bst, statetransform as st\n"
+        "from flax import nnx\n"
+        "get, slot = vars(jax.Ref)['__getitem__'], vars(nnx.Variable)['_raw_value']\n"
+        f"{IS_CHANGED}"
+        "s, T = st.State(1.0), st.transform\n"
+        "for run in (T.jit, T.grad, T.checkpoint): run(lambda x: x * s.value)(1.0)\n"
+        "st.states({'s': s}); print(changed())\n"
+        "holder = {'r': jax.new_ref(1.0)}\n"
+        "def f(x): holder['r'][...] = holder['r'][...] * x; return holder['r'][...]\n"
+        "T.grad(f)(2.0); print(changed(), float(holder['r'][...]))\n"
+        "st.states(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), nnx.Param); print(changed())\n"
+        "n = bst.State(1.0)\n"
+        "def g(x): n.value = n.value * x; return n.value\n"
+        "T.jit(g)(2.0); print(changed(), float(n.value))\n"
     )
-    assert "brainstate" in run(code) and "statetransform knows" in run(code)
+    assert run(code).splitlines() == [
+        "[False, False, False]",
+        "[True, False, False] 2.0",
+        "[True, True, False]",
+        "[True, True, True] 2.0",
+    ]
 
 
 def test_a_framework_that_is_imported_later_is_taken_from_then_on() -> None:
@@ -94,7 +155,7 @@ def test_nnx_keeps_values_where_the_adapter_looks() -> None:
     nnx = pytest.importorskip("flax.nnx")
     tracers = pytest.importorskip("flax.nnx.tracers")
     st.states([nnx.Param(jnp.zeros(2))])
-    assert cells_behind(vars(nnx.Variable)["_raw_value"]) is not None
+    assert cell_behind(vars(nnx.Variable)["_raw_value"]) is not None
     assert nnx.Variable.__slots__ == ("_raw_value", "_trace_state", "_var_metadata")
     assert not nnx.Variable.__weakrefoffset__  # else the values could stay where they are
     assert tracers.TraceState.__slots__ == ["_jax_trace"]
@@ -114,14 +175,3 @@ def test_nnx_keeps_values_of_high_types_where_the_adapter_looks() -> None:
     assert variable._treedef == jax.tree.structure(library._get_hijax_state(variable))
     assert len(variable._treedef.children()) == 1
     assert callable(library._set_hijax_state) and callable(library._new_hijax_from_variable)
-
-
-def test_an_unknown_flax_is_refused_by_name() -> None:
-    pytest.importorskip("flax.nnx")
-    code = (
-        "from flax import nnx; import statetransform as st\n"
-        "from flax.nnx import tracers; tracers.TraceState.__slots__ = []\n"
-        "try: st.transform.jit(lambda: None)()\n"
-        "except st.StateTransformError as error: print(error)\n"
-    )
-    assert "flax" in run(code) and "statetransform knows" in run(code)

@@ -1,56 +1,30 @@
-"""Cells of other frameworks: handles that stand for them, and the descriptor that sends reads and writes to frames.
+"""The descriptor that sends reads and writes of another framework's cells to frames.
 
-A cell is represented by a handle, a `Foreign` state. A `Cells` descriptor stands on the foreign class in the place of
-the attribute in which instances keep the value: within a transform it asks the innermost frame, anywhere else it is the
-plain attribute. So frames, records and values see states only.
-
-There are two kinds of handles. A `Proxy` holds its cell weakly, and the cell keeps the value as ever, so that `vars`,
-copies and pickles see nothing new. What cannot be referred to weakly is `Adopted`: the handle itself sits in the slot
-and holds the value, and the descriptor takes it out; so the handle lives as long as the cell, without a cycle.
+It takes the place of the attribute in which instances of the foreign class keep the value. Within a transform it asks
+the innermost frame; anywhere else it is the plain attribute. An adapter to a framework overrides what differs there.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from .errors import StateTraceError
-from .frame import UNSET, Frame, innermost, read_around, stack
+from .._core.cell import Cell, InDict, Reader
+from .._core.errors import StateTraceError
+from .._core.frame import UNSET, Frame, committed, innermost, stack
+from .._core.hooks import listening
+from .._core.jaxcompat import has_tracer, is_top_level
+from .._core.plain import MISSING, identity
+from .._core.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, Strict, instance_dict
-from .hooks import listening
-from .jaxcompat import has_tracer, is_top_level
-from .plain import MISSING
-from .state import is_array
 
-#: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
-identity = object.__hash__
+_TYPES = (type(jax.typeof(0.0)), jax.ShapeDtypeStruct)
 
 
-class Direct(NamedTuple):
-    """How the program of a compiled function comes by the values of cells without handles.
-
-    Attributes:
-      name: the entry of an instance's `__dict__`.
-      mark: one that is true once the cell has been written.
-      is_busy: whether the framework has to hear of reads and writes at the moment.
-    """
-
-    name: str
-    mark: str | None = None
-    is_busy: Callable[[], Any] | None = None
-
-
-def cells_behind(found: Any) -> Cells | None:
-    """The descriptor that a class has under some name, be it by way of a property."""
-    if isinstance(found, property):
-        found = getattr(found.fget, "cells", None)
-    return found if isinstance(found, Cells) else None
-
-
-class Cells:
+class CellDescriptor(Cell, Reader):
     """The descriptor for one attribute; also the step from a cell to its handle, in recorded structures.
 
     Args:
@@ -129,31 +103,50 @@ class Cells:
 
     # -- what adapters change
 
-    unseen: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
+    goes_stale = False  # JAX or the framework sees to that
+    is_named_by_path = True
+    hidden: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
 
     def put(self, cell: Any, value: Any) -> None:
         """Stores the value that a transform leaves, in what is around it."""
         self.set_raw(cell, value)
 
-    def read_outside(self, frame: Frame, state: Foreign) -> Any:
-        """The value as the function around a frame sees it."""
-        return read_around(frame, state)
+    def read_in(self, frame: Frame, state: Any, is_here: bool) -> Any:
+        del is_here
+        return state._value if state._is_native_to(frame) else self.give(frame, state)
 
     def give(self, frame: Frame, state: Foreign) -> Any:
         """The value for a transform that is called within a frame, the innermost one."""
         return frame.read(state)
 
+    def read_around(self, frame: Frame, state: Any) -> Any:
+        if frame.parent is None:
+            return committed(state)
+        return state._value if state._is_native_to(frame.parent) else frame.parent.read(state)
+
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
         """Writes into a frame, the innermost one."""
         frame.write(state, value)
 
-    def receive(self, frame: Frame, state: Foreign, value: Any, site: Any = None) -> None:
-        """Takes what a transform within the frame leaves to it."""
-        frame.write(state, value, site)
+    def check_write(self, frame: Frame, state: Any, value: Any) -> None:
+        if state._is_native_to(frame):
+            self.refuse_by_handle(state, value)
+        else:
+            self.check_left(frame, state)
 
-    def check_write(self, frame: Frame, state: Foreign) -> None:
-        """Refuses a write that cannot be carried out of the frame."""
+    def receive(self, frame: Frame, state: Any, value: Any, site: Any) -> None:
+        if state._is_native_to(frame):
+            state._value = value
+        else:
+            self.take_left(frame, state, value, site)
+
+    def check_left(self, frame: Frame, state: Foreign) -> None:
+        """Refuses what a transform leaves to a frame that lifts the cell."""
         frame.check_write(state)
+
+    def take_left(self, frame: Frame, state: Foreign, value: Any, site: Any) -> None:
+        """Takes what a transform leaves to a frame that lifts the cell."""
+        frame.write(state, value, site)
 
     def name_of(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
@@ -164,11 +157,6 @@ class Cells:
         """What the framework knows of the trace in which a cell was made."""
         del cell
         return None
-
-    def takes_tracers(self, state: Foreign) -> bool:
-        """Whether the framework lets its cell hold a traced value at the moment, without a transform of ours."""
-        del state
-        return False
 
     def check(self, state: Foreign, value: Any) -> None:
         """Refuses a value that the cell could not hold."""
@@ -186,18 +174,13 @@ class Cells:
         if innermost() is None:
             self.refuse_raw(state, value)
 
-    def direct(self) -> Direct | None:
-        """How to do without handles at the top level; None where only they will do."""
-        is_own = type(self) is Cells and self.is_each and self.below is MISSING
-        return Direct(self.name) if is_own else None
-
-    def slot(self) -> str | None:
-        """The attribute with the handle of a cell that has adopted it, and with anything else of another."""
-        return None
+    def in_dict(self, kind: type) -> InDict | None:
+        is_own = type(self) is CellDescriptor and self.is_each and self.below is MISSING
+        return InDict(self.name) if is_own and not issubclass(kind, Adopted) else None
 
     def can_lift(self, value: Any) -> bool:
-        """Whether a value is one that JAX can hold."""
-        return all(map(is_array, jax.tree.leaves(value)))
+        """Whether a value is one that JAX can hold; the type of one is not."""
+        return all(is_array(leaf) and not isinstance(leaf, _TYPES) for leaf in jax.tree.leaves(value))
 
     # -- handles
 
@@ -276,7 +259,7 @@ class Cells:
         place, forget = identity(cell), self._table.pop
         ref = weakref.ref(cell, lambda _: forget(place, None))
         if isinstance(entry, Proxy):
-            entry._cell = ref
+            entry._ref = ref
         self._table[place] = (ref, entry)
 
     def __call__(self, cell: Any) -> Foreign:

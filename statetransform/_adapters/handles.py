@@ -1,16 +1,21 @@
-"""Handles: states that stand for cells of other frameworks, and what stands in the place of one."""
+"""Handles: states that stand for cells of other frameworks.
+
+There are two kinds. A `Proxy` holds its cell weakly, and the cell keeps the value, so that `vars`, copies and pickles
+see nothing new. What has no weak references is `Adopted`: the handle sits in the slot of the cell and holds the value,
+and the descriptor takes it out. So the handle lives as long as the cell, without a cycle.
+"""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any, TypeAlias
 
-from .frame import UNSET, Frame, innermost, read, stack
-from .sites import user_site
-from .state import State
-from .tokens import Token
+from .._core.frame import UNSET, Frame, innermost, read, stack
+from .._core.sites import user_site
+from .._core.state import State
+from .._core.tokens import Token
 
-Cells: TypeAlias = Any  # the one of `cells`, which imports this module
+CellDescriptor: TypeAlias = Any  # the one of `descriptor`, which imports this module
 
 
 class Foreign(State):
@@ -18,16 +23,16 @@ class Foreign(State):
 
     Attributes:
       _kind: the class of the cell.
-      _cells: how the value is come by.
+      _cell: the descriptor, which reads and writes the value.
       _made: what the framework knows of the trace in which the cell was made, of one that it guards by that.
       _home: of a cell that a transform of its framework has made within a frame, that frame: there it is none of ours,
         and a frame within takes its value from the cell.
     """
 
-    __slots__ = ("_cells", "_home", "_kind", "_made")
-    _is_foreign = True
+    __slots__ = ("_cell", "_home", "_kind", "_made")
+    _is_handle = True
 
-    def _stand_for(self, cell: Any, cells: Cells) -> None:
+    def _stand_for(self, cell: Any, cells: CellDescriptor) -> None:
         self._name = cells.name_of(cell)
         self._static = False
         self._metadata = {}
@@ -35,7 +40,7 @@ class Foreign(State):
         self._created = user_site()
         self._kind = type(cell)
         self._home: weakref.ref[Frame] | None = None
-        self._cells = cells
+        self._cell = cells
         self._made = cells.made_in(cell)
 
     @property
@@ -50,24 +55,18 @@ class Foreign(State):
         if frame is not None and not self._is_native_to(frame):
             frame.write(self, value)
             return
-        self._cells.refuse_by_handle(self, value)
+        self._cell.refuse_by_handle(self, value)
         self._value = value
 
     def _check(self, value: Any) -> None:
         super()._check(value)
-        self._cells.check(self, value)
-
-    def _takes_tracers(self) -> bool:
-        return self._cells.takes_tracers(self)
-
-    def _is_gone(self) -> bool:
-        return False
+        self._cell.check(self, value)
 
     def _is_native_to(self, frame: Any) -> bool:
         return self._home is not None and frame is not None and self._home() is frame
 
     def _blank(self) -> State:
-        blank = object.__new__(State)  # a call that makes a cell is traced each time, so that nobody fills this one
+        blank = object.__new__(State)  # a call that makes a cell is traced each time, so that this one is never filled
         blank._begin(0.0, self._name, False, {})
         blank._value = UNSET
         return blank
@@ -82,21 +81,21 @@ class Foreign(State):
 class Proxy(Foreign):
     """A handle whose cell keeps the value."""
 
-    __slots__ = ("_cell",)
+    __slots__ = ("_ref",)
 
     @property
     def _value(self) -> Any:
-        cell = self._cell()
-        return UNSET if cell is None else self._cells.take(cell)
+        cell = self._ref()
+        return UNSET if cell is None else self._cell.take(cell)
 
     @_value.setter
     def _value(self, value: Any) -> None:
-        cell = self._cell()
+        cell = self._ref()
         if cell is not None:
-            self._cells.put(cell, value)
+            self._cell.put(cell, value)
 
     def _is_gone(self) -> bool:
-        return self._cell() is None
+        return self._ref() is None
 
 
 class Strict(Proxy):
