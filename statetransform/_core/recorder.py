@@ -61,6 +61,8 @@ class Recorder:
         self.roots: tuple[Any, ...] = tuple(roots)
         self.objects: list[Any] = []
         self.edges: list[Edge] = []
+        self._edge_to: dict[int, Edge] = {}  # by register, of the first so many edges
+        self._n_indexed = 0
         self._leading_out: set[int] = set()  # edges by number: to what a function, class or module has, not an object
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
@@ -280,6 +282,14 @@ class Recorder:
         """Notes what a setting was before the trace."""
         if not self._is_busy and self.is_new(0, reader):
             self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET), outside=True)
+
+    def edge_to(self, register: int) -> Edge | None:
+        """The edge by which an object was reached first."""
+        for edge in self.edges[self._n_indexed :]:
+            if edge.register >= 0:
+                self._edge_to[edge.register] = edge
+        self._n_indexed = len(self.edges)
+        return self._edge_to.get(register)
 
     # -- reaching
 

@@ -176,10 +176,8 @@ def _cell(cell: Any, recorder: Recorder, register: int, value: Any) -> tuple[str
 
 def _path(recorder: Recorder, register: int) -> str | None:
     """The way to an object that is being visited, from its root: `linear.kernel`."""
-    above = {edge.register: edge for edge in recorder.edges if edge.register >= 0}
     steps: list[str] = []
-    while register in above and above[register].parent >= 0:
-        edge = above[register]
+    while (edge := recorder.edge_to(register)) is not None and edge.parent >= 0:
         shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
         if edge.how == "cell":
             shown = edge.key[1]

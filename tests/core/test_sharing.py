@@ -13,6 +13,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
+from statetransform._core.recorder import Recorder
 
 from .compiling import compilations
 
@@ -341,3 +342,42 @@ def test_a_trace_that_uses_another_one_knows_which_names_of_modules_that_has_loo
     assert again(3.0) == again(3.0) == 7.0
     monkeypatch.setitem(globals(), "scale", State(jnp.float32(5), name="scale"))
     assert again(3.0) == 16.0
+
+
+class Counted(list[Any]):
+    """A list that counts the items that are read from it, one after the other."""
+
+    read = 0
+
+    def __iter__(self) -> Any:
+        Counted.read += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        Counted.read += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_a_trace_looks_at_its_edges_equally_often_for_each_cell_of_a_large_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    init = Recorder.__init__
+
+    def counting(self: Recorder, roots: Any) -> None:
+        init(self, roots)
+        self.edges = Counted(self.edges)
+
+    class Box:
+        def __init__(self, content: Any) -> None:
+            self.content = content
+
+    st.register_state_type(Box, attribute="content")
+    monkeypatch.setattr(Recorder, "__init__", counting)
+    reads = []
+    for n in (50, 400):
+        boxes = [Box(jnp.zeros(())) for _ in range(n)]
+        Counted.read = 0
+        transform.jit(lambda boxes=boxes: [box.content for box in boxes])()
+        reads.append(Counted.read / n)
+    assert reads[1] < 1.5 * reads[0]
