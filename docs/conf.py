@@ -36,7 +36,15 @@ extensions = [
     "shown",
     "sources",
 ]
-exclude_patterns = ["_build", "_extensions", "inventories", "measured.md", "measured-gpu.md", "examples/_notebooks"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "inventories",
+    "measured.md",
+    "measured-gpu.md",
+    "examples/_notebooks",
+    "pictures",
+]
 default_role = "code"  # docstrings write `code` in single backticks, as Markdown does
 nitpicky = True  # a name in a docstring that leads nowhere is a warning
 nitpick_ignore_regex = [("py:class", r"(?!statetransform|jax|numpy).*")]  # field lists take descriptions for types

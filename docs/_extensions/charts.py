@@ -1,11 +1,10 @@
-"""The charts of the page of benchmarks, drawn by the build from `measured.json`."""
+"""The charts of the page of benchmarks, drawn by the build from `measured.json` and `models.json`."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 import re
-from collections.abc import Callable
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -58,36 +57,67 @@ def loops(tables: dict[str, Table]) -> None:
     ax.grid()
 
 
-def models(tables: dict[str, Table]) -> None:
-    """FLOPs over the plain step against memory over the plain step, for models within budgets."""
-    table = tables["Models within a budget"]
-    columns = table["columns"]
-    name, memory, flops = 0, columns.index("memory over plain"), columns.index("FLOPs over plain")
-    _, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for model in dict.fromkeys(row[name] for row in table["rows"]):
-        rows = [row for row in table["rows"] if row[name] == model]
-        points = sorted((float(row[memory]), float(row[flops])) for row in rows)
-        ax.plot(*zip(*points, strict=True), "o-", label=model)
-    ax.set(xlabel="memory over the plain step", ylabel="FLOPs over the plain step")
+NAMES = {
+    "vit": "ViT-B/16",
+    "resnet": "ResNet-50",
+    "unet": "U-Net",
+    "gemma": "Gemma 3 270M",
+    "mamba": "Mamba-2 130M",
+    "lstm": "LSTM",
+    "spiking": "spiking network",
+    "wave": "waveform inversion",
+}
+
+
+def over_plain(rows: list[dict[str, Any]]) -> list[tuple[str, str, float, float, float, float]]:
+    """Model, way, and bytes, FLOPs and seconds over those of the plain step, with the plain bytes at the end."""
+    plain = {row["model"]: row for row in rows if row["way"] == "plain"}
+    found = []
+    for row in rows:
+        base = plain[row["model"]]
+        if row is not base and row.get("bytes") is not None:
+            ratios = [row[key] / base[key] for key in ("bytes", "flops", "seconds")]
+            found.append((row["model"], row["way"], *ratios, base["bytes"]))
+    return found
+
+
+def models(rows: list[dict[str, Any]]) -> None:
+    """FLOPs against memory, both over the plain step, for models within budgets and with checkpoints by hand."""
+    _, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+    found = over_plain(rows)
+    for model in dict.fromkeys(row[0] for row in found):
+        points = sorted((x, y) for name, way, x, y, *_ in found if name == model and way.startswith("budget"))
+        by_hand = [(x, y) for name, way, x, y, *_ in found if name == model and not way.startswith("budget")]
+        (line,) = ax.plot(*zip(*[*points, (1.0, 1.0)], strict=True), "o-", label=NAMES[model])
+        if by_hand:
+            ax.plot(*zip(*by_hand, strict=True), "x", color=line.get_color())
+    ax.set(xlabel="memory over the plain step", ylabel="FLOPs over the plain step", xlim=(0, 1.05))
     ax.grid()
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
 
 
-CHARTS: tuple[Callable[[dict[str, Table]], None], ...] = (dispatch, loops, models)
+def table_of_models(rows: list[dict[str, Any]]) -> str:
+    """The same as a table in Markdown."""
+    lines = ["| model | gradient step | memory | FLOPs | first call |", "| :--- | :--- | ---: | ---: | ---: |"]
+    last = None
+    for model, way, memory, flops, seconds, plain in over_plain(rows):
+        if model != last:
+            lines.append(f"| {NAMES[model]} | plain, {plain / 1e9:.1f} GB | 1.00 | 1.00 | 1.0 |")
+        last = model
+        lines.append(f"| | {way} | {memory:.2f} | {flops:.2f} | {seconds:.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 def write(app: Any) -> None:
     """Draws the charts where the page finds them."""
     source = pathlib.Path(app.srcdir)
-    tables = json.loads((source / "measured.json").read_text())
+    tables, rows = (json.loads((source / name).read_text()) for name in ("measured.json", "models.json"))
     folder = source / "pictures" / "_charts"
     folder.mkdir(exist_ok=True)
-    for chart in CHARTS:
+    (folder / "models.md").write_text(table_of_models(rows))
+    for chart, data in ((dispatch, tables), (loops, tables), (models, rows)):
         with plt.rc_context({**STYLE, "font.size": 11, "svg.hashsalt": chart.__name__}):
-            try:
-                chart(tables)
-            except KeyError:  # not measured yet
-                continue
+            chart(data)
             plt.savefig(folder / f"{chart.__name__}.svg", metadata={"Date": None})
             plt.close()
 
