@@ -99,12 +99,16 @@ def models(rows: list[dict[str, Any]]) -> None:
 def table_of_models(rows: list[dict[str, Any]]) -> str:
     """The same as a table in Markdown."""
     lines = ["| model | gradient step | memory | FLOPs | first call |", "| :--- | :--- | ---: | ---: | ---: |"]
+    exceeded = {(row["model"], row["way"]) for row in rows if row.get("warned")}
     last = None
     for model, way, memory, flops, seconds, plain in over_plain(rows):
         if model != last:
             lines.append(f"| {NAMES[model]} | plain, {plain / 1e9:.1f} GB | 1.00 | 1.00 | 1.0 |")
         last = model
-        lines.append(f"| | {way} | {memory:.2f} | {flops:.2f} | {seconds:.1f} |")
+        warned = ", exceeded with a warning" if (model, way) in exceeded else ""
+        lines.append(f"| | {way}{warned} | {memory:.2f} | {flops:.2f} | {seconds:.1f} |")
+    refused = [row for row in rows if row.get("bytes") is None]
+    lines += [f"| {NAMES[row['model']]} | {row['way']}: refused | | | |" for row in refused]
     return "\n".join(lines) + "\n"
 
 
