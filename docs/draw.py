@@ -64,6 +64,8 @@ def draw(figure: Any, name: str, save: Any) -> None:
     if (legend := chosen.get_legend()) is not None:
         legend.remove()
     chosen.set_subplotspec(GridSpec(1, 1, figure)[0])
+    chosen.set_anchor("C")
+    chosen.set_xlabel(chosen.get_xlabel().partition(" (FLOPs")[0])
     figure.set_size_inches(3.6, 2.25)
     folder = HERE / "pictures" / "thumbnails"
     folder.mkdir(exist_ok=True)
