@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .lookup import instance_attribute
+from .lookup import inherited, instance_attribute
 from .plain import MISSING, is_plain, same_plain
 
 #: Conditions that say that something is not there.
@@ -22,8 +22,9 @@ class Edge(NamedTuple):
     Attributes:
       parent: the register of the object; -1 for a root.
       how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "members" (a tuple,
-        made anew, of what it holds), "cell", "global", "method" (the function behind a bound method), "class", "mro",
-        "reader" (what a function gives for it: the handle of a cell of another framework).
+        made anew, of what it holds), "cell", "global", "method" (the function behind a bound method), "class",
+        "inherited" (what a class has under a name, from one of its bases on), "reader" (what a function gives for it:
+        the handle of a cell of another framework).
       key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
         "object" and "state" (of a class), "sequence", "mapping", "array" (equal content), "is" (the very
@@ -57,9 +58,9 @@ def step(parent: Any, how: str, key: Any) -> Any:
         return parent.__dict__[key]
     if how == "reader" or how == "members":
         return key(parent)
-    if how == "class":
-        return type(parent)
-    return parent.__mro__[key]
+    if how == "inherited":
+        return inherited(parent, key)
+    return type(parent)
 
 
 def holds(x: Any, what: str, argument: Any) -> bool:
@@ -132,6 +133,8 @@ def _show(edge: Edge, root_names: Sequence[str]) -> str:
         return f".{edge.key}"
     if edge.how == "cell":
         return f".{edge.key[1]}"
+    if edge.how == "inherited":
+        return f".{edge.key[0]}"
     return {"class": ".__class__"}.get(edge.how, "")
 
 

@@ -191,7 +191,6 @@ class Writer:
             "global": f"{above}.__globals__[{index}]",
             "dict": f"{above}.__dict__[{index}]",
             "class": self._class_of.get(above) or f"type({above})",
-            "mro": f"{above}.__mro__[{index}]",
         }
         return simple.get(how) or f"step({above}, {how!r}, {index})"
 

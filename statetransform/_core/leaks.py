@@ -39,9 +39,8 @@ def _changes(recorder: Recorder) -> Iterator[tuple[Any, str, str, Any, Any]]:
         obj = recorder.objects[register]
         if adapters.cell_behind(class_lookup(type(obj), name)) is None:  # frames take care of cells
             yield obj, name, "", before, instance_attribute(obj, name)
-    functions = [obj for obj in recorder.objects if isinstance(obj, types.FunctionType) and obj.__dict__]
-    for owner in (*recorder.classes.registers, *functions):
-        before = recorder.classes.before.get(owner, {})
+    functions = {obj: {} for obj in recorder.objects if isinstance(obj, types.FunctionType) and obj.__dict__}
+    for owner, before in {**functions, **recorder.classes.before}.items():
         yield from ((owner, name, "", before.get(name, MISSING), now) for name, now in list(vars(owner).items()))
     for namespace, name, before in recorder.globals:
         yield None, name, "", before, namespace.get(name, MISSING)

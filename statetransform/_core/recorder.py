@@ -63,7 +63,6 @@ class Recorder:
         self.edges: list[Edge] = []
         self._edge_to: dict[int, Edge] = {}  # by register, of the first so many edges
         self._n_indexed = 0
-        self._leading_out: set[int] = set()  # edges by number: to what a function, class or module has, not an object
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
@@ -90,7 +89,7 @@ class Recorder:
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
-                self.reach(-1, "root", i, root, outside=i == 0)
+                self.reach(-1, "root", i, root)
         except BaseException:
             self.__exit__()
             raise
@@ -114,23 +113,17 @@ class Recorder:
         """The register of an object that was reached."""
         return self._registers.get(identity(obj))
 
-    def add(self, obj: Any, outside: bool = False) -> int:
-        """Gives an object a register, just before the edge to it is added.
-
-        Args:
-          outside: whether that edge leads out of what belongs to its parent, as one to a class or a global name does.
-        """
+    def add(self, obj: Any) -> int:
+        """Gives an object a register, just before the edge to it is added."""
         register = self._registers[identity(obj)] = len(self.objects)
         self.objects.append(obj)
-        if outside:
-            self._leading_out.add(len(self.edges))
         return register
 
     def of_arguments(self) -> set[int]:
-        """The registers of what belongs to an argument, be it reached through a function, class or module, too."""
+        """The registers of what belongs to an argument, even if it was reached through a function, class or module."""
         below: dict[int, list[int]] = {}
-        for i, edge in enumerate(self.edges):
-            if i not in self._leading_out:
+        for edge in self.edges:
+            if not self._leads_out(edge):
                 below.setdefault(edge.parent, []).append(edge.argument if edge.what == "same" else edge.register)
         found: set[int] = set()
         waiting = below.get(-1, [])
@@ -140,6 +133,16 @@ class Recorder:
                 found.add(register)
                 waiting += below.get(register, ())
         return found
+
+    def _leads_out(self, edge: Edge) -> bool:
+        """Whether an edge leads to what a function, class or module has, and not an object."""
+        if edge.parent < 0:
+            return edge.key == 0
+        parent = self.objects[edge.parent]
+        if edge.how in ("class", "method") or isinstance(parent, type | types.FunctionType | types.ModuleType):
+            return True
+        register = edge.argument if edge.what == "same" else edge.register
+        return register >= 0 and edge.how == "attr" and class_lookup(type(parent), edge.key) is self.objects[register]
 
     def is_new(self, register: int, name: Any) -> bool:
         """Whether a name is looked up on an object for the first time."""
@@ -155,7 +158,7 @@ class Recorder:
             visit_module(self, register, value, names)
             return
         for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
-            self.reach(register, "dict", name, value.__dict__[name], outside=True)
+            self.reach(register, "dict", name, value.__dict__[name])
 
     def reach_own_cells(self, used: Iterable[State]) -> None:
         """Adds the edges to states in use that stand for cells which a framework keeps for itself."""
@@ -163,7 +166,7 @@ class Recorder:
         for reader in adapters.own_cells if lost else ():
             state = reader(None)
             if identity(state) in lost:
-                self.reach(0, "reader", reader, state, outside=True)
+                self.reach(0, "reader", reader, state)
 
     def keep(self, fun: types.FunctionType, stored: Iterable[str]) -> None:
         """Keeps what variables are that a function may set."""
@@ -256,8 +259,8 @@ class Recorder:
         elif isinstance(obj, types.ModuleType):
             visit_module(self, register, obj, (edge.key,))
         elif isinstance(obj, type):
-            if edge.how == "dict" and obj in self.classes.registers:
-                self.classes.attribute(obj, edge.key)
+            if edge.how == "inherited" and obj in self.classes.registers:
+                self.classes.attribute(obj, *edge.key)
         elif edge.how == "reader":
             if self.is_new(register, edge.key):
                 self.reach(register, "reader", edge.key, edge.key(obj))
@@ -281,7 +284,7 @@ class Recorder:
     def asks(self, reader: Callable[[Any], Any]) -> None:
         """Notes what a setting was before the trace."""
         if not self._is_busy and self.is_new(0, reader):
-            self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET), outside=True)
+            self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET))
 
     def edge_to(self, register: int) -> Edge | None:
         """The edge by which an object was reached first."""
@@ -293,7 +296,7 @@ class Recorder:
 
     # -- reaching
 
-    def reach(self, parent: int, how: str, key: Any, value: Any, outside: bool = False) -> None:
+    def reach(self, parent: int, how: str, key: Any, value: Any) -> None:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
             self.edges.append(Edge(parent, how, key, "plain", value, -1))
@@ -302,11 +305,9 @@ class Recorder:
         if known is not None:
             if self._takes_all and isinstance(value, types.FunctionType):
                 self._runs(value.__code__)
-            if outside:
-                self._leading_out.add(len(self.edges))
             self.edges.append(Edge(parent, how, key, "same", known, -1))
             return
-        register = self.add(value, outside)
+        register = self.add(value)
         self._queue.append((len(self.edges), register, value))
         self.edges.append(Edge(parent, how, key, "", None, register))
         if not self._is_draining:
@@ -428,26 +429,24 @@ class Recorder:
 
     def _own_or_of_class(self, register: int, obj: Any, name: str, found: Any) -> None:
         """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
-        kind = type(obj)
-        attributes = instance_dict(obj)
-        if attributes is not None and name in attributes:
-            how = "dict" if self._computes_attributes(kind) else "attr"
-            self.reach(register, how, name, attributes[name])
-        elif found is MISSING:
-            if not (name.startswith("__") and name.endswith("__")):
-                what = "unset" if self._computes_attributes(kind) else "nowhere"
-                self.edges.append(Edge(register, "attr", name, what, None, -1))
+        kind, is_special = type(obj), name.startswith("__") and name.endswith("__")
+        value = instance_attribute(obj, name)
+        if value is not MISSING:
+            self.reach(register, "dict" if self._computes_attributes(kind) else "attr", name, value)
         elif isinstance(found, types.FunctionType):
             if is_framework_file(found.__code__.co_filename) and adapters.cell_of(kind) is not None:
                 return  # how a framework's own class reads and writes is taken as given
-            if not (name.startswith("__") and name.endswith("__")):
-                self.reach(register, "method", name, found, outside=True)
-        elif hasattr(type(found), "__get__"):
-            if attributes is not None:
+            if not is_special:
+                self.reach(register, "method", name, found)
+        elif found is not MISSING and hasattr(type(found), "__get__"):
+            if instance_dict(obj) is not None:
                 self.edges.append(Edge(register, "attr", name, "absent", None, -1))
             self.classes.look_up(kind, name)
-        elif not (name.startswith("__") and name.endswith("__")):
-            self.reach(register, "attr", name, found, outside=True)
+        elif found is not MISSING and not is_special:
+            self.reach(register, "attr", name, found)
+        elif not is_special:
+            what = "unset" if self._computes_attributes(kind) else "nowhere"
+            self.edges.append(Edge(register, "attr", name, what, None, -1))
 
     def _computes_attributes(self, kind: type) -> bool:
         found = self._computes.get(kind)

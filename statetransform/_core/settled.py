@@ -95,7 +95,7 @@ class Settled:
 
     def _pin(self, edge: Edge, recorder: Recorder) -> None:
         """A function that changes its own closure: only this very function may use the trace."""
-        while edge.parent >= 0 and edge.how not in ("global", "class", "mro"):
+        while edge.parent >= 0 and edge.how not in ("global", "class"):
             if isinstance(recorder.objects[edge.parent], types.FunctionType):
                 self._pinned.add(edge.parent)
                 return

@@ -228,10 +228,10 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tup
         except ValueError:  # the variable is not bound yet
             recorder.edges.append(Edge(register, "cell", (i, fun.__code__.co_freevars[i]), "unset", None, -1))
             continue
-        recorder.reach(register, "cell", (i, fun.__code__.co_freevars[i]), child, outside=True)
+        recorder.reach(register, "cell", (i, fun.__code__.co_freevars[i]), child)
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(fun, name):
-            recorder.reach(register, "attr", name, getattr(fun, name), outside=True)
+            recorder.reach(register, "attr", name, getattr(fun, name))
     if fun.__dict__:
         recorder.classes.take_named(register, fun)
     if is_users_function(fun):
@@ -268,7 +268,7 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: S
                 continue
             known = recorder.register_of(module)
             if known is None:
-                known = recorder.add(module, outside=True)
+                known = recorder.add(module)
                 get = functools.partial(sys.modules.get, full)
                 recorder.edges.append(Edge(register, "reader", get, "is", weakref.ref(module), known))
             visit_module(recorder, known, module, used)
@@ -288,7 +288,7 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
         if is_users_module(value) and value is not sys.modules.get("__main__"):
             known = recorder.register_of(value)
             if known is None:
-                known = recorder.add(value, outside=True)
+                known = recorder.add(value)
                 recorder.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
             visit_module(recorder, known, value, used)
         return
@@ -296,7 +296,7 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
         return
     if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and not is_users_class(value)):
         return
-    recorder.reach(register, how, name, value, outside=True)
+    recorder.reach(register, how, name, value)
 
 
 def visit_module(recorder: Recorder, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
