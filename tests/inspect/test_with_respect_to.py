@@ -190,9 +190,3 @@ def test_without_compiling_the_rest_is_said(monkeypatch):
     assert row.recompute_ratio == 1.0
     with pytest.raises(ValueError, match="only a compiled program can be timed"):
         inspect.compare({"plain": f}, X, Y, compile=False, time=True)
-
-
-@pytest.mark.parametrize("wrong", [f, [f], "dots_saveable"], ids=["function", "list", "text"])
-def test_compare_takes_candidates_by_name(wrong):
-    with pytest.raises(TypeError, match=r"compare takes functions and policies by name, not .* Write `compare"):
-        inspect.compare(wrong, X, Y)
