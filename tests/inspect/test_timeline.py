@@ -76,7 +76,12 @@ def test_checkpointing_lowers_the_peak_and_what_is_alive_between_the_passes():
     assert again[again.boundary].bytes < plain[plain.boundary].bytes
 
 
-@pytest.mark.parametrize("program", [net, each])
+_MERGES = "the CPU's compiler of this JAX keeps what checkpoints recompute"
+
+
+@pytest.mark.parametrize(
+    "program", [net, pytest.param(each, marks=pytest.mark.skipif(jax.__version_info__ < (0, 11), reason=_MERGES))]
+)
 def test_the_estimate_is_near_the_compiled_size(program):
     line = inspect.timeline(program, X)
     assert line.compiled is not None
