@@ -174,7 +174,7 @@ class Vectorized(Direct):
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
-        if not lift.outcome.born:
+        if lift.outcome is not None and not lift.outcome.born:
             self._warn_of_kinds(lanes)
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
