@@ -93,22 +93,6 @@ def _apart(call: Callable[[], Any]) -> Any:
     return result
 
 
-def tied(values: list[Any]) -> list[Any]:
-    """An `optimization_barrier` that keeps the types of its operands.
-
-    In `shard_map`, that of JAX 0.10 makes all of them vary if one does: there, each kind gets a barrier of its own.
-    """
-    varying = [jax.typeof(x).mat.varying for x in values]
-    found = list(jax.lax.optimization_barrier(values))
-    if all(jax.typeof(x).mat.varying == before for x, before in zip(found, varying, strict=True)):
-        return found
-    for kind in set(varying):
-        which = [i for i, its in enumerate(varying) if its == kind]
-        for i, x in zip(which, jax.lax.optimization_barrier([values[i] for i in which]), strict=True):
-            found[i] = x
-    return found
-
-
 def partitioned(flat: Any, avals: Sequence[Any], shardings: Sequence[Any]) -> Any:
     """A flat jaxpr whose types have the shardings that the compiler chooses for the values.
 

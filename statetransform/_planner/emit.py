@@ -3,7 +3,7 @@
 Where the backward pass begins to compute something again, an `optimization_barrier` keeps the order. It ties what was
 made since the last one to what is read up to the next one. So nothing that is behind it can run before it or be merged
 with what was computed before, and nothing that is before it can run later. Values that only wait are left alone: each
-operand costs compile time in every barrier that it goes through.
+operand costs compile time in every barrier that it goes through. For a compiler that removes barriers see `order`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jax import lax
 
 from .._core import jaxcompat
 from . import cost
-from .devices import tied
 from .graph import Graph
 from .joint import Joint
+from .order import keeps_barriers, tied
 from .simulate import lifetimes, profile, split_of
 
 # Compilers reorder what is between two barriers, and compute cheap values again in each consumer, which keeps what
@@ -55,7 +55,9 @@ class Emitted:
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
         self._lives, self._forms = lives, _forms(joint)
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
-        self._is_loose, self._live = is_loose, profile(joint.graph, sequence)
+        # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
+        self._is_loose, self._has_loops = is_loose or not keeps_barriers(), not keeps_barriers()
+        self._live = profile(joint.graph, sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
@@ -65,7 +67,7 @@ class Emitted:
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
-        if kept:
+        if kept and not self._has_loops:
             done = tied([*large.values(), *kept])
             large, kept = dict(zip(large, done, strict=False)), done[len(large) :]
         return [large.get(i, x) for i, x in enumerate(outputs)], kept
@@ -126,26 +128,17 @@ class Emitted:
         node = self._joint.graph.nodes[i]
         if node.inputs:
             return []
-        read = self._given_in([atom for eqn in node.eqns for atom in eqn.invars])
-        return sorted(read, key=lambda var: getattr(var.aval, "size", 0))[:1]
+        read = self._joint.roots([atom for eqn in node.eqns for atom in eqn.invars])
+        given = [var for var in read if var in self._joint.given]
+        return sorted(given, key=lambda var: getattr(var.aval, "size", 0))[:1]
 
     def _copied(self, i: int) -> list[Any]:
         """The given variables that are copied for a node: at the start and for all nodes, if nothing ties them."""
         joint = self._joint
-        return self._given_in([atom for eqn in joint.graph.nodes[i].eqns for atom in cost.copied(eqn, joint.views)])
-
-    def _given_in(self, atoms: list[Any]) -> list[Any]:
-        """The given variables that some atoms are, or are views of."""
-        given, read, stack = self._joint.given, [], atoms
-        while stack:
-            atom = stack.pop()
-            if isinstance(atom, jex.Literal):
-                continue
-            if atom in given:
-                read.append(atom)
-            elif atom in self._joint.views:
-                stack.extend(self._joint.views[atom].invars)
-        return read
+        if self._has_loops:
+            return []
+        copied = [atom for eqn in joint.graph.nodes[i].eqns for atom in cost.copied(eqn, joint.views)]
+        return [var for var in joint.roots(copied) if var in joint.given]
 
 
 def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:
@@ -176,17 +169,7 @@ def _made(graph: Graph, sequence: Sequence[int]) -> set[int]:
 
 def _values_of(joint: Joint, atom: Any) -> list[int]:
     """The values that an atom is a view of."""
-    numbers = joint.numbers
-    found, stack = [], [atom]
-    while stack:
-        var = stack.pop()
-        if isinstance(var, jex.Literal):
-            continue
-        if var in numbers:
-            found.append(numbers[var])
-        elif var in joint.views:
-            stack.extend(joint.views[var].invars)
-    return found
+    return [joint.numbers[var] for var in joint.roots([atom]) if var in joint.numbers]
 
 
 def _forms(joint: Joint) -> dict[Any, Any]:

@@ -81,6 +81,19 @@ class Joint:
         """The variables that are there from the start: constants, inputs and cotangents."""
         return frozenset((*self.jaxpr.constvars, *self.jaxpr.invars))
 
+    def roots(self, atoms: Sequence[Any]) -> list[Any]:
+        """The variables of values, and the given ones, that some atoms are or are views of."""
+        found, stack = [], list(atoms)
+        while stack:
+            atom = stack.pop()
+            if isinstance(atom, jex.Literal):
+                continue
+            if atom in self.views:
+                stack.extend(self.views[atom].invars)
+            else:
+                found.append(atom)
+        return found
+
     @property
     def outputs(self) -> list[Any]:
         """The atoms of the outputs."""

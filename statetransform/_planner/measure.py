@@ -38,8 +38,6 @@ logger = logging.getLogger("statetransform")
 
 # Of the CPU's compiler: the same temporaries and operations in half the time.
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-# The CPU's compiler of JAX 0.10 removes barriers before it merges equal operations: a plan compiles to the plain step.
-_HAS_BARRIERS = jax.__version_info__ >= (0, 11)
 
 _SLOW = 2.0  # seconds, from which on the work is logged
 _CHEAP = 1.06  # times the plain work: for less, no graph is made that repeats much of it in its nodes
@@ -225,7 +223,7 @@ class Planner:
         best: Record | None = None
         last: Record | None = None
         tried: set[tuple[Any, ...]] = set()
-        for _ in range(1 + (_CORRECTIONS if _HAS_BARRIERS else 0)):
+        for _ in range(1 + _CORRECTIONS):
             is_loose = False
             if best is not None or offer is None:
                 rival = self._rival(pattern, budget, plain, best, tried)
@@ -304,7 +302,7 @@ class Planner:
             return found
         if self._is_near(version, size, budget):
             size = max(size, self._bytes_of(version, step, with_value=False) or 0)
-        if size > budget and jax.default_backend() == "cpu" and _HAS_BARRIERS:
+        if size > budget and jax.default_backend() == "cpu":
             usual = [temporary_bytes(version.as_outermost(step, w), version, False) for w in (True, False)]
             size = size if None in usual else max(s for s in usual if s is not None)
         return dataclasses.replace(found, compiled=size)
@@ -354,13 +352,11 @@ class Planner:
 def excess_message(budget: int, found: Decision) -> str:
     """What is said where the compiled step needs more than the budget."""
     assert found.compiled is not None
-    cure = f"A budget of {found.compiled} bytes is kept."
-    if jax.default_backend() == "cpu" and not _HAS_BARRIERS:
-        cure = "The CPU's compiler of this JAX merges what is computed again: JAX 0.11 or newer is needed there."
     return (
         f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
         f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
-        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. {cure}"
+        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
+        f"A budget of {found.compiled} bytes is kept."
     )
 
 

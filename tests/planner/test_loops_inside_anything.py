@@ -54,13 +54,8 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-CORRECTED = pytest.mark.skipif(
-    jax.__version_info__ < (0, 11), reason="no plan is corrected for the CPU's compiler of this JAX"
-)
-
-
 @pytest.mark.optimized
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "nested" else CORRECTED) for n in LOOPS])
+@pytest.mark.parametrize("name", LOOPS)
 def test_a_budget_opens_a_loop_inside(name: str) -> None:
     f = LOOPS[name]
     loss = lambda x: (f(x) ** 2).sum()

@@ -52,7 +52,6 @@ def test_no_version_repeats_the_plain_one() -> None:
     assert all(version.solver.plain.bytes < top for version in with_schedules)
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="no plan is corrected for the CPU's compiler of this JAX")
 def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,60 @@
+"""How a program keeps the order of a plan: what is behind a barrier neither runs before it nor is merged with that.
+
+Most compilers keep `optimization_barrier`. The CPU's compiler of JAX 0.10 removes it before it merges equal operations.
+There a loop takes its place, which runs not once, though no compiler knows that: its values stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._core import jaxcompat
+
+
+def keeps_barriers() -> bool:
+    """Whether the compiler of the default backend keeps `optimization_barrier`."""
+    return jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11)
+
+
+def tied(values: Sequence[Any]) -> list[Any]:
+    """The same values behind a barrier, with the same types.
+
+    In `shard_map`, the barrier of JAX 0.10 makes all of them vary if one does: there, each kind gets its own.
+    """
+    if not keeps_barriers() and (numbers := [x for x in values if _has_number(x)]):
+        return _around_a_loop(values, min(numbers, key=lambda x: (len(jax.typeof(x).mat.varying), x.size)))
+    varying = [jax.typeof(x).mat.varying for x in values]
+    found = list(lax.optimization_barrier(list(values)))
+    if all(jax.typeof(x).mat.varying == before for x, before in zip(found, varying, strict=True)):
+        return found
+    for kind in set(varying):
+        which = [i for i, its in enumerate(varying) if its == kind]
+        for i, x in zip(which, lax.optimization_barrier([values[i] for i in which]), strict=True):
+            found[i] = x
+    return found
+
+
+def _around_a_loop(values: Sequence[Any], number: Any) -> list[Any]:
+    """The values of a loop that never runs. Its step changes them, as compilers remove what leaves them as they are."""
+    # Of 32 bits no more than 32 are ones.
+    never = lax.population_count(_bits(number)) > 64
+    step = lambda carry: (jnp.zeros_like(never), *[jaxcompat.zeros(jax.typeof(x)) for x in carry[1:]])
+    return list(lax.while_loop(lambda carry: carry[0], step, (never, *values))[1:])
+
+
+def _has_number(x: Any) -> bool:
+    """Whether one device can read a number from an array without asking the others."""
+    aval = jax.typeof(x)
+    return bool(jnp.issubdtype(aval.dtype, jnp.number) and aval.size) and all(n is None for n in aval.sharding.spec)
+
+
+def _bits(x: Any) -> Any:
+    """The first number as bits."""
+    first = lax.slice(x, [0] * x.ndim, [1] * x.ndim).reshape(())
+    real = lax.real(first) if jnp.iscomplexobj(first) else first
+    return lax.bitcast_convert_type(real.astype(jnp.float32), jnp.uint32)
