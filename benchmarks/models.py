@@ -47,6 +47,7 @@ def measured(loss: Callable[..., Any], args: Any) -> dict[str, Any]:
         traced = jax.jit(jax.value_and_grad(loss)).trace(*args)
         found = traced.lower().compile().memory_analysis()
     seconds = time.process_time() - start
+    assert found is not None, "the backend does not say how much memory a program takes"
     flat = jaxcompat.opened(inlined(inlined(traced.jaxpr, rules=True), rules=True))
     flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars)))).operations
     said = any(issubclass(w.category, policies.PolicyWarning) for w in caught)
