@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._core import adapters, jaxcompat
+from .._core import adapters
 from .._core.arguments import ByReference, Static, named_arguments, reveal
 from .._core.frame import kept_by_nobody
 from .._core.functional import functionalize
@@ -66,11 +66,6 @@ class View:
         """The inputs that have a gradient."""
         pairs = zip(self.labels, self.inputs, self.is_chosen, strict=True)
         return [label for label, value, is_chosen in pairs if is_chosen and is_inexact(value)]
-
-
-def avals_of(values: list[Any]) -> list[Any]:
-    """The abstract values of arrays, scalars and `jax.ShapeDtypeStruct`."""
-    return [var.aval for var in jaxcompat.opened(jax.make_jaxpr(lambda *xs: xs)(*values)).invars]
 
 
 def view_of(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core import jaxcompat
-from .._planner.view import Label, View, avals_of
+from .._planner.view import Label, View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Halves:
       view: the function.
       forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
       residuals: the last outputs of `forward`, and the first inputs of `backward`.
-      cotangents: abstract values, one for each output.
+      cotangents: types, one for each floating-point output.
       n_outputs, n_auxiliary: how many of these `forward` has.
       pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
     """
@@ -84,7 +84,7 @@ def halves_of(view: View) -> Halves:
         return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
 
     cotangents = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x, wanted in zip(out, is_float, strict=True) if wanted]
-    return Halves(view, jaxpr, len(out), len(aux), avals_of(cotangents), pull)
+    return Halves(view, jaxpr, len(out), len(aux), cotangents, pull)
 
 
 def merged(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) -> list[Any]:
