@@ -135,8 +135,8 @@ def test_a_setting_of_jax(wrap):
 
 
 def test_a_state_that_is_a_constant():
-    u = State(jnp.ones(3), name="u")
-    f = transform.checkpoint(lambda x: u.value * x, states=[State(0)])
+    u, lifted = State(jnp.ones(3), name="u"), State(2.0, name="lifted")
+    f = transform.checkpoint(lambda x: u.value * lifted.value * x, states=[lifted])
     f(1.0)
     u.value = jnp.zeros(3)
     f(1.0)
