@@ -254,7 +254,9 @@ class Recorder:
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
         if isinstance(obj, types.FunctionType):
-            if edge.how == "dict":
+            if edge.how == "global":
+                self._runs(obj.__code__)
+            elif edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, types.ModuleType):
             visit_module(self, register, obj, (edge.key,))
