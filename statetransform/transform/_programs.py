@@ -50,6 +50,9 @@ class _Pending(threading.local):
 
 _pending = _Pending()
 
+#: Calls after which the way in has paid for being written down, measured on 760 to 7,600 variables of flax.nnx.
+_PAYS_AFTER = 100
+
 
 class Program:
     """One `jax.jit` function, for one structure.
@@ -219,7 +222,7 @@ class Program:
           args, kwargs: the hidden arguments of that call.
         """
         self.uses += 1
-        pays = self.structure is not None and self.uses >= max(2, len(self.structure.edges) // 10)
+        pays = self.structure is not None and self.uses >= max(2, min(len(self.structure.edges) // 10, _PAYS_AFTER))
         if (enter := self.enter) is None and pays and not self._has_instance and self._may_enter:
             enter = entry(self, self._has_self, args, kwargs)
             if enter is None:
