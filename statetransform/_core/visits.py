@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -84,28 +84,17 @@ def _in_order(members: Any) -> tuple[Any, ...]:
     return (*[x for x in members if not isinstance(x, State)], *states)
 
 
-def _of_parts(recorder: Recorder, register: int, value: Any, *names: str) -> tuple[str, Any]:
-    for name in names:
-        recorder.reach(register, "attr", name, getattr(value, name))
-    return "type", weakref.ref(type(value))
+def _of_parts(*names: str) -> Visit:
+    """Visits what is made of parts, and no more."""
 
+    def visit(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+        for name in names:
+            recorder.reach(register, "attr", name, getattr(value, name))
+        if issubclass(type(value), functools.partial) and value.__dict__:
+            recorder.classes.take_named(register, value)
+        return "type", weakref.ref(type(value))
 
-def _bound_method(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _of_parts(recorder, register, value, "__func__", "__self__")
-
-
-def _builtin_method(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _of_parts(recorder, register, value, "__self__", "__name__")
-
-
-def _partial(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    if value.__dict__:
-        recorder.classes.take_named(register, value)
-    return _of_parts(recorder, register, value, "func", "args", "keywords")
-
-
-def _slice(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _of_parts(recorder, register, value, "start", "stop", "step")
+    return visit
 
 
 def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -123,13 +112,20 @@ def _of_thread(local: Any) -> dict[str, Any]:
 
 def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.reach(register, "reader", _of_thread, _of_thread(value))
-    recorder.take_class_of(register, value)
     return _by_class(recorder, register, value)
 
 
+def _members(recorder: Recorder, register: int, value: Any) -> None:
+    """All that a container yields, and the values of a mapping, in one step each."""
+    kind: Any = type(value)  # `isinstance` looks up `__class__`, also on objects that are being listened to
+    of = _in_order if issubclass(kind, _SETS) else tuple
+    recorder.reach(register, "members", of, of(value))
+    if issubclass(kind, Mapping):
+        recorder.reach(register, "members", _values, _values(value))
+
+
 def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "members", tuple, tuple(value))
-    recorder.reach(register, "members", _values, _values(value))
+    _members(recorder, register, value)
     return "type", weakref.ref(type(value))
 
 
@@ -202,8 +198,7 @@ def _mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if isinstance(value, collections.defaultdict):
         recorder.reach(register, "attr", "default_factory", value.default_factory)
     if not all(map(is_plain, keys)):
-        recorder.reach(register, "members", tuple, tuple(keys))
-        recorder.reach(register, "members", _values, _values(value))
+        _members(recorder, register, value)
         return "sequence", (type(value), len(value))
     if len(keys) >= _MANY and all(map(is_plain, value.values())):
         return "plains", (type(value), tuple(value.items()))
@@ -216,8 +211,7 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     """A set, or a view of a dict: what it yields counts, in this order."""
     if all(map(is_plain, value)):
         return "plains", (type(value), tuple(value))
-    of = _in_order if type(value) in _SETS else tuple
-    recorder.reach(register, "members", of, of(value))
+    _members(recorder, register, value)
     return "sequence", (type(value), len(value))
 
 
@@ -309,7 +303,7 @@ def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, An
     """A function under a transform of this package: its options, and the function."""
     wrapped = getattr(value, "__wrapped__", MISSING)
     if wrapped is MISSING and dataclasses.is_dataclass(value):  # options
-        return _of_parts(recorder, register, value, *(field.name for field in dataclasses.fields(value)))
+        return _of_parts(*(field.name for field in dataclasses.fields(value)))(recorder, register, value)
     if wrapped is MISSING:
         return "is", reference(value)
     for name in ("_options", "_rules"):  # of a function with a derivative rule
@@ -323,18 +317,9 @@ def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, An
 def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.listen_to(register, value)
     kind: Any = type(value)
-    if issubclass(kind, tuple):
-        for i, child in enumerate(value):
-            recorder.reach(register, "item", i, child)
-    elif issubclass(kind, list):
-        recorder.reach(register, "members", tuple, tuple(value))
-    elif issubclass(kind, dict):
-        recorder.reach(register, "members", tuple, tuple(value))
-        recorder.reach(register, "members", _values, _values(value))
-    elif issubclass(kind, (set, frozenset)):
-        recorder.reach(register, "members", _in_order, _in_order(value))
-    else:
+    if not issubclass(kind, (*_SEQUENCES, dict, *_SETS)):
         return "object", (weakref.ref(kind), -1)
+    _members(recorder, register, value)
     return "object", (weakref.ref(kind), len(value))
 
 
@@ -360,16 +345,16 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
     ((*_SETS, *_VIEWS), _set),
-    ((types.MethodType,), _bound_method),
+    ((types.MethodType,), _of_parts("__func__", "__self__")),
     ((contextvars.ContextVar,), _context_variable),
-    ((slice,), _slice),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin_method),
+    ((slice,), _of_parts("start", "stop", "step")),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _of_parts("__self__", "__name__")),
 )
 _BASES: tuple[tuple[type, Any], ...] = (
     (State, _state),
     (np.ndarray, _array_of_a_kind),
     (types.FunctionType, _function),
-    (functools.partial, _partial),
+    (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _thread_local),
     (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import sys
 import warnings
@@ -280,6 +281,30 @@ def test_a_class_has_version_tags_left_when_it_is_listened_to_no_more() -> None:
     assert hooks.is_worn_out(Model)
     if hasattr(internals, "type_assign_version"):
         assert internals.type_assign_version(Model) == 1
+
+
+def test_an_object_is_not_asked_for_its_dict() -> None:
+    """From then on CPython would set its attributes 1.7 times as slowly."""
+
+    class Model:
+        scale = 2.0
+
+        def __init__(self) -> None:
+            self.u, self.k = State(jnp.float32(1)), 3
+
+        def total(self) -> Any:
+            return self.u.value * self.k * self.scale
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            self.u.value = self.u.value + x
+            return self.total() + (1 if hasattr(self, "extra") else 0)
+
+    model = Model()
+    for _ in range(20):
+        model.step(1.0)
+    assert not any(type(part) is dict for part in gc.get_referents(model))
+    assert any(type(part) is dict for part in (vars(model), *gc.get_referents(model)))
 
 
 def test_an_object_that_is_changed_behind_a_closure_is_never_stale() -> None:
