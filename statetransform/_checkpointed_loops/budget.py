@@ -156,6 +156,7 @@ class MemoryBudget:
         carry_bytes: int,
         residual_bytes: int,
         scratch_bytes: int = 0,
+        unit_bytes: int = 0,
         *,
         lanes: int = 1,
         sharing: tuple[int, int] = (1, 1),
@@ -167,21 +168,19 @@ class MemoryBudget:
           n: number of steps; None if it is not known in advance.
           carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
           scratch_bytes: what a compiled step needs besides.
+          unit_bytes: bytes of what holds a carry or the residuals of a step; 0 where nothing does.
           lanes: how many lanes of `vmap` have all these bytes.
           sharing: how many loops share the room on the device, and how many that far away.
 
         Raises:
           BudgetError: nothing fits; the message says what the least possible is.
         """
-        carry_bytes, residual_bytes, scratch_bytes = (
-            lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes)
+        carry, residual, scratch, unit = (
+            lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes, unit_bytes)
         )
-        size = self.bytes // sharing[0]
-        make = lambda k, block: Choice(
-            n, k, block, carry_bytes, residual_bytes, size, scratch_bytes=scratch_bytes, lanes=lanes
-        )
-        room = size - scratch_bytes
-        fitting = [make(k, block) for k, block in candidates(n, room, carry_bytes, residual_bytes)]
+        size, rest = self.bytes // sharing[0], {"scratch_bytes": scratch, "lanes": lanes, "unit_bytes": unit}
+        make = lambda k, block: Choice(n, k, block, carry, residual, size, **rest)
+        fitting = [make(k, block) for k, block in candidates(n, size - scratch, carry, residual, unit)]
         if not fitting:
             raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))

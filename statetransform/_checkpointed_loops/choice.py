@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from .._jaxpr.sizes import format_bytes
-from . import plan
+from . import mixed, plan
 
 FETCHED = 1  # the carry that comes from far away while a segment is reversed
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
@@ -19,7 +19,8 @@ class Choice:
     Attributes:
       n: number of steps; None if it is not known in advance.
       carries: stored carries besides the initial one.
-      block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work.
+      block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work, 0 where each of
+        the units that `carries` counts holds a carry or the residuals of a step, whichever saves more.
       carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
       budget: bytes.
       host: carries in host memory.
@@ -27,6 +28,7 @@ class Choice:
       scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
       lanes: how many lanes of `vmap` all bytes are of, those on the device and those far away.
       is_of_one_lane: whether the loop was given lanes after it was planned, of which these bytes are one.
+      unit_bytes: bytes of a unit.
     """
 
     n: int | None
@@ -40,6 +42,7 @@ class Choice:
     scratch_bytes: int = 0
     lanes: int = 1
     is_of_one_lane: bool = False
+    unit_bytes: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -51,6 +54,10 @@ class Choice:
         """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
             return plain_bytes(self.block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+        if not self.block:
+            return (
+                units_bytes(self.carries, self.carry_bytes, self.residual_bytes, self.unit_bytes) + self.scratch_bytes
+            )
         k, block = (self.carries + FETCHED, 1) if self.host or self.disk else (self.carries, self.block)
         return sweep_bytes(k, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
 
@@ -67,6 +74,8 @@ class Choice:
         steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
         if self.is_plain:
             what = "all residuals"
+        elif not self.block:
+            what = f"{self.carries} units of {format_bytes(self.unit_bytes)}, each a carry or the residuals of a step"
         else:
             what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
             if self.block > 1:
@@ -124,15 +133,23 @@ def sweep_bytes(k: int, block: int, carry: int, residual: int) -> int:
     return (k + WORKING) * carry + recorded
 
 
+def units_bytes(units: int, carry: int, residual: int, unit: int) -> int:
+    # Two more hold the initial carry and the step that is recorded last, whose residuals are copied when they are used.
+    return (units + 2) * unit + 3 * carry + residual
+
+
 def plain_bytes(n: int, carry: int, residual: int) -> int:
     return 3 * carry + n * residual
 
 
-def candidates(n: int | None, budget: int, carry: int, residual: int) -> Iterator[tuple[int, int]]:
+def candidates(n: int | None, budget: int, carry: int, residual: int, unit: int) -> Iterator[tuple[int, int]]:
     """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
     if n is not None and plain_bytes(n, carry, residual) <= budget:
         yield 0, n
         return
+    units = min((budget - units_bytes(0, carry, residual, unit)) // unit, n - 1) if n and unit else -1
+    if units >= 0 and mixed.can_plan(n or 0, units):
+        yield units, 0
     most = (budget - sweep_bytes(0, 1, carry, residual)) // max(carry, 1)
     if most < 0:
         return
@@ -162,7 +179,9 @@ def evaluations(n: int, k: int, block: int) -> int:
     With one step per block they are those of :func:`statetransform.schedule`. With larger blocks the last block is
     recorded in the forward pass, so every step is evaluated once, and once more each time that it is advanced.
     """
-    if block <= 1:
+    if not block:
+        return mixed.evaluations(n, k)
+    if block == 1:
         return plan.Schedule(n, k).evaluations
     count = -(-n // block)
     first = n - (count - 1) * block

@@ -22,7 +22,7 @@ from .._core.jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, w
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
-from . import plan, segments, sweep, unknown_length
+from . import plan, segments, sweep, units, unknown_length
 from .budget import MemoryBudget
 from .chunks import Watch
 from .chunks import while_loop as watched_while
@@ -57,7 +57,7 @@ def scan(
       where: the loop, for messages.
       checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
         "step" for all carries, None for all residuals.
-      block: of how many steps to store the residuals.
+      block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
       watch: what is told how far it is.
       is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
       sharing: how many loops share a budget's room on the device, and how many that far away.
@@ -98,6 +98,8 @@ def scan(
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
     sweeps, how = (segments, room) if room else (sweep, ByTape(block) if block > 1 else ByVjp)
+    if not block:
+        sweeps, how = units, k
     forward, backward = functools.partial(sweeps.forward, step, how), functools.partial(sweeps.backward, step, how)
     loop = Loop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
@@ -298,9 +300,9 @@ class Flat:
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 
-    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int, int]:
-        """Bytes of the carry, of what one step records if it is differentiated in all that can be and is not still, and
-        of what the compiled step needs besides.
+    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int, int, int]:
+        """Bytes of the carry, of what one step records if it is differentiated in all that can be and is not still, of
+        what the compiled step needs besides, and of what can hold a carry or the residuals.
 
         What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
         keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions.
@@ -312,8 +314,9 @@ class Flat:
         step = Step(self.call, self.y_avals, False, 0)
         example = [slice_type(x) for x in inputs]
         carry = sum(leaf.nbytes for leaf in self.init)
-        recorded = Tape(step, selected, self.consts, self.init, example).nbytes
-        return carry, recorded, 2 * carry if self._copies_parts(carry // 8) else 0
+        tape = Tape(step, selected, self.consts, self.init, example)
+        unit = sum(map(nbytes, units.shared(self.avals, tape.avals)[0]))
+        return carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit
 
     def _copies_parts(self, size: int) -> bool:
         """Whether the step copies parts of arrays, of `size` bytes and more."""

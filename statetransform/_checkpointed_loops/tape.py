@@ -131,10 +131,23 @@ class ByTape:
 
 
 class Recorder:
-    """A `sweep.Reverse` by residuals of `size` steps; `recorded` are arrays `[size, ...]`."""
+    """A `sweep.Reverse` by residuals of `size` steps; `recorded` are arrays `[size, ...]`.
 
-    def __init__(self, size: int, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> None:
+    Blocks of other sizes, the last one of `size`, are `count`; their residuals begin at any row.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        step: Step,
+        selected: Selected,
+        consts: Leaves,
+        xs: Leaves,
+        carry: Leaves,
+        count: int | None = None,
+    ) -> None:
         self._size, self._step, self._consts, self._xs = size, step, consts, xs
+        self._count = -(-self._n // size) if count is None else count
         self._tape = Tape(step, selected, consts, carry, take(xs, 0))
         self.avals = self._tape.avals
 
@@ -143,23 +156,25 @@ class Recorder:
         assert self._step.length is not None
         return self._step.length
 
-    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+    def record(
+        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index = 0
+    ) -> tuple[Leaves, Leaves, Leaves]:
         def one(i: Index, state: Any) -> Any:
             carry, ys, recorded = state
             place = self._step.place(i)
             carry, y, new = self._tape.record(self._consts, carry, take(self._xs, place))
-            return carry, put(ys, place, y), put(recorded, i - first, new)
+            return carry, put(ys, place, y), put(recorded, i - first + row, new)
 
         with counted(self._size):
             return fori_loop(first, self._n, one, (carry, ys, recorded), self._step.watch)
 
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index = 0) -> Leaves:
         def one(i: Index, state: Any) -> Any:
             carry, recorded = state
             carry, _, new = self._tape.record(self._consts, carry, take(self._xs, self._step.place(i)))
-            return carry, put(recorded, i - first, new)
+            return carry, put(recorded, i - first + row, new)
 
-        with counted(self._n - self._size, -(-self._n // self._size)):
+        with counted(self._n - self._size, self._count):
             return lax.fori_loop(first, behind, one, (carry, recorded))[1]
 
     def given(self, n: Index | None, ct_ys: Leaves) -> Any:
@@ -167,9 +182,21 @@ class Recorder:
         return self._tape.fixed(self._consts), ct_ys
 
     def reverse(
-        self, given: Any, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents
+        self,
+        given: Any,
+        first: Index,
+        behind: Index,
+        carry: Leaves,
+        recorded: Leaves,
+        cts: Cotangents,
+        row: Index = 0,
     ) -> Cotangents:
-        del carry
+        return self.reversed(given, first, behind, recorded, cts, row)[1]
+
+    def reversed(
+        self, given: Any, first: Index, behind: Index, recorded: Leaves, cts: Cotangents, row: Index
+    ) -> tuple[Leaves, Cotangents]:
+        """The same; gives the residuals, too, which go on in their place."""
         step, (fixed, ct_ys) = self._step, given
         ct_ys = [(ct, aval) for ct, aval in zip(ct_ys, step.y_avals, strict=True) if is_differentiable(aval)]
 
@@ -178,10 +205,10 @@ class Recorder:
             i = behind - 1 - j
             place = step.place(i)
             ct_y = [zeros(aval) if ct is None else take([ct], place)[0] for ct, aval in ct_ys]
-            more, ct, ct_x = self._tape.pull(fixed, take(recorded, i - first), take(self._xs, place), (ct, ct_y))
+            more, ct, ct_x = self._tape.pull(fixed, take(recorded, i - first + row), take(self._xs, place), (ct, ct_y))
             total = [total + new for total, new in zip(ct_consts, more, strict=True)]
             # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
             return lax.optimization_barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))
 
-        with counted(self._n, -(-self._n // self._size)):
-            return lax.fori_loop(0, behind - first, one, (recorded, cts))[1]
+        with counted(self._n, self._count):
+            return lax.fori_loop(0, behind - first, one, (recorded, cts))

@@ -60,7 +60,7 @@ def test_gradients_are_those_of_stored_carries_to_the_last_bit(
     jax.tree.map(np.testing.assert_array_equal, compiled(far), compiled(K))
 
 
-@pytest.mark.parametrize("places", PLACES[:4])
+@pytest.mark.parametrize("places", PLACES[:3])
 def test_choices_say_what_goes_where_and_evaluations_and_transfers_are_as_planned(
     places: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
