@@ -103,7 +103,7 @@ class CellDescriptor(Cell, Reader):
 
     # -- what adapters change
 
-    goes_stale = False  # JAX or the framework sees to that
+    goes_stale = False  # the framework guards its own cells in raw transforms
     is_named_by_path = True
     hidden: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
 

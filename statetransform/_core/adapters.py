@@ -114,7 +114,7 @@ def _names(cls: type) -> list[str]:
 
 def _meet(names: Iterable[str]) -> None:
     for framework in [*_offers]:
-        if any(name == framework or name.startswith(f"{framework}.") for name in names):
+        if any(f"{name}.".startswith(f"{framework}.") for name in names):
             with _lock:
                 if framework in _offers:
                     importlib.import_module(_offers[framework]).install()
@@ -195,7 +195,7 @@ def is_carrier(obj: Any) -> bool:
 
 def leaf_test(opens_carriers: bool = False) -> Callable[[Any], bool] | None:
     """The `is_leaf` for pytrees that may have something of a framework in them."""
-    if not _has_nodes and not any(framework in sys.modules for framework in _offers):
+    if not _has_nodes and sys.modules.keys().isdisjoint(_offers):
         return None
     return is_node if opens_carriers else _is_leaf
 

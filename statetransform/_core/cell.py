@@ -3,6 +3,10 @@
 A `State` keeps its value itself, in `_value`. A state may also stand for a cell of another framework; then its `_cell`
 is of a subclass, defined by the adapter to that framework. Frames call the methods of `state._cell`, and know of no
 other way to a value.
+
+What another framework's cell has to implement: its class gets a descriptor that is a `Cell` and a `Reader`, and the
+adapter registers both with `adapters.register`. `CellDescriptor` in the folder of the adapters has all of it for a
+value that is kept in an attribute.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     return lambda state: (
         state in members
         or isinstance(state, tuple(types_))
-        or issubclass(state._kind, tuple(types_))
+        or issubclass(getattr(state, "_kind", type(state)), tuple(types_))
         or any(predicate(state) for predicate in predicates)
     )
 

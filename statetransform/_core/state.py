@@ -257,11 +257,6 @@ class State(NotAnArray, Generic[T]):
             found |= {name: getattr(self, name) for name in slots_of(cls) if hasattr(self, name)}
         return found
 
-    @property
-    def _kind(self) -> type:
-        """The class by which it is selected: its own, or that of what it stands for."""
-        return type(self)
-
     def _is_gone(self) -> bool:
         """Whether it stands for an object that is not there any more."""
         return False

@@ -19,7 +19,7 @@ from .._core.traces import find_for_once
 from .._core.wrapper import unbound
 
 
-class Staged:
+class TracedFunction:
     """A function traced once with given abstract arguments, to be re-bound inside a JAX transform.
 
     Args:
@@ -121,7 +121,7 @@ class Body:
     ) -> None:
         entry: dict[State, Any] = {}
         while True:
-            self.staged = Staged(where, fun, make_args(carry), objects, entry)
+            self.staged = TracedFunction(where, fun, make_args(carry), objects, entry)
             record = self.staged.found.record
             if where in record.fitting:
                 break
@@ -151,7 +151,7 @@ class Body:
         """The call through the record."""
         return self.staged.found
 
-    def order(self, staged: Staged) -> tuple[tuple[int, ...], list[Any]]:
+    def order(self, staged: TracedFunction) -> tuple[tuple[int, ...], list[Any]]:
         """For each state that a function reads, the place of its value: among those of the carry, or behind them.
 
         Returns:
@@ -171,7 +171,11 @@ class Body:
         leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
 
     def run(
-        self, loop: Callable[..., Any], carry_of: Callable[[Any], Any], *operands: Any, test: Staged | None = None
+        self,
+        loop: Callable[..., Any],
+        carry_of: Callable[[Any], Any],
+        *operands: Any,
+        test: TracedFunction | None = None,
     ) -> Any:
         """Runs the loop, and gives what it returns.
 

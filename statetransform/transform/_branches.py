@@ -17,7 +17,7 @@ from .._core.lift import at_once
 from .._core.shown import show_types
 from .._core.state import State
 from .._core.tracebacks import boundary
-from ._bodies import Staged, bind
+from ._bodies import TracedFunction, bind
 from ._eager import in_eager_mode
 from ._entry import OTHER
 
@@ -122,7 +122,7 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
 def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
     """The branch with its functions traced."""
     operands, objects = hide(operands)
-    staged = [Staged(where, fun, operands, objects, {}) for _, fun in named]
+    staged = [TracedFunction(where, fun, operands, objects, {}) for _, fun in named]
     written = list(dict.fromkeys(state for branch in staged for state in branch.written))
     used = list(dict.fromkeys([*written, *[state for branch in staged for state in branch.reads]]))
     place = {state: i for i, state in enumerate(used)}
@@ -154,7 +154,7 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     return reveal(out, found[0].objects)
 
 
-def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, Staged]]) -> None:
+def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, TracedFunction]]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
     values = [branch.written_avals.get(state, entry) for _, branch in branches]
     if len({_type_of(value) for value in values}) == 1:
@@ -173,7 +173,7 @@ def _type_of(value: Any) -> tuple[Any, ...]:
     return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
 
 
-def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[Staged]) -> str | None:
+def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[TracedFunction]) -> str | None:
     """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
     types = [
         (jax.tree.structure(b.out_avals), [(x.shape, x.dtype) for x in jax.tree.leaves(b.out_avals)]) for b in staged

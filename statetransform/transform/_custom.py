@@ -17,7 +17,7 @@ from .._core.errors import check_function
 from .._core.jaxcompat import has_tracer, runs_rule_directly
 from .._core.lift import bind
 from .._core.wrapper import Transformed
-from ._rules import Call, StagedCall, as_function, hold, zero
+from ._rules import RuleCall, StagedRuleCall, as_function, hold, zero
 
 
 class CustomRule(Transformed, abc.ABC):
@@ -64,10 +64,10 @@ class CustomRule(Transformed, abc.ABC):
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
         if runs_rule_directly(free) and not self._definition[1].get("optimize_remat"):
             args = hold(args)
-            call = Call(fun, len(nondiff))
+            call = RuleCall(fun, len(nondiff))
             pure = self._kind(as_function(fun, call.run), nondiff_argnums=nondiff)
         else:
-            call = StagedCall(fun, self._with_fixed(args, nondiff), nondiff)
+            call = StagedRuleCall(fun, self._with_fixed(args, nondiff), nondiff)
             args, pure = call.take_arguments(), self._kind(as_function(lambda *args: None, call.run))
         self._define(call, pure, obj)
         return call.finish(*pure(*args))
@@ -81,7 +81,7 @@ class CustomRule(Transformed, abc.ABC):
         """All arguments, those that are not differentiated as JAX gives them to the function."""
 
     @abc.abstractmethod
-    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
         """Gives JAX's function its rule."""
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ class CustomVjp(CustomRule):
             )
         return args
 
-    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
         (fwd, bwd), (define, options) = self._rules, self._definition
         forward = as_function(bind(fwd, obj), call.forward(bind(fwd, obj)))
         getattr(pure, define)(forward, as_function(bwd, call.backward(bwd)), **options)
@@ -163,7 +163,7 @@ class CustomJvp(CustomRule):
         stop = lambda arg: jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_array(leaf) else leaf, arg)
         return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
-    def _define(self, call: Call, pure: Any, obj: Any) -> None:
+    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
         (rule,), (_, options) = self._rules, self._definition
         pure.defjvp(as_function(rule, call.jvp(rule)), **options)
 

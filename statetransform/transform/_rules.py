@@ -21,7 +21,7 @@ from .._core.errors import StateStructureError, StateTraceError
 from .._core.frame import Frame, leave
 from .._core.jaxcompat import has_tracer, lowered, typeof
 from .._core.lift import Lift
-from .._core.record import Call as Traced
+from .._core.record import Call
 from .._core.stage import trace
 from .._core.state import State
 from .._core.tracebacks import hide_frames
@@ -97,7 +97,7 @@ class BackwardFrame(Frame):
         return self._values[state] if state in self._values else super().enter(state)
 
 
-class Call:
+class RuleCall:
     """A call that JAX runs at once; its arguments are those of the user.
 
     Args:
@@ -162,7 +162,7 @@ class Call:
         return out
 
 
-class StagedCall(Call):
+class StagedRuleCall(RuleCall):
     """A call that JAX may stage; its arguments are the values of the states, and those that are not fixed.
 
     Args:
@@ -179,7 +179,7 @@ class StagedCall(Call):
         self._concrete = [None if has_tracer(leaf) else leaf for leaf in jax.tree.leaves(free)]
         record = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
         values: Any = record.values(record.states)
-        self._record = Traced(record, record.states, [], [], record.objects_at(()))
+        self._record = Call(record, record.states, [], [], record.objects_at(()))
         self._reads = self._record.reads
         self._is_over = False
         self._arguments: Any = (jax.tree.unflatten(record.read_tree, values), *free)

@@ -16,7 +16,7 @@ from .._core.errors import StateTraceError
 from .._core.jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
 from .._core.lift import at_once
 from .._core.tracebacks import boundary
-from ._bodies import Body, Staged
+from ._bodies import Body, TracedFunction
 from ._eager import in_eager_mode
 from ._engines import Checkpoint, check_loop, number_of_steps, scan_with, while_with
 from ._entry import OTHER
@@ -85,7 +85,7 @@ def while_loop(
             return out
     init_val, objects = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
-    test = Staged("while_loop", cond_fun, (body.init[0],), objects, body.entry)
+    test = TracedFunction("while_loop", cond_fun, (body.init[0],), objects, body.entry)
     for state in test.written:
         raise StateTraceError.written_in_predicate(state)
     watch = Meter("while_loop", None, progress) if progress else None
