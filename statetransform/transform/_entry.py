@@ -52,7 +52,7 @@ _NAMES = {
     "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
     "commit": commit,
 }  # fmt: skip
-_EDGES_AT_MOST = 100_000  # those of some 15,000 variables of flax.nnx
+_EDGES_AT_MOST = 100_000  # those of some 15,000 variables
 _LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
 
 
