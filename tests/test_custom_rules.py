@@ -264,7 +264,8 @@ def test_a_backward_rule_sees_what_the_forward_rule_saw(w: State) -> None:
 def test_a_backward_rule_that_reads_what_the_call_wrote_is_refused_by_name(way: str, w: State, n: State) -> None:
     f = transform.custom_vjp(lambda x: counted(n, x))
     f.defvjp(lambda x: (counted(n, x), None), lambda _, ct: (n.value * ct,))
-    with pytest.raises(st.StateTraceError, match=r"backward rule reads State 'n' .*\n.*[Pp]ass the value in the residuals"):
+    said = r"backward rule reads State 'n' .*\n.*[Pp]ass the value in the residuals"
+    with pytest.raises(st.StateTraceError, match=said):
         WAYS[way](f)(X)
     assert n.value == (way == "vjp")  # there the forward pass is a call of its own
 
