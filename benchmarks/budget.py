@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 
 import statetransform as st
+from statetransform import _jaxcompat as jaxcompat
 from statetransform import policies, transform
-from statetransform._core import jaxcompat
 from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice

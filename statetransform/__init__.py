@@ -5,10 +5,10 @@ from typing import Any
 
 from . import inspect, policies, transform
 from ._adapters import attr, register_state_type
-from ._checkpointed_loops.budget import MemoryBudget
-from ._checkpointed_loops.plan import schedule
-from ._core.bulk import update, values
-from ._core.errors import (
+from ._loops.budget import MemoryBudget
+from ._loops.plan import schedule
+from ._state.bulk import update, values
+from ._state.errors import (
     BudgetError,
     RetraceWarning,
     StaleReadWarning,
@@ -17,9 +17,9 @@ from ._core.errors import (
     StateTraceError,
     StateTransformError,
 )
-from ._core.find import states
-from ._core.state import Param, RandomState, State
-from ._core.values import Values
+from ._state.find import states
+from ._state.state import Param, RandomState, State
+from ._state.values import Values
 from ._version import __version__
 
 __all__ = [

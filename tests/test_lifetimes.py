@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._core import kept
+from statetransform._trace import kept
 
 N = 40
 X = jnp.float32(1)

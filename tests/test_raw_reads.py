@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import Param, StaleReadWarning, State, transform
-from statetransform._core.jaxcompat import is_remat
+from statetransform._jaxcompat import is_remat
 
 from .core.compiling import compilations
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from statetransform import State, StateTraceError, transform
-from statetransform._core import hooks
+from statetransform._objects import hooks
 
 N = 8
 HOOKS = {"__getattribute__", "__setattr__", "__delattr__"}

@@ -2,8 +2,8 @@
 
 import jax
 
-from .._core.adapters import hint, offer
-from .._core.library import adapt
+from .._objects.library import adapt
+from .._state.adapters import hint, offer
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from .._core.adapters import cell_behind, holds, register
-from .._core.lookup import class_lookup
-from .._core.state import State
+from .._objects.lookup import class_lookup
+from .._state.adapters import cell_behind, holds, register
+from .._state.state import State
 from .descriptor import CellDescriptor
 
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`: made by a class statement, not in C

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 import brainstate
 import jax
 
-from .._core.adapters import NOT_SET, has_settings, holds, own_cells, register
-from .._core.cell import InDict
-from .._core.errors import StateTransformError
-from .._core.frame import UNSET, Frame, innermost, on_entering, stack
-from .._core.hooks import listening
-from .._core.plain import MISSING
+from .._objects.hooks import listening
+from .._objects.plain import MISSING
+from .._state.adapters import NOT_SET, has_settings, holds, own_cells, register
+from .._state.cell import InDict
+from .._state.errors import StateTransformError
+from .._state.frame import UNSET, Frame, innermost, on_entering, stack
 from .descriptor import CellDescriptor
 from .handles import Foreign, instance_dict
 

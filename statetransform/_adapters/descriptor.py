@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from .._core.cell import Cell, InDict, Reader
-from .._core.errors import StateTraceError
-from .._core.frame import UNSET, Frame, committed, innermost, stack
-from .._core.hooks import listening
-from .._core.jaxcompat import has_tracer, is_top_level
-from .._core.plain import MISSING, identity
-from .._core.state import is_array
+from .._jaxcompat import has_tracer, is_top_level
+from .._objects.hooks import listening
+from .._objects.plain import MISSING, identity
+from .._state.cell import Cell, InDict, Reader
+from .._state.errors import StateTraceError
+from .._state.frame import UNSET, Frame, committed, innermost, stack
+from .._state.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, Strict, instance_dict
 
 _TYPES = (type(jax.typeof(0.0)), jax.ShapeDtypeStruct)

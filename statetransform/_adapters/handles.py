@@ -10,10 +10,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, TypeAlias
 
-from .._core.frame import UNSET, Frame, innermost, read, stack
-from .._core.sites import user_site
-from .._core.state import State
-from .._core.tokens import Token
+from .._state.frame import UNSET, Frame, innermost, read, stack
+from .._state.sites import user_site
+from .._state.state import State
+from .._state.tokens import Token
 
 CellDescriptor: TypeAlias = Any  # the one of `descriptor`, which imports this module
 

@@ -30,10 +30,10 @@ import jax
 from flax import nnx
 from flax.nnx import tracers, variablelib
 
-from .._core.adapters import carries, handle, holds, is_node, register
-from .._core.errors import StateTraceError, StateTransformError
-from .._core.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
-from .._core.jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
+from .._jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
+from .._state.adapters import carries, handle, holds, is_node, register
+from .._state.errors import StateTraceError, StateTransformError
+from .._state.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
 from .descriptor import CellDescriptor
 from .handles import Adopted, Foreign, Native
 

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import jax.ref
 import numpy as np
 
-from .._core.adapters import register
-from .._core.errors import StateTraceError, StateTransformError
-from .._core.frame import innermost, peek, stack
-from .._core.jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, type_text, typeof
+from .._jaxcompat import buffer_of, has_tracer, is_top_level, set_buffer, set_current_trace, type_text, typeof
+from .._state.adapters import register
+from .._state.errors import StateTraceError, StateTransformError
+from .._state.frame import innermost, peek, stack
 from .descriptor import CellDescriptor
 from .handles import Foreign, InPlace, Proxy
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._core.jaxcompat import opened
+from .._jaxcompat import opened
 from .primitives import FREE, Kind, kind_of
 from .sizes import elements
 from .step_counts import count_of

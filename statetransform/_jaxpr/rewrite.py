@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
 from .walk import inner_jaxprs

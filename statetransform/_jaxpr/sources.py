@@ -10,9 +10,9 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
-from .._core import jaxcompat
-from .._core.errors import cell_of, show_site
-from .._core.library import is_library_file, is_own_file
+from .. import _jaxcompat as jaxcompat
+from .._objects.library import is_library_file, is_own_file
+from .._state.errors import cell_of, show_site
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 # How many lines of a stack to look at. Mostly the innermost one is the user's, and to read one is cheap. The last is

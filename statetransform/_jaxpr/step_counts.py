@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._core.jaxcompat import name_scopes
+from .._jaxcompat import name_scopes
 
 _SCOPE = re.compile(r"statetransform\.(steps|again)=(\d+):(\d+)")  # no name that a user would give to a scope
 

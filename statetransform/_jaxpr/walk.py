@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .sources import Place, Source
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call")  # with an input of the jaxpr for each of their own

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.flops import jaxpr_flops
 from .._jaxpr.primitives import Kind, primitives_of
 from .._jaxpr.sizes import local_shape

@@ -16,7 +16,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 
 logger = logging.getLogger("statetransform")
 

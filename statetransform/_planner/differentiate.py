@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.choice import FunctionChoice
-from .._checkpointed_loops.linear import Linear
-from .._checkpointed_loops.others import with_reversible_loops
-from .._core import jaxcompat
-from .._core.errors import BudgetError, PolicyWarning
-from .._core.placed import sharding_of
-from .._core.sites import warn
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
+from .._loops.budget import MemoryBudget
+from .._loops.choice import FunctionChoice
+from .._loops.linear import Linear
+from .._loops.others import with_reversible_loops
+from .._state.errors import BudgetError, PolicyWarning
+from .._state.sites import warn
+from .._trace.placed import sharding_of
 from .devices import is_unknown
 from .emit import whole
 from .joint import Pattern

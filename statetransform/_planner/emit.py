@@ -16,7 +16,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from . import cost
 from .graph import Graph
 from .joint import Joint

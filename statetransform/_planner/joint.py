@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.walk import backward_slice
 from . import cost

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 
 logger = logging.getLogger("statetransform")
 

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.loops import scan as binomial_scan
-from .._core import jaxcompat
-from .._core.errors import BudgetError
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import evaluate
 from .._jaxpr.walk import inner_jaxprs, moving
+from .._loops.budget import MemoryBudget
+from .._loops.loops import scan as binomial_scan
+from .._state.errors import BudgetError
 from .cost import counts_of_scan
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.rewrite import inlined
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import shown_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from .._core.optional import require
+from .._report.optional import require
 
 
 class Meter:

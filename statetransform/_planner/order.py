@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 
 
 def keeps_barriers() -> bool:

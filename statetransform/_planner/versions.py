@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from .._core import jaxcompat
-from .._core.errors import BudgetError
+from .. import _jaxcompat as jaxcompat
+from .._state.errors import BudgetError
 from .devices import partitioned
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
 from .loops import Opened, scans_in, with_budget, with_least, with_steps

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._core import adapters
-from .._core.arguments import ByReference, Static, named_arguments, reveal
-from .._core.frame import kept_by_nobody
-from .._core.functional import functionalize
-from .._core.state import State
-from .._core.wrapper import Bound, Transformed
 from .._jaxpr.sources import Source
+from .._state import adapters
+from .._state.frame import kept_by_nobody
+from .._state.state import State
+from .._trace.arguments import ByReference, Static, named_arguments, reveal
+from .._trace.functional import functionalize
+from .._trace.wrapper import Bound, Transformed
 from .joint import Pattern
 
 

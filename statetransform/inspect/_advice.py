@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from .._core import jaxcompat
-from .._core.jaxcompat import is_remat
+from .. import _jaxcompat as jaxcompat
+from .._jaxcompat import is_remat
 from .._jaxpr.flops import jaxpr_flops
 from .._jaxpr.primitives import SEPARATE, Kind, kind_of
 from .._jaxpr.rewrite import evaluate, rewrite

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._core.report import Drawing, Report, Table, byte_unit
-from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import View, view_of
+from .._report.table import Drawing, Report, Table, byte_unit
+from .._trace.tracebacks import boundary
 from ..policies._apply import checkpointed
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .._core.report import Report, Table
-from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import view_of
+from .._report.table import Report, Table
+from .._trace.tracebacks import boundary
 from ._step import Measured, step_of
 
 _LABELS = {

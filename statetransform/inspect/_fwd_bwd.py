@@ -11,12 +11,12 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from .._core import jaxcompat
-from .._core.optional import require
-from .._core.report import WIDTH, wrapped
-from .._core.tracebacks import boundary
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.walk import backward_slice, inner_jaxprs
 from .._planner.view import view_of
+from .._report.optional import require
+from .._report.table import WIDTH, wrapped
+from .._trace.tracebacks import boundary
 from ._halves import Halves, halves_of
 
 _LONGEST = 48  # characters of a parameter of an equation; longer ones say nothing to a reader

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._planner.view import Label, View
 
 

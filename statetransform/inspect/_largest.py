@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from .._core.errors import BudgetError
-from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes, parse_bytes
 from .._planner.view import View, view_of
+from .._state.errors import BudgetError
+from .._trace.tracebacks import boundary
 from ._step import step_of
 
 logger = logging.getLogger("statetransform")

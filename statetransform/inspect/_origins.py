@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_named, kind_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from .._core.report import Report, Table, folded
-from .._core.tracebacks import boundary
 from .._jaxpr.sizes import format_bytes
 from .._planner.view import view_of
+from .._report.table import Report, Table, folded
+from .._trace.tracebacks import boundary
 from ._advice import advise
 from ._halves import halves_of
 from ._origins import Residual, list_residuals

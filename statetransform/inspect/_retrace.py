@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._core.arguments import Static, is_hidden, named_arguments
-from .._core.functional import Functionalized
-from .._core.jaxcompat import type_text
-from .._core.lift import Direct
-from .._core.report import Report, Table
-from .._core.wrapper import Bound, Transformed
+from .._jaxcompat import type_text
 from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import Source
+from .._report.table import Report, Table
+from .._trace.arguments import Static, is_hidden, named_arguments
+from .._trace.functional import Functionalized
+from .._trace.lift import Direct
+from .._trace.wrapper import Bound, Transformed
 
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace

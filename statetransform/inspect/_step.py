@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core import jaxcompat
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.flops import Flops, jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import inlined

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 
 import jax.extend.core as jex
 
-from .._core import jaxcompat
-from .._core.report import Drawing, Report, Table, byte_unit
-from .._core.tracebacks import boundary
+from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import source_of
@@ -19,6 +17,8 @@ from .._planner.cost import nbytes
 from .._planner.joint import Joint, build, flattened
 from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
+from .._report.table import Drawing, Report, Table, byte_unit
+from .._trace.tracebacks import boundary
 from ._step import Step, step_of
 
 _NAMED_STATES = 8  # more states than that are one group

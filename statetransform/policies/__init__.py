@@ -44,7 +44,7 @@ from typing import Any
 
 import jax
 
-from .._core.errors import PolicyWarning
+from .._state.errors import PolicyWarning
 from ._combine import all_of, any_of, none_of
 from ._fit import fit, plan
 from ._loops import loops

@@ -25,12 +25,12 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
-from .._core.errors import PolicyWarning
-from .._core.jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
-from .._core.sites import warn
+from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs
+from .._state.errors import PolicyWarning
+from .._state.sites import warn
 from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
 from ._refuse import check_policy, warn_unused_names
 

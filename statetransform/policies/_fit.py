@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._core.placed import sharding_of
-from .._core.report import Drawing, Report, Table
-from .._core.tracebacks import boundary
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import format_bytes
+from .._loops.budget import MemoryBudget
 from .._planner.cost import nbytes
 from .._planner.devices import placed
 from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
 from .._planner.view import differentiated, view_of
+from .._report.table import Drawing, Report, Table
+from .._trace.placed import sharding_of
+from .._trace.tracebacks import boundary
 
 _POINTS = 16
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.options import stored_carries
-from .._checkpointed_loops.others import Rewriter, number_of_loops
+from .._loops.budget import MemoryBudget
+from .._loops.options import stored_carries
+from .._loops.others import Rewriter, number_of_loops
 from ._policy import Policy
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
-from .._core.jaxcompat import name_in_params, names_held
+from .._jaxcompat import name_in_params, names_held
 from .._jaxpr.sources import Source
 
 # bool, Saveable, Recompute or Offloadable(...)

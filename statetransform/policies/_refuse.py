@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 
-from .._core.errors import PolicyWarning
-from .._core.sites import warn
 from .._jaxpr.sizes import parse_bytes
 from .._jaxpr.walk import names_in
+from .._state.errors import PolicyWarning
+from .._state.sites import warn
 from ._policy import Policy, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.

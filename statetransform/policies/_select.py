@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._core.errors import cell_of
-from .._core.jaxcompat import bind
+from .._jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
+from .._state.errors import cell_of
 from ._policy import Policy, Unknown, Verdict
 
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from .._core.functional import Functionalized, functionalize, lift
+from .._trace.functional import Functionalized, functionalize, lift
 from ..policies._names import checkpoint_name
 from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._branches import cond, switch

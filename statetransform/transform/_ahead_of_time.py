@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import NO_SELF, hide, reveal
-from .._core.functional import Functionalized
-from .._core.lift import bind
-from .._core.tracebacks import boundary
+from .._trace.arguments import NO_SELF, hide, reveal
+from .._trace.functional import Functionalized
+from .._trace.lift import bind
+from .._trace.tracebacks import boundary
 from ._entry import is_dropped
 from ._programs import Program
 

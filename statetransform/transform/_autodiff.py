@@ -13,13 +13,13 @@ from typing import Any, ParamSpec, Protocol, overload
 
 import jax
 
-from .._core.errors import describe
-from .._core.frame import read
-from .._core.jaxcompat import typeof
-from .._core.lift import Direct, Lift
-from .._core.shown import show_types
-from .._core.state import State
-from .._core.wrapper import decorate
+from .._jaxcompat import typeof
+from .._state.errors import describe
+from .._state.frame import read
+from .._state.shown import show_types
+from .._state.state import State
+from .._trace.lift import Direct, Lift
+from .._trace.wrapper import decorate
 from ._differentiated import Differentiated, with_aux
 from ._signatures import bound_as_in
 

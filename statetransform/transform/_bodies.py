@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.arguments import NO_SELF, hide_self, reveal
-from .._core.errors import StateStructureError, show_site
-from .._core.frame import Frame, leave, look_at, look_at_all
-from .._core.jaxcompat import type_text, typeof
-from .._core.record import Call, Record
-from .._core.shown import show_types
-from .._core.state import State
-from .._core.traces import find_for_once
-from .._core.wrapper import unbound
+from .._jaxcompat import type_text, typeof
+from .._state.errors import StateStructureError, show_site
+from .._state.frame import Frame, leave, look_at, look_at_all
+from .._state.shown import show_types
+from .._state.state import State
+from .._trace.arguments import NO_SELF, hide_self, reveal
+from .._trace.record import Call, Record
+from .._trace.traces import find_for_once
+from .._trace.wrapper import unbound
 
 
 class TracedFunction:

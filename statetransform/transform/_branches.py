@@ -9,14 +9,14 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import hide, reveal
-from .._core.errors import StateStructureError, show_site
-from .._core.frame import leave, look_at_all
-from .._core.jaxcompat import has_tracer, is_jit_disabled, typeof
-from .._core.lift import at_once
-from .._core.shown import show_types
-from .._core.state import State
-from .._core.tracebacks import boundary
+from .._jaxcompat import has_tracer, is_jit_disabled, typeof
+from .._state.errors import StateStructureError, show_site
+from .._state.frame import leave, look_at_all
+from .._state.shown import show_types
+from .._state.state import State
+from .._trace.arguments import hide, reveal
+from .._trace.lift import at_once
+from .._trace.tracebacks import boundary
 from ._bodies import TracedFunction, bind
 from ._eager import in_eager_mode
 from ._entry import OTHER

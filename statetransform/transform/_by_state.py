@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._core import adapters
-from .._core.find import selects
-from .._core.state import State
+from .._state import adapters
+from .._state.find import selects
+from .._state.state import State
 
 
 class ByState:

@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._core.hooks import unheard
-from .._core.lift import Staged
-from .._core.wrapper import decorate
+from .._loops.budget import MemoryBudget
+from .._objects.hooks import unheard
 from .._planner.differentiate import planned
+from .._trace.lift import Staged
+from .._trace.wrapper import decorate
 from ..policies._apply import checkpointed
 from ..policies._loops import Loops
 from ..policies._policy import Policy, names_of

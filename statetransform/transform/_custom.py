@@ -12,11 +12,11 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from .._core.arguments import integers
-from .._core.errors import check_function
-from .._core.jaxcompat import has_tracer, runs_rule_directly
-from .._core.lift import bind
-from .._core.wrapper import Transformed
+from .._jaxcompat import has_tracer, runs_rule_directly
+from .._state.errors import check_function
+from .._trace.arguments import integers
+from .._trace.lift import bind
+from .._trace.wrapper import Transformed
 from ._rules import RuleCall, StagedRuleCall, as_function, hold, zero
 
 

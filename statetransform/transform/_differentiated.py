@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from .._core import adapters
-from .._core.arguments import is_reference
-from .._core.frame import look_at_all
-from .._core.outcome import Results
-from .._core.state import State
+from .._state import adapters
+from .._state.frame import look_at_all
+from .._state.state import State
+from .._trace.arguments import is_reference
+from .._trace.outcome import Results
 
 
 class Differentiated:

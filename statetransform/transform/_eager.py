@@ -19,15 +19,15 @@ from typing import Any
 
 import jax
 
-from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.lanes import known_lanes, lanes_around
-from .._core import adapters
-from .._core.arguments import hide_self, is_reference, strict
-from .._core.jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
-from .._core.kept import Family, anchor_of, remember
-from .._core.library import is_ours, is_users_function
-from .._core.traces import RefusedArgument
-from .._core.wrapper import Bound
+from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
+from .._loops.budget import MemoryBudget
+from .._loops.lanes import known_lanes, lanes_around
+from .._objects.library import is_ours, is_users_function
+from .._state import adapters
+from .._trace.arguments import hide_self, is_reference, strict
+from .._trace.kept import Family, anchor_of, remember
+from .._trace.traces import RefusedArgument
+from .._trace.wrapper import Bound
 from ._entry import OTHER
 from ._jit import Jitted
 from ._programs import Store

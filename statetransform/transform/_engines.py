@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from .._checkpointed_loops import loops as checkpointed
-from .._checkpointed_loops.budget import MemoryBudget
-from .._checkpointed_loops.chunks import Watch
-from .._core.jaxcompat import Tracer
+from .._jaxcompat import Tracer
+from .._loops import loops as checkpointed
+from .._loops.budget import MemoryBudget
+from .._loops.chunks import Watch
 
 Checkpoint = None | int | str | MemoryBudget
 

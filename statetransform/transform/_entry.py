@@ -37,11 +37,11 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._core.arguments import NO_SELF, Static, is_hidden, is_reference
-from .._core.frame import commit, refuse_tracers
-from .._core.generated import Writer
-from .._core.jaxcompat import concrete_array, is_top_level
-from .._core.plain import same_plain
+from .._jaxcompat import concrete_array, is_top_level
+from .._objects.plain import same_plain
+from .._state.frame import commit, refuse_tracers
+from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
+from .._trace.structure.generated import Writer
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 

@@ -16,24 +16,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._core.arguments import (
-    NO_SELF,
-    StaticArguments,
-    abstract,
-    hide,
-    integers,
-    is_reference,
-    positional_parameters,
-)
-from .._core.frame import active, look_at, stack
-from .._core.jaxcompat import is_jit_disabled
-from .._core.kept import Unshared, kept
-from .._core.lift import at_once, bind
-from .._core.record import Record
-from .._core.room import with_room
-from .._core.state import State
-from .._core.tracebacks import boundary, hide_frames
-from .._core.wrapper import Bound, Transformed, decorate, unbound
+from .._jaxcompat import is_jit_disabled
+from .._state.frame import active, look_at, stack
+from .._state.state import State
+from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, is_reference, positional_parameters
+from .._trace.kept import Unshared, kept
+from .._trace.lift import at_once, bind
+from .._trace.record import Record
+from .._trace.room import with_room
+from .._trace.tracebacks import boundary, hide_frames
+from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._by_state import ByState, checked
 from ._entry import OTHER

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._core.state import State
+from .._state.state import State
 
 
 def names_of(states: Iterable[State]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import StaticArguments, positional_parameters
+from .._trace.arguments import StaticArguments, positional_parameters
 
 
 def check_arguments(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import hide, revealing
-from .._core.lift import Lift
-from .._core.tracebacks import boundary
+from .._trace.arguments import hide, revealing
+from .._trace.lift import Lift
+from .._trace.tracebacks import boundary
 from ._differentiated import Differentiated, with_aux
 from ._signatures import as_in
 

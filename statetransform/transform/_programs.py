@@ -16,15 +16,15 @@ from typing import Any
 
 import jax
 
-from .._core.errors import StateTraceError, lost_in_donation
-from .._core.frame import leave, look_at_all, read, stack
-from .._core.jaxcompat import Tracer, is_jit_disabled, splice
-from .._core.kept import Family
-from .._core.plain import same_plain
-from .._core.record import Call, Record
-from .._core.state import State
-from .._core.structure import Other, Structure
-from .._core.traces import TraceCache
+from .._jaxcompat import Tracer, is_jit_disabled, splice
+from .._objects.plain import same_plain
+from .._state.errors import StateTraceError, lost_in_donation
+from .._state.frame import leave, look_at_all, read, stack
+from .._state.state import State
+from .._trace.kept import Family
+from .._trace.record import Call, Record
+from .._trace.structure.structure import Other, Structure
+from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs, names_of, names_of_arguments
 

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from .._checkpointed_loops.chunks import Watch
-from .._checkpointed_loops.plan import LIMIT
-from .._core.optional import require
+from .._loops.chunks import Watch
+from .._loops.plan import LIMIT
+from .._report.optional import require
 
 _UPDATES = 20  # of a bar, for a loop of known length
 

@@ -16,15 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.arguments import is_by_reference
-from .._core.errors import StateStructureError, StateTraceError
-from .._core.frame import Frame, leave
-from .._core.jaxcompat import has_tracer, lowered, typeof
-from .._core.lift import Lift
-from .._core.record import Call
-from .._core.stage import trace
-from .._core.state import State
-from .._core.tracebacks import hide_frames
+from .._jaxcompat import has_tracer, lowered, typeof
+from .._state.errors import StateStructureError, StateTraceError
+from .._state.frame import Frame, leave
+from .._state.state import State
+from .._trace.arguments import is_by_reference
+from .._trace.lift import Lift
+from .._trace.record import Call
+from .._trace.stage import trace
+from .._trace.tracebacks import hide_frames
 
 Function = Callable[..., Any]
 

@@ -15,11 +15,11 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from .._checkpointed_loops.loops import steps_of
-from .._core.arguments import hide, reveal
-from .._core.jaxcompat import is_jit_disabled, typeof
-from .._core.lift import at_once
-from .._core.tracebacks import boundary
+from .._jaxcompat import is_jit_disabled, typeof
+from .._loops.loops import steps_of
+from .._trace.arguments import hide, reveal
+from .._trace.lift import at_once
+from .._trace.tracebacks import boundary
 from ._bodies import Body
 from ._eager import in_eager_mode
 from ._engines import Checkpoint, check_loop, number_of_steps, scan_with

@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 
-from .._core.arguments import hide, revealing
-from .._core.errors import StateAxisError, describe, show_site
-from .._core.find import global_objects, walk
-from .._core.frame import look_at_all
-from .._core.jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
-from .._core.lift import Lift, Staged
-from .._core.stage import StagedFrame
-from .._core.state import State
+from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
+from .._state.errors import StateAxisError, describe, show_site
+from .._state.find import global_objects, walk
+from .._state.frame import look_at_all
+from .._state.state import State
+from .._trace.arguments import hide, revealing
+from .._trace.lift import Lift, Staged
+from .._trace.stage import StagedFrame
 from . import _by_state
 
 _WHOLE = jax.sharding.PartitionSpec()

@@ -10,16 +10,16 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 
-from .._core.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, name_of, named_apart, reveal
-from .._core.errors import check_function
-from .._core.frame import Frame, kept_by_nobody, leave, read
-from .._core.jaxcompat import typeof
-from .._core.lift import Direct, Lift, at_once, bind
-from .._core.record import Call
-from .._core.tracebacks import boundary
-from .._core.traces import find_for_once
-from .._core.values import Values
-from .._core.wrapper import Transformed, decorate, unbound
+from .._jaxcompat import typeof
+from .._state.errors import check_function
+from .._state.frame import Frame, kept_by_nobody, leave, read
+from .._state.values import Values
+from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, name_of, named_apart, reveal
+from .._trace.lift import Direct, Lift, at_once, bind
+from .._trace.record import Call
+from .._trace.tracebacks import boundary
+from .._trace.traces import find_for_once
+from .._trace.wrapper import Transformed, decorate, unbound
 from ._sharded import Sharded, checked
 from ._signatures import as_in, bound_as_in
 

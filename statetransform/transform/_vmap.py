@@ -18,16 +18,16 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from .._core import adapters
-from .._core.arguments import name_of
-from .._core.errors import StateAxisError, show_site
-from .._core.find import walk
-from .._core.frame import UNSET, Frame, look_at_all, peek
-from .._core.jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
-from .._core.lift import Direct, Lift
-from .._core.shown import show_types
-from .._core.state import RandomState, State
-from .._core.wrapper import decorate
+from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
+from .._state import adapters
+from .._state.errors import StateAxisError, show_site
+from .._state.find import walk
+from .._state.frame import UNSET, Frame, look_at_all, peek
+from .._state.shown import show_types
+from .._state.state import RandomState, State
+from .._trace.arguments import name_of
+from .._trace.lift import Direct, Lift
+from .._trace.wrapper import decorate
 from . import _by_state
 from ._signatures import bound_as_in
 

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.arguments import hide, reveal
-from .._core.errors import StateTraceError
-from .._core.jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
-from .._core.lift import at_once
-from .._core.tracebacks import boundary
+from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
+from .._state.errors import StateTraceError
+from .._trace.arguments import hide, reveal
+from .._trace.lift import at_once
+from .._trace.tracebacks import boundary
 from ._bodies import Body, TracedFunction
 from ._eager import in_eager_mode
 from ._engines import Checkpoint, check_loop, number_of_steps, scan_with, while_with

@@ -12,8 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform._adapters.descriptor import CellDescriptor
-from statetransform._core.adapters import cell_behind
-from statetransform._core.jaxcompat import buffer_of, set_buffer
+from statetransform._jaxcompat import buffer_of, set_buffer
+from statetransform._state.adapters import cell_behind
 
 
 def run(code: str) -> str:

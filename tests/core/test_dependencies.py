@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from statetransform import RetraceWarning, State, inspect, transform
-from statetransform._core import hooks, visits
+from statetransform._objects import hooks
+from statetransform._trace.structure import visits
 
 
 def traces(fun: Any) -> int:

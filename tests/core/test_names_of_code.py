@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import transform
-from statetransform._core import find
+from statetransform._state import find
 
 LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
 
@@ -44,7 +44,7 @@ def test_they_are_those_that_dis_shows(module: types.ModuleType) -> None:
 
 def test_the_walk_does_not_go_through_this_package() -> None:
     """What a function reaches are its own states, not those in caches of the transforms that it calls."""
-    from statetransform._core import find
+    from statetransform._state import find
 
     walked = []
     children = find._children

@@ -13,7 +13,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._core.recorder import Recorder
+from statetransform._trace.structure.recorder import Recorder
 
 from .compiling import compilations
 

@@ -22,7 +22,7 @@ import pytest
 import scipy.linalg
 
 import statetransform as st
-from statetransform._core.library import is_library_file, is_users_class, is_users_function
+from statetransform._objects.library import is_library_file, is_users_class, is_users_function
 
 PACKAGE = """
     import jax.numpy as jnp

@@ -14,7 +14,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, StateTraceError, transform
-from statetransform._core import frame
+from statetransform._state import frame
 
 from ..tables import ROWS, Row, stacks
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._core.errors import StateTraceError
+from statetransform._state.errors import StateTraceError
 
 WRAPS = [
     transform.jit,

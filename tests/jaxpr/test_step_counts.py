@@ -10,8 +10,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, inspect, transform
-from statetransform._checkpointed_loops import loops
 from statetransform._jaxpr.flops import jaxpr_flops
+from statetransform._loops import loops
 from statetransform._planner.view import view_of
 from statetransform.inspect._step import step_of
 

@@ -19,8 +19,8 @@ import pytest
 import statetransform as st
 from benchmarks.loop_steps import start, temporary
 from statetransform import transform
-from statetransform._checkpointed_loops import choice as budgets
-from statetransform._checkpointed_loops import loops
+from statetransform._loops import choice as budgets
+from statetransform._loops import loops
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
-from statetransform._checkpointed_loops import loops
+from statetransform._loops import loops
 
 LENGTHS = (0, 1, 3, 17)
 

@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._checkpointed_loops import files
+from statetransform._loops import files
 
 SIZE, K = 50, 4
 CARRY = 4 * SIZE

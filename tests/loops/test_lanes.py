@@ -13,7 +13,7 @@ import pytest
 
 import statetransform as st
 from statetransform import policies, transform
-from statetransform._core.jaxcompat import lanes_of
+from statetransform._jaxcompat import lanes_of
 
 LANES, SIZE, N = 16, 250, 64
 CARRY = 4 * SIZE

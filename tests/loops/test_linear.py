@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform._checkpointed_loops.linear import Linear
+from statetransform._loops.linear import Linear
 
 
 def scaled(w: jax.Array, x: jax.Array) -> jax.Array:

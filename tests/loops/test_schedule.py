@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as hs
 
 import statetransform as st
-from statetransform._checkpointed_loops import plan
+from statetransform._loops import plan
 
 
 @functools.cache

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statetransform import MemoryBudget, State, transform
-from statetransform._checkpointed_loops import sweep
-from statetransform._checkpointed_loops.sweep import ByVjp, Selected, Step
-from statetransform._checkpointed_loops.tangent import Loop, Tangent, forward_only
-from statetransform._checkpointed_loops.tape import ByTape
+from statetransform._loops import sweep
+from statetransform._loops.sweep import ByVjp, Selected, Step
+from statetransform._loops.tangent import Loop, Tangent, forward_only
+from statetransform._loops.tape import ByTape
 
 N = 7
 SELECTED = Selected((True,), (True, False), (True,))

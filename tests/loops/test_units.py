@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._checkpointed_loops import loops, mixed, plan
+from statetransform._loops import loops, mixed, plan
 
 X, W = jnp.linspace(0.0, 1.0, 5), jnp.linspace(0.9, 1.1, 5)
 

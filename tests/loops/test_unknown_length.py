@@ -11,9 +11,9 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._checkpointed_loops import plan, unknown_length
-from statetransform._checkpointed_loops.stack import Stack
-from statetransform._core.jaxcompat import is_jaxpr, opened
+from statetransform._jaxcompat import is_jaxpr, opened
+from statetransform._loops import plan, unknown_length
+from statetransform._loops.stack import Stack
 
 
 def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:

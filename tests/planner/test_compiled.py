@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, policies, transform
-from statetransform._core import jaxcompat
+from statetransform import _jaxcompat as jaxcompat
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 

@@ -61,7 +61,7 @@ def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, bud
     found = Solver(graph).plan(budget)
     assert found is not None and found.bytes <= budget
     # Griewank and Walther's schedule for as many slots as there are beside the two values at work.
-    from statetransform._checkpointed_loops.plan import advances
+    from statetransform._loops.plan import advances
 
     assert found.cost - graph.cost <= advances(n, budget - 1) + 1
 

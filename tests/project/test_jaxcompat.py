@@ -1,7 +1,7 @@
 """What is not public in JAX: each use, why it is needed, and what would make it needless.
 
 These tests fail when JAX offers something better, or when what is used no longer does what the package needs. Then
-`statetransform/_core/jaxcompat` is the one place to change: `test_private_names.py` keeps such uses out of all others.
+`statetransform/_trace/jaxcompat` is the one place to change: `test_private_names.py` keeps such uses out of all others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.extend import linear_util, source_info_util
 from jax.extend.core import primitives
 
 import statetransform
-from statetransform._core import jaxcompat
+from statetransform import _jaxcompat as jaxcompat
 
 ROOT = pathlib.Path(statetransform.__file__).parent
 X = jnp.linspace(0.1, 1.0, 4)

@@ -17,9 +17,9 @@ import pytest
 from jax.custom_derivatives import linear_call
 
 import statetransform
-from statetransform._core import jaxcompat
+from statetransform import _jaxcompat as jaxcompat
 
-LOOPS = pathlib.Path(statetransform.__file__).parent / "_checkpointed_loops"
+LOOPS = pathlib.Path(statetransform.__file__).parent / "_loops"
 EXPLICIT = jax.sharding.AxisType.Explicit
 
 

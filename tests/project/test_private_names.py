@@ -1,4 +1,4 @@
-"""What is not public in JAX is used in `statetransform/_core/jaxcompat` only."""
+"""What is not public in JAX is used in `statetransform/_trace/jaxcompat` only."""
 
 from __future__ import annotations
 

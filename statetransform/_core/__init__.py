@@ -1,1 +1,0 @@
-"""The one idea: traced values live in frames, and states become inputs when they are first read."""

@@ -1,0 +1,253 @@
+"""Carries far from the device: rows of arrays in host memory, and rows of files.
+
+In host memory there is one array for each leaf of the carry, whole rows of which are written and read in place. Files
+are reached by `pure_callback`, which goes through every transform that the sweeps go through; a number that the sweeps
+carry along puts the calls in order. A barrier stands at each transfer: without it XLA has merged results on the host
+and on the device.
+
+Rows below `Room.host` are in host memory, the others on disk. Which one it is may be known only on the device, and a
+branch would copy all of host memory, so with both places a transfer goes to both: to a row that is not used in one, and
+to row -1 in the other, where nothing happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from .._jaxcompat import host_room, typeof, varying_axes
+from . import files
+from .leaves import Index, Leaves
+
+HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """How many carries may be far away.
+
+    Attributes:
+      host: rows in host memory.
+      disk: rows in files.
+      folder: where the files are; None without `disk`.
+    """
+
+    host: int
+    disk: int = 0
+    folder: files.Folder | None = None
+
+    @property
+    def rows(self) -> int:
+        """Both together."""
+        return self.host + self.disk
+
+    def within(self, rows: int) -> Room:
+        """Only so many rows, those in host memory first."""
+        host = min(self.host, rows)
+        return dataclasses.replace(self, host=host, disk=min(self.disk, rows - host))
+
+    def empty(self, carry: Leaves) -> Far:
+        """Room for carries such as this one.
+
+        Raises:
+          ValueError: files are wanted, and a leaf of the carry is sharded over devices.
+        """
+        form = Form.of(carry)
+        words = form.words(carry)
+        buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
+        if self.disk:
+            _refuse_shards(self, carry)
+        return Far(buffers, jnp.int32(0) if self.disk else None, self, form)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What a carry looks like in a row: random keys as their words.
+
+    Attributes:
+      avals: the abstract values of the words.
+      keys: how to make a key of each leaf; None where it is none.
+    """
+
+    avals: tuple[Any, ...]
+    keys: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, carry: Leaves) -> Form:
+        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
+        keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
+        return cls(tuple(typeof(x) for x in cls((), keys).words(carry)), keys)
+
+    def words(self, carry: Leaves) -> Leaves:
+        """Arrays of numbers."""
+        return [x if key is None else jax.random.key_data(x) for x, key in zip(carry, self.keys, strict=True)]
+
+    def carry(self, words: Leaves) -> Leaves:
+        """The carry again."""
+        pairs = zip(words, self.keys, strict=True)
+        return [x if key is None else jax.random.wrap_key_data(x, impl=key) for x, key in pairs]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["room", "form"])
+@dataclasses.dataclass(frozen=True)
+class Far:
+    """Carries far away.
+
+    Attributes:
+      buffers: `[rows, *leaf.shape]` in host memory, for each leaf.
+      number: of the file, an int32; 0 before the first write, None without a file.
+      room: how many carries there are.
+      form: what they look like.
+    """
+
+    buffers: Leaves
+    number: Any
+    room: Room
+    form: Form
+
+    def write(self, row: Index, carry: Leaves) -> Far:
+        """With a carry in a row."""
+        words, buffers, number = lax.optimization_barrier(self.form.words(carry)), self.buffers, self.number
+        if self.buffers:
+            place = row if number is None else jnp.clip(row, 0, self.room.host)
+            buffers = [put(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
+        if number is not None:
+            shape = jax.ShapeDtypeStruct((), jnp.int32)
+            call = Calls(self.room, self.form).write
+            number = jax.pure_callback(call, shape, number, self._file_row(row), words, vmap_method="expand_dims")
+        return dataclasses.replace(self, buffers=buffers, number=number)
+
+    def read(self, row: Index, following: Index, left: Index) -> tuple[Far, Leaves]:
+        """The carry in a row; any carry if that is negative.
+
+        Args:
+          row: the row.
+          following: the one that is read next, negative if there is none.
+          left: how many more are read; with the last one, the file is closed.
+        """
+        near, words = self.room.host, []
+        if self.buffers:
+            place = jnp.clip(row, 0, near - 1)
+            words = [jax.device_put(get(x, place), DEVICE)[0] for x in self.buffers]
+            words = lax.optimization_barrier(words)
+        if self.number is None:
+            return self, self.form.carry(words)
+        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.form.avals]
+        arguments = self.number, self._file_row(row), self._file_row(following), jnp.asarray(left, jnp.int32)
+        call, out = Calls(self.room, self.form).read, (jax.ShapeDtypeStruct((), jnp.int32), types)
+        number, loaded = jax.pure_callback(call, out, *arguments, vmap_method="broadcast_all")
+        loaded = lax.optimization_barrier(loaded)
+        if self.buffers:
+            loaded = [jnp.where(row < near, x, y) for x, y in zip(words, loaded, strict=True)]
+        return dataclasses.replace(self, number=number), self.form.carry(loaded)
+
+    def after(self, values: Any) -> tuple[Far, Any]:
+        """These, and the values: the file is next read once they are computed. Host memory may be read meanwhile."""
+        if self.number is None:
+            return self, values
+        number, values = lax.optimization_barrier((self.number, values))
+        return dataclasses.replace(self, number=number), values
+
+    def _file_row(self, row: Index) -> Index:
+        return jnp.maximum(jnp.asarray(row, jnp.int32) - self.room.host, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """What a program calls on the host. Arguments may have axes in front, for lanes of `vmap`, which share a row."""
+
+    room: Room
+    form: Form
+
+    def write(self, number: Any, row: Any, words: Leaves) -> np.ndarray:
+        """Stores a row, and gives the number of the file."""
+        number, words = np.asarray(number), [np.asarray(x) for x in words]
+        places = [(x.shape, len(aval.shape)) for x, aval in zip(words, self.form.avals, strict=True)]
+        lanes = np.broadcast_shapes(number.shape, *[shape[: len(shape) - n] for shape, n in places])
+        found, at = self._same(number), int(np.asarray(row).flat[0])
+        if at >= 0:
+            found = files.write(self._folder, self.room.disk, found, at, words)
+        return np.full(lanes, found, np.int32)
+
+    def read(self, number: Any, row: Any, following: Any, left: Any) -> tuple[np.ndarray, Leaves]:
+        """The file's number, and the words of a row."""
+        number, form = np.asarray(number), self.form
+        at, following, left = (int(np.asarray(x).flat[0]) for x in (row, following, left))  # the same in all lanes
+        shapes = [(*number.shape, *aval.shape) for aval in form.avals]
+        found = [np.zeros(shape, aval.dtype) for shape, aval in zip(shapes, form.avals, strict=True)]
+        if at >= 0:
+            loaded = files.read(self._folder, self._same(number), at, following)
+            found = [np.broadcast_to(x, shape) for x, shape in zip(loaded, shapes, strict=True)]
+        if left <= 0:
+            files.close(self._same(number))
+        return number, found
+
+    @property
+    def _folder(self) -> files.Folder:
+        assert self.room.folder is not None
+        return self.room.folder
+
+    def _same(self, numbers: np.ndarray) -> int:
+        if (numbers != numbers.flat[0]).any():
+            raise RuntimeError(
+                f"{self._folder.where}: the lanes of a `vmap` have their carries in different files. With `disk=`, put "
+                "`vmap` around forward and backward pass together, or around neither."
+            )
+        return int(numbers.flat[0])
+
+
+def _refuse_shards(room: Room, carry: Leaves) -> None:
+    for x in carry:
+        aval = typeof(x)
+        if any(name is not None for name in aval.sharding.spec) or varying_axes(x):
+            assert room.folder is not None
+            raise ValueError(
+                f"{room.folder.where}: a carry of type {aval} is sharded over devices, and carries go to disk from one "
+                "device. Write `host=` instead of `disk=`: shards go to host memory as they are."
+            )
+
+
+# JAX's batching rules make gathers and scatters of these two; on host memory of a GPU only slices work.
+
+
+def put(buffer: Any, row: Index, x: Any) -> Any:
+    """With a row replaced, `x` having an axis in front for it."""
+    return _putter(0)(buffer, row, x)
+
+
+def get(buffer: Any, row: Index) -> Any:
+    """A row, with an axis in front."""
+    return _getter(0)(buffer, row)
+
+
+@functools.cache
+def _putter(axis: int) -> Any:
+    put = custom_vmap(lambda buffer, row, x: lax.dynamic_update_slice_in_dim(buffer, x, row, axis))
+
+    @put.def_vmap
+    def of_lanes(size: int, is_batched: list[bool], buffer: Any, row: Any, x: Any) -> tuple[Any, bool]:
+        whole = [
+            y if batched else lax.broadcast(y, (size,)) for y, batched in zip((buffer, x), is_batched[::2], strict=True)
+        ]
+        return _putter(axis + 1)(whole[0], row, whole[1]), True
+
+    return put
+
+
+@functools.cache
+def _getter(axis: int) -> Any:
+    get = custom_vmap(lambda buffer, row: lax.dynamic_slice_in_dim(buffer, row, 1, axis))
+
+    @get.def_vmap
+    def of_lanes(size: int, is_batched: list[bool], buffer: Any, row: Any) -> tuple[Any, bool]:
+        del size
+        return _getter(axis + is_batched[0])(buffer, row), is_batched[0]
+
+    return get

@@ -1,0 +1,103 @@
+"""Loops of unknown length under `vmap`: all lanes take the steps of the longest one, and those that are done stay.
+
+`vmap` of a loop whose condition depends on the lane selects between the old and the new value of everything that
+the loop carries: in a sweep, all stored carries in every step. So no condition of a sweep depends on the lane. It goes
+on while any lane does, and only the carry is selected. Where carries are stored and which step runs next is then the
+same for all lanes, and what a step costs does not depend on how many carries are stored.
+
+All this is for lanes alone: without them, these functions are identities, or constants that the compiler removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from .._jaxcompat import lanes_of
+
+
+@custom_vmap
+def any_lane(is_on: Any) -> Any:
+    """Whether a condition holds in any lane; the same in all."""
+    return is_on
+
+
+@any_lane.def_vmap
+def _any_lane(axis_size: int, is_batched: list[bool], is_on: Any) -> tuple[Any, bool]:
+    del axis_size
+    return any_lane(jnp.any(is_on, 0) if is_batched[0] else is_on), False
+
+
+@custom_vmap
+def longest(n: Any) -> Any:
+    """The largest number of steps of any lane; the same in all."""
+    return n
+
+
+@longest.def_vmap
+def _longest(axis_size: int, is_batched: list[bool], n: Any) -> tuple[Any, bool]:
+    del axis_size
+    return longest(jnp.max(n, 0) if is_batched[0] else n), False
+
+
+@custom_vmap
+def is_left_out(is_done: Any) -> Any:
+    """Whether this lane is done while others go on. Without lanes, none is: the loop would have ended."""
+    return jnp.zeros_like(is_done)
+
+
+@is_left_out.def_vmap
+def _is_left_out(axis_size: int, is_batched: list[bool], is_done: Any) -> tuple[Any, bool]:
+    del axis_size
+    return (is_done, True) if is_batched[0] else (is_left_out(is_done), False)
+
+
+_around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("lanes", default=())
+
+
+@contextlib.contextmanager
+def lanes_around(sizes: tuple[int, ...]) -> Iterator[None]:
+    """Says in a trace which lanes the program will get at once, though its values do not show them."""
+    token = _around.set(sizes)
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def known_lanes(values: Iterable[Any]) -> list[int]:
+    """How many lanes each `vmap` around makes of some values, where that is known, the innermost first."""
+    return [*lanes_of(values), *_around.get()]
+
+
+def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
+    """An identity that says how many lanes it is given after the program was made, if it is differentiated.
+
+    Args:
+      known: how many axes of lanes there were when the program was made; they come first.
+      notice: called with the size of any other.
+    """
+    # Reverse mode does not go through `custom_vmap`, so only primals do, at each order of differentiation.
+    seen = jax.custom_jvp(_noticed(known, notice))
+    seen.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    passed = jax.custom_jvp(lambda args: args)
+    passed.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    return passed
+
+
+def _noticed(known: int, notice: Callable[[int], None]) -> Any:
+    same = custom_vmap(lambda args: args)
+
+    @same.def_vmap
+    def _of_lanes(size: int, is_batched: list[Any], args: Any) -> tuple[Any, Any]:
+        if not known:
+            notice(size)
+        return _noticed(max(known - 1, 0), notice)(args), is_batched[0]
+
+    return same

@@ -1,0 +1,335 @@
+"""`scan` and `while_loop` with few stored carries, for functions of pytrees.
+
+The step is traced once and becomes a function of lists of arrays that holds no array: `Flat`. What `checkpoint=` says
+becomes a number of carries and of steps to a block; the sweeps over these are the parts of one differentiable `Loop`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
+from .._jaxpr.references import made_in, refuse_references
+from .._jaxpr.sizes import nbytes
+from .._jaxpr.walk import moving, walk
+from . import plan, segments, sweep, units, unknown_length
+from .budget import MemoryBudget
+from .chunks import Watch
+from .chunks import while_loop as watched_while
+from .lanes import known_lanes, noticing
+from .leaves import Leaves, is_differentiable
+from .options import stored_carries
+from .sweep import ByVjp, Saved, Selected, Step, all_leaves
+from .tangent import Loop
+from .tape import ByTape, Tape
+
+
+def scan(
+    fun: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+    *,
+    where: str = "scan",
+    checkpoint: int | str | MemoryBudget | None,
+    block: int = 1,
+    watch: Watch | None = None,
+    is_still: Callable[[Any], bool] | None = None,
+    sharing: tuple[int, int] = (1, 1),
+) -> tuple[Any, Any]:
+    """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
+
+    Args:
+      fun, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`; `unroll` is for the undifferentiated loop.
+      where: the loop, for messages.
+      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+        "step" for all carries, None for all residuals.
+      block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
+      watch: what is told how far it is.
+      is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
+      sharing: how many loops share a budget's room on the device, and how many that far away.
+
+    Returns:
+      `(carry, ys)` as in :func:`jax.lax.scan`.
+    """
+    n, room = steps_of(xs, length), None
+    whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
+    if checkpoint is None or checkpoint == "step":  # as other loops, to be watched like them
+        k, block = (0, n or 1) if checkpoint is None else (n or 0, 1)
+    else:
+        k = 0 if isinstance(checkpoint, MemoryBudget) else stored_carries(where, checkpoint, n)
+    if not n:
+        return whole()  # nothing to store, or JAX's own error
+    if any(typeof(x).sharding.spec[0] is not None for x in jax.tree.leaves(xs)):
+        return whole()  # JAX's own error: the axis that a loop steps along is not sharded
+    flat = Flat(fun, init, jax.tree.map(slice_type, xs))
+    if not flat.keeps_carry:
+        return whole()  # JAX's own error
+    if isinstance(checkpoint, MemoryBudget):
+        lanes = known_lanes([*flat.consts, *flat.init, *jax.tree.leaves(xs)])
+        sizes = flat.nbytes(xs, is_still)
+        choice = checkpoint.choose(where, n, *sizes, lanes=math.prod(lanes), sharing=sharing)
+        k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            marked = noticing(len(lanes), checkpoint.later(where, choice))
+            flat.consts, flat.init, xs = marked((flat.consts, flat.init, xs))
+        if choice.is_plain and watch is None:
+            return flat.unflatten(*flat.plain(xs, n, reverse, unroll, _split_transpose))
+    flat.refuse_references(where)
+    needed = all_leaves if room else flat.needed
+    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n, flat.avals, needed)
+    if watch is None:
+        body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
+        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
+    else:
+        plain = functools.partial(sweep.plain, step)
+    again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
+    sweeps, how = (segments, room) if room else (sweep, ByTape(block) if block > 1 else ByVjp)
+    if not block:
+        sweeps, how = units, k
+    forward, backward = functools.partial(sweeps.forward, step, how), functools.partial(sweeps.backward, step, how)
+    loop = Loop(plain, forward, flat.moves, backward, again)
+    return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
+
+
+def while_loop(
+    test: Callable[[Any], Any],
+    fun: Callable[[Any], Any],
+    init: Any,
+    *,
+    where: str = "while_loop",
+    max_steps: int | None,
+    checkpoint: int | str | MemoryBudget | None,
+    watch: Watch | None = None,
+    is_still: Callable[[Any], bool] | None = None,
+    sharing: tuple[int, int] = (1, 1),
+) -> Any:
+    """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
+
+    Args:
+      test, fun, init: as in :func:`jax.lax.while_loop`.
+      where: the loop, for messages.
+      max_steps: after how many steps to stop at the latest.
+      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+        None for no reverse mode.
+      watch: what is told how far it is.
+      is_still, sharing: as for `scan`.
+
+    Returns:
+      The last carry.
+    """
+    if checkpoint is None and max_steps is None and watch is None:
+        return lax.while_loop(test, fun, init)
+    k, room = _carries(where, checkpoint, max_steps), None
+    flat = Flat(lambda carry, _: (fun(carry), None), init, None)
+    if not flat.keeps_carry:
+        return lax.while_loop(test, fun, init)  # JAX's own error
+    if isinstance(checkpoint, MemoryBudget):
+        lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.nbytes(None, is_still)
+        choice = checkpoint.choose(where, None, *sizes, lanes=math.prod(lanes), sharing=sharing)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            flat.consts, flat.init = noticing(len(lanes), checkpoint.later(where, choice))((flat.consts, flat.init))
+        k, room = choice.carries, checkpoint.room(where, choice)
+    flat.refuse_references(where)
+    n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
+    goes, test_consts = flat.test(test)
+    needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
+    run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
+    step = Step(run, (), False, k, watch, avals=flat.avals, needed=all_leaves if room else needed)
+    bound = plan.LIMIT if max_steps is None else max_steps
+
+    def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
+        return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)
+
+    def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
+        start, done = (jnp.int32(0), init), lambda state: state[0]
+        return watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)[1], []
+
+    if checkpoint is None:
+        return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+
+    def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+        carry, saved = unknown_length.forward(step, selected, goes_on(consts), consts, init)
+        return carry, xs, saved
+
+    def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
+        go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
+        run = lambda consts, carry, x: (lax.cond(x[0] < saved.n, go(consts), lambda carry: carry, carry), [])
+        bounded = dataclasses.replace(step, fun=run)
+        return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
+
+    # Without a bound, no loop that can be transposed does the same.
+    backward, cure = functools.partial(sweep.backward, step, ByVjp), _NEEDS_BOUND.format(where)
+    loop = Loop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
+    if room:
+
+        def to_far(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, segments.Saved]:
+            carry, saved = segments.forward_unknown(step, room, goes_on(consts), consts, init)
+            return carry, xs, saved
+
+        from_far = functools.partial(segments.backward, step, room)
+        loop = dataclasses.replace(loop, forward=to_far, backward=from_far, near=loop)
+    return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+
+
+_NEEDS_BOUND = (
+    "{}: reverse mode over another derivative needs to know how many steps there are at most. Write `max_steps=1000`, "
+    "for example, or take the outer derivative in forward mode, as `hessian` does."
+)
+
+
+def _carries(where: str, checkpoint: int | str | MemoryBudget | None, max_steps: int | None) -> int:
+    """How many carries a loop of unknown length stores; 0 where a budget is still to say it."""
+    if checkpoint is None or isinstance(checkpoint, MemoryBudget):
+        return 0
+    if isinstance(checkpoint, str) and checkpoint == "step" and max_steps is not None:
+        return max_steps
+    return stored_carries(where, checkpoint, max_steps)
+
+
+def steps_of(xs: Any, length: Any) -> int | None:
+    """The number of steps; None where JAX has something to say about the lengths."""
+    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(xs)} | (set() if length is None else {(int(length),)})
+    return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
+
+
+def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
+    """A jaxpr without constants of its own as a function of these, a carry and inputs."""
+
+    def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        out = eval_jaxpr(jaxpr, (), *consts, *carry, *x)
+        out = [strong(y) for y in out]
+        return out[:n_carry], out[n_carry:]
+
+    return call
+
+
+def arrays(consts: Sequence[Any]) -> Leaves:
+    """Constants of a jaxpr, none of them of NumPy."""
+    return [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+
+
+def moved(jaxpr: Any, selected: Selected) -> Selected:
+    """With the leaves of the carry that get a tangent in the course of the loop, if some primals have one.
+
+    Args:
+      jaxpr: of a step, from constants, carry and inputs to carry and outputs.
+      selected: which primals have a tangent.
+    """
+    carry = selected.carry
+    n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
+    while True:
+        found = moving(jaxpr, [*selected.consts[:n_consts], *carry, *selected.xs])
+        outputs = jaxpr.outvars[: len(carry)]
+        after = tuple(moves or (isinstance(v, jex.Var) and v in found) for moves, v in zip(carry, outputs, strict=True))
+        if after == carry:
+            return selected._replace(carry=carry)
+        carry = after
+
+
+def slice_type(x: Any) -> Any:
+    """The abstract value of a step's slice of an array."""
+    aval = typeof(x)
+    return jex.mapped_aval(aval.shape[0], 0, aval)
+
+
+_COPYING = ("concatenate", "conv", "dynamic_", "fft", "gather", "pad", "rev", "scatter", "slice", "sort", "split")
+
+
+class Flat:
+    """A step as a function of lists of arrays, with all that it closes over as its first argument.
+
+    Attributes:
+      call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
+      moves: which leaves of the carry get a tangent, see `moved`.
+      needed: which leaves of the carry the derivative depends on, see `Step`.
+      consts: what the step closes over.
+      init: the leaves of the initial carry, none of them weakly typed.
+      avals, y_avals: the abstract values of the carry and of the outputs of a step.
+      keeps_carry: whether the step returns a carry of the type that it takes.
+    """
+
+    def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
+        leaves, self._tree = jax.tree.flatten(init)
+        self.init = [strong(leaf) for leaf in leaves]
+        self._typed_init = init
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
+        closed, (carry_type, y_type) = traced
+        self._reference = made_in(closed)
+        jaxpr, consts = without_constvars(closed)
+        self.consts = arrays(consts)
+        self._jaxpr = jaxpr
+        self.call = as_function(jaxpr, jax.tree.structure(carry_type).num_leaves)
+        self.moves = functools.partial(moved, jaxpr)
+        self._y_tree = jax.tree.structure(y_type)
+        before = [type_of_carry(leaf) for leaf in self.init]
+        after = [type_of_carry(aval) for aval in closed.out_avals[: jax.tree.structure(carry_type).num_leaves]]
+        self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[len(after) :])
+        inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
+        step = Step(self.call, self.y_avals, False, 0)
+        self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
+        self._is_weak = [aval.weak_type for aval in closed.out_avals]
+        self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
+
+    def refuse_references(self, where: str) -> None:
+        """Refuses a step that makes a `jax.Ref`."""
+        refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
+
+    def plain(self, xs: Any, n: int, *options: Any) -> tuple[Leaves, Leaves]:
+        """The loop as JAX runs it; `options` are the last of :func:`jax.lax.scan`."""
+        body = lambda carry, x: self.call(self.consts, carry, x)
+        return lax.scan(body, self.init, jax.tree.leaves(xs), n, *options)
+
+    def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
+        """A condition on the carry as such a function, and what it closes over."""
+        jaxpr, consts = without_constvars(jax.make_jaxpr(fun)(self._typed_init))
+        call = as_function(jaxpr, 0)
+        return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
+
+    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int, int, int]:
+        """Bytes of the carry, of what one step records if it is differentiated in all that can be and is not still, of
+        what the compiled step needs besides, and of what can hold a carry or the residuals.
+
+        What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
+        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions.
+        """
+        can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
+        consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
+        inputs = jax.tree.leaves(xs)
+        selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))
+        step = Step(self.call, self.y_avals, False, 0)
+        example = [slice_type(x) for x in inputs]
+        carry = sum(leaf.nbytes for leaf in self.init)
+        tape = Tape(step, selected, self.consts, self.init, example)
+        unit = sum(map(nbytes, units.shared(self.avals, tape.avals)[0]))
+        return carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit
+
+    def _copies_parts(self, size: int) -> bool:
+        """Whether the step copies parts of arrays, of `size` bytes and more."""
+        of = lambda site: max(map(nbytes, (v.aval for v in site.eqn.outvars)), default=0)
+        return any(site.primitive.startswith(_COPYING) and of(site) >= size for site in walk(self._jaxpr))
+
+    def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
+        """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""
+        leaves = [weak(leaf) if is_weak else leaf for leaf, is_weak in zip((*carry, *ys), self._is_weak, strict=True)]
+        return self._tree.unflatten(leaves[: len(carry)]), self._y_tree.unflatten(leaves[len(carry) :])
+
+
+def strong(x: Any) -> Any:
+    """Without a weak type: the sweeps write carries into arrays, which have none."""
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x

@@ -1,0 +1,234 @@
+"""Loops that others wrote, with few stored carries: a function in which every loop of JAX is a checkpointed one.
+
+The function is traced, and its program is run again, equation by equation. A `scan` or `while` becomes the loop of
+`loops`, also where it is inside another loop, a branch, a call, a checkpointed region, `shard_map`, or a derivative
+rule. All other equations are bound as they are.
+
+Three kinds of loops stay as they are: those without floating-point inputs, which no derivative reaches; those of this
+package, whose user has said what they store; and what a primitive with rules of its own holds, such as the solver in
+`custom_linear_solve`, which JAX does not differentiate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _jaxcompat as jaxcompat
+from .._jaxpr.primitives import Kind, kind_of
+from .._jaxpr.references import made_in
+from .._jaxpr.rewrite import changed_params, evaluate
+from .._jaxpr.sources import Place
+from .._jaxpr.walk import counts_of_scan, inner_jaxprs, walk
+from .._state.errors import BudgetError, PolicyWarning
+from .._state.sites import warn
+from . import loops
+from .budget import MemoryBudget
+from .leaves import is_differentiable
+from .tangent import forward_only
+
+# Where derivative rules are written whose loops nobody else has to treat.
+_PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+_OURS = (f"{_PACKAGE / '_loops'}/", f"{_PACKAGE / '_planner'}/")
+
+
+class Rewriter:
+    """Runs programs with other loops.
+
+    Args:
+      checkpoint: as for `loops.scan`.
+      sharing: how many loops share a budget's room on the device, and how many that far away.
+      plans_scans: whether `while` loops alone are changed, for a budget of a function that plans its scans by itself.
+    """
+
+    def __init__(
+        self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int], plans_scans: bool = False
+    ) -> None:
+        self._checkpoint, self._sharing, self._plans_scans = checkpoint, sharing, plans_scans
+        self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
+
+    @functools.cached_property
+    def _of_steps(self) -> Rewriter:
+        """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step.
+
+        They store nothing far away, so that a step has no files of its own.
+        """
+        if not isinstance(self._checkpoint, MemoryBudget):
+            return self
+        half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
+        near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
+        return Rewriter(near, (1, 1), self._plans_scans)
+
+    def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
+        """The outputs of a jaxpr."""
+        return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), args, self._visit, caller)
+
+    def changed(self, jaxpr: Any, caller: Place | None = None) -> Any:
+        """A jaxpr with its loops treated, closed; the same object if there is none. What is shared stays shared."""
+        if id(jaxpr) not in self._changed:
+            new = jaxpr
+            if any(map(_concerns, jaxcompat.opened(jaxpr).eqns)):
+                avals = [var.aval for var in jaxcompat.opened(jaxpr).invars]
+                new = jax.make_jaxpr(lambda *args: self.run(jaxpr, args, caller))(*avals)
+            self._changed[id(jaxpr)] = jaxpr, new
+        return self._changed[id(jaxpr)][1]
+
+    def _visit(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any]:
+        if not _concerns(eqn):
+            return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+        if eqn.primitive.name == "scan":
+            return self._scan(eqn, inputs, place)
+        if eqn.primitive.name == "while":
+            return self._while(eqn, inputs, place)
+        if eqn.primitive.name == "shard_map":
+            return self._shard_map(eqn, inputs, place)
+        change = lambda inner: self.changed(inner, place.inside(inner))
+        if kind_of(eqn) is Kind.RULE:
+            return jaxcompat.bind_with_rules(eqn, inputs, self._rule)
+        if jaxcompat.is_remat(eqn):
+            inner, policy = jaxcompat.remat_params(eqn)
+            body, consts = jaxcompat.without_constvars(change(inner))
+            prevent_cse = eqn.params.get("prevent_cse", True)
+            if isinstance(prevent_cse, tuple):
+                prevent_cse = (False,) * len(consts) + prevent_cse
+            return jaxcompat.bind_remat(body, [*consts, *inputs], prevent_cse, policy)
+        return jaxcompat.bind(eqn.primitive, inputs, changed_params(eqn, change))
+
+    def _rule(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """A derivative rule, its loops treated when it is wanted."""
+        return lambda *xs: self.run(jax.make_jaxpr(fun)(*xs), xs)
+
+    def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
+        params = eqn.params
+        inner = self._of_steps.changed(params["jaxpr"], place.inside(params["jaxpr"]))
+        n_consts, n_carry = counts_of_scan(eqn)
+        consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+
+        def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            out = jaxcompat.run(inner, *consts, *carry, *x)
+            return out[:n_carry], out[n_carry:]
+
+        options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
+        obstacle = "" if self._plans_scans else _obstacle(eqn)
+        if obstacle:
+            warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
+        if obstacle or self._plans_scans or not _is_floating(eqn):
+            carry, ys = lax.scan(body, list(init), list(xs), **options)
+        elif self._checkpoint == "step":
+            carry, ys = lax.scan(jax.checkpoint(body), list(init), list(xs), **options)
+        else:
+            where = f"the scan{_at(place)}"
+            options |= {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
+            carry, ys = loops.scan(body, list(init), list(xs), **options)
+        return [*carry, *ys]
+
+    def _while(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
+        if not _is_floating(eqn):
+            return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+        params, where = eqn.params, f"the while_loop{_at(place)}"
+        obstacle = _obstacle(eqn)
+        if obstacle and self._plans_scans:  # it may not be differentiated
+            return jaxcompat.bind(eqn.primitive, inputs, params)
+        if obstacle:
+            raise TypeError(
+                f"policies.loops: {where} {obstacle}, and reverse mode computes its steps again. Take that out of the "
+                "loop, or the loop out of the checkpointed function."
+            )
+        if isinstance(self._checkpoint, str):
+            return forward_only(
+                lambda *inputs: jaxcompat.bind(eqn.primitive, inputs, params),
+                f"policies.loops({self._checkpoint!r}): the number of steps of {where} is not known in advance, so "
+                "that it takes a number of stored carries. Write policies.loops(20), for example.",
+            )(*inputs)
+        body = self._of_steps.changed(params["body_jaxpr"], place.inside(params["body_jaxpr"]))
+        n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        test = lambda carry: jaxcompat.run(params["cond_jaxpr"], *inputs[:n], *carry)[0]
+        step = lambda carry: jaxcompat.run(body, *inputs[n:m], *carry)
+        is_on, advance = _of_all_lanes(test, step) if params["cond_jaxpr"].out_avals[0].shape else (test, step)
+        options: Any = {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
+        if self._plans_scans:
+            options["is_still"] = lambda _: False
+        return loops.while_loop(is_on, advance, list(inputs[m:]), max_steps=None, **options)
+
+    def _shard_map(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
+        params = eqn.params
+        run = lambda *args: self.run(params["jaxpr"], args, place.inside(params["jaxpr"]))
+        return jax.shard_map(
+            run,
+            mesh=params["mesh"],
+            in_specs=tuple(params["in_specs"]),
+            out_specs=list(params["out_specs"]),
+            check_vma=params["check_vma"],
+            axis_names=params["newly_manual_axes"],
+        )(*inputs)
+
+
+def _of_all_lanes(test: Callable[[Any], Any], step: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """The loop of a `while` under `vmap`, whose condition has a value for each lane: those that are done stay."""
+
+    def advance(carry: Sequence[Any]) -> list[Any]:
+        is_on = test(carry)
+        spread = lambda x: is_on.reshape(is_on.shape + (1,) * (x.ndim - is_on.ndim))
+        return [jnp.where(spread(old), new, old) for new, old in zip(step(carry), carry, strict=True)]
+
+    return lambda carry: jnp.any(test(carry)), advance
+
+
+def number_of_loops(jaxpr: Any) -> int:
+    """How many loops of a program store something while others run: all but those in the step of a loop."""
+    is_loop = lambda eqn: kind_of(eqn) is Kind.LOOP and _is_floating(eqn)
+    return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))
+
+
+def with_reversible_loops(jaxpr: Any, size: int) -> Any:
+    """A closed jaxpr whose `while` loops have a reverse mode: for the planner of a budget, which opens only scans.
+
+    Together they have half of the bytes. Where that is not enough they store no carries, and the plan has to show
+    whether the rest fits.
+    """
+    n = sum(site.primitive == "while" and _is_floating(site.eqn) for site in walk(jaxpr))
+    if not n:
+        return jaxpr
+    try:
+        return Rewriter(MemoryBudget(max(size // 2, 1)), (n, 1), plans_scans=True).changed(jaxpr)
+    except BudgetError:
+        return Rewriter(0, (1, 1), plans_scans=True).changed(jaxpr)
+
+
+def _concerns(eqn: Any) -> bool:
+    """Whether there is a loop in an equation, or a derivative rule, in which there may be one."""
+    if kind_of(eqn) is Kind.LOOP:
+        return True
+    if kind_of(eqn) is Kind.RULE:
+        return not jaxcompat.function_of(eqn.params["call_jaxpr"])[1].startswith(_OURS)
+    is_entered = kind_of(eqn) in (Kind.CALL, Kind.BRANCH) or eqn.primitive.name == "shard_map"
+    if not is_entered and not jaxcompat.is_remat(eqn):
+        return False
+    return any(any(map(_concerns, jaxcompat.opened(inner.jaxpr).eqns)) for inner in inner_jaxprs(eqn))
+
+
+def _is_floating(eqn: Any) -> bool:
+    """Whether an equation has something to differentiate."""
+    return any(is_differentiable(v.aval) for v in eqn.invars) and any(is_differentiable(v.aval) for v in eqn.outvars)
+
+
+def _obstacle(eqn: Any) -> str:
+    """Why a loop can have no derivative rule of its own; empty if it can."""
+    if not all(jaxcompat.is_array_type(var.aval) for var in eqn.invars):
+        return "reads or writes a `jax.Ref`"
+    made = next((made for inner in inner_jaxprs(eqn) if (made := made_in(inner.jaxpr)) is not None), None)
+    if made is not None:
+        return f"makes a `jax.Ref`{made}"
+    effects = jaxcompat.effects_that_stay(eqn)
+    return f"has an effect that is not to be repeated ({effects[0]})" if effects else ""
+
+
+def _at(place: Place) -> str:
+    return f" at {place.source.short}" if place.source else ""

@@ -1,0 +1,239 @@
+"""The derivative rule of a checkpointed loop.
+
+A loop is a `custom_jvp`: undifferentiated it is the plain loop. Its derivative rule runs the forward sweep and binds
+the tangent as one linear equation: in forward mode that runs the differentiated loop, in reverse mode its transpose is
+the backward sweep. The sweeps are loops of unknown length, which cannot be transposed; where they are differentiated
+again, an equivalent loop takes their place.
+
+What a rule holds outlives the trace in which it was made, so nothing here holds an array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from .._jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
+from .leaves import Leaves, is_differentiable, merge, pick, zero_tangent
+from .linear import Linear
+from .sweep import Saved, Selected
+
+Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """What is known of a loop over lists of arrays. All take constants, initial carry and inputs.
+
+    Attributes:
+      plain: the loop that runs when no derivative is taken.
+      forward: the loop that stores carries; gives what it saved besides the last carry and the outputs. Before the
+        others it takes which primals are differentiated.
+      moves: which leaves of the carry are, as well, if some primals are: tangents come to them in the course of the
+        loop. Others, such as the covariance of a filter, are computed again and not differentiated.
+      backward: the cotangents of these; see `sweep.backward`.
+      again: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
+        saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are
+        differentiated, in forward mode only.
+      cure: what to say where reverse mode over reverse mode needs `again`.
+      near: where there is no `again`, the same loop with sweeps that can be differentiated, if these cannot: carries
+        that go to files have no tangents.
+    """
+
+    plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
+    forward: Callable[[Selected, Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]
+    moves: Callable[[Selected], Selected]
+    backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Leaves]
+    again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
+    cure: str = ""
+    near: Loop | None = None
+
+    def __call__(self, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
+        """Runs the loop, differentiably."""
+        loop = jax.custom_jvp(self.plain)
+
+        def rule(primals: Primals, dots: Primals) -> Any:
+            selected = self.moves(perturbed(dots))
+            carry, ys, saved = self.first_sweep(selected)(*primals)
+            return (carry, ys), tangent(self, selected, primals, dots, (carry, ys), saved)
+
+        loop.defjvp(rule, symbolic_zeros=True)
+        return loop(consts, init, xs)
+
+    def first_sweep(self, selected: Selected) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]:
+        """The forward sweep, differentiable in its turn."""
+        sweep = jax.custom_jvp(functools.partial(self.forward, selected))
+
+        def rule(primals: Primals, dots: Primals) -> Any:
+            out, moved = sweep(*primals), self.moves(perturbed(dots))
+            own = out[2] if moved == selected else self.first_sweep(moved)(*primals)[2]
+            moving = tangent(self, moved, primals, dots, out[:2], own)
+            # What is saved follows from the primals, and the tangent depends on them.
+            return out, (*moving, jax.tree.map(symbolic_zero, out[2]))
+
+        sweep.defjvp(rule, symbolic_zeros=True)
+        return sweep
+
+    def differentiable(self, primals: Primals, saved: Saved) -> tuple[Leaves, Leaves]:
+        """The same loop in a form that can be differentiated again, in as many modes as there are."""
+        if self.again is not None:
+            return self.again(*primals, saved)
+        leaves, tree = jax.tree.flatten(primals)
+        trees = []
+
+        def flat(*leaves: Any) -> Leaves:
+            out, out_tree = jax.tree.flatten(self.plain(*tree.unflatten(leaves)))
+            trees.append(out_tree)
+            return out
+
+        out = forward_only(flat, self.cure)(*leaves)
+        return trees[-1].unflatten(out)
+
+
+def perturbed(dots: Primals) -> Selected:
+    """Which of the primals have a tangent that is not zero for certain."""
+    return Selected(*[tuple(not is_zero_tangent(dot) for dot in group) for group in dots])
+
+
+def tangent(
+    loop: Loop, selected: Selected, primals: Primals, dots: Primals, out: tuple[Leaves, Leaves], saved: Saved
+) -> tuple[Leaves, Leaves]:
+    """The tangents of the last carry and the outputs, as one linear equation in those of the primals.
+
+    Args:
+      loop: the loop.
+      selected: which of the tangents are not zero.
+      primals, dots: constants, initial carry and inputs, and their tangents.
+      out: the last carry and the outputs.
+      saved: what the backward sweep starts from.
+    """
+    known = lambda x, dot: zero_tangent(x) if is_zero_tangent(dot) else dot
+    consts, init, xs = (list(map(known, *group)) for group in zip(primals, dots, strict=True))
+    residuals, tree = jax.tree.flatten((primals, saved))
+    outputs, out_tree = jax.tree.flatten(out)
+    rule = Tangent(loop, selected, tree, len(out[0]), tuple(typeof(y) for y in outputs))
+    moved = rule.linear(len(residuals))(residuals, rule.ungrouped((consts, init, xs)))
+    return out_tree.unflatten(merge([zero_tangent(y) for y in outputs], rule.is_moving, moved))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tangent:
+    """The tangent of a loop, its transpose, and the derivatives of that.
+
+    Attributes:
+      loop: the loop.
+      selected: which primals are differentiated.
+      tree: of `(primals, saved)`, whose leaves are the residuals.
+      n_carry: how many of the outputs are leaves of the last carry.
+      avals: the abstract values of the last carry and the outputs.
+    """
+
+    loop: Loop
+    selected: Selected
+    tree: Any
+    n_carry: int
+    avals: tuple[Any, ...]
+
+    @property
+    def is_moving(self) -> list[bool]:
+        """Which of the outputs have tangents."""
+        return [*self.selected.carry, *map(is_differentiable, self.avals[self.n_carry :])]
+
+    def linear(self, n_residuals: int) -> Linear:
+        """As a linear function with a transpose of its own."""
+        return Linear(self.forward, self.transpose, tuple(pick(self.avals, self.is_moving)), n_residuals)
+
+    def forward(self, residuals: Leaves, dots: Leaves) -> Leaves:
+        """The tangents of the outputs out of those of the selected primals."""
+        fun, args = self.restricted(*self.tree.unflatten(residuals))
+        return jax.jvp(fun, args, self.grouped(dots))[1]
+
+    def transpose(self, residuals: Leaves, cts: Leaves) -> Leaves:
+        """The cotangents of the selected primals, by the backward sweep; those of the outputs may be None, for zero."""
+        sweep = jax.custom_jvp(self.sweep)
+        sweep.defjvp(lambda args, dots: (sweep(*args), jax.jvp(self.again, args, dots)[1]))
+        return sweep(*self.tree.unflatten(residuals), list(cts))
+
+    def sweep(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
+        """`transpose` without derivatives."""
+        consts, _, xs = primals
+        everywhere = merge([None] * len(self.avals), self.is_moving, cts)
+        ct_carry = [
+            zeros(aval) if ct is None else ct
+            for aval, ct in zip(self.avals[: self.n_carry], everywhere[: self.n_carry], strict=True)
+        ]
+        ct_carry = pick(ct_carry, self.is_moving[: self.n_carry])
+        return self.loop.backward(self.selected, consts, xs, saved, ct_carry, everywhere[self.n_carry :])
+
+    def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
+        """The same cotangents as of the backward sweep, differentiable."""
+        if self.loop.again is None:
+            return self._sweep_again(primals, cts)
+        fun, args = self.restricted(primals, saved)
+        present = [i for i, ct in enumerate(cts) if ct is not None]
+        _, pull = jax.vjp(lambda *args: [fun(*args)[i] for i in present], *args)
+        return jax.tree.leaves(pull([cts[i] for i in present]))
+
+    def _sweep_again(self, primals: Primals, cts: Leaves) -> Leaves:
+        leaves, tree = jax.tree.flatten((primals, cts))
+        rule = self if self.loop.near is None else dataclasses.replace(self, loop=self.loop.near)
+
+        def sweeps(*leaves: Any) -> Leaves:
+            primals, cts = tree.unflatten(leaves)
+            return rule.sweep(primals, rule.loop.forward(self.selected, *primals)[2], cts)
+
+        return forward_only(sweeps, self.loop.cure)(*leaves)
+
+    def restricted(self, primals: Primals, saved: Saved) -> tuple[Callable[..., Leaves], tuple[Leaves, ...]]:
+        """The loop as a function of what is differentiated, and its argument."""
+
+        def fun(*some: Leaves) -> Leaves:
+            consts, init, xs = [merge(*parts) for parts in zip(primals, self.selected, some, strict=True)]
+            return pick(jax.tree.leaves(self.loop.differentiable((consts, init, xs), saved)), self.is_moving)
+
+        return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
+
+    def grouped(self, flat: Sequence[Any]) -> tuple[Leaves, ...]:
+        """What belongs to the selected constants, initial values and inputs, out of one list."""
+        rest = iter(flat)
+        return tuple([next(rest) for marked in mask if marked] for mask in self.selected)
+
+    def ungrouped(self, groups: Primals) -> Leaves:
+        """The tangents of the selected primals in one list."""
+        return [dot for group, mask in zip(groups, self.selected, strict=True) for dot in pick(group, mask)]
+
+
+def forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]:
+    """A function of arrays with derivatives in forward mode, of any order; reverse mode over them says `cure`."""
+    wrapped = jax.custom_jvp(fun)
+
+    def refuse(residuals: Leaves, cts: Leaves) -> NoReturn:
+        raise ValueError(cure)
+
+    def rule(primals: Leaves, dots: Leaves) -> tuple[Leaves, Leaves]:
+        is_moving = [not is_zero_tangent(dot) for dot in dots]
+        out = wrapped(*primals)
+        is_out = [is_differentiable(y) for y in out]
+        n = len(primals)
+
+        def pushed(*operands: Any) -> Leaves:
+            primals, dots = list(operands[:n]), list(operands[n:])
+            some = lambda *moved: pick(fun(*merge(primals, is_moving, moved)), is_out)
+            return jax.jvp(some, tuple(pick(primals, is_moving)), tuple(dots))[1]
+
+        again = forward_only(pushed, cure)
+        push = lambda residuals, dots: again(*residuals, *dots)
+        linear = Linear(push, refuse, tuple(typeof(y) for y in pick(out, is_out)), n)
+        moved = (
+            linear(list(primals), pick(dots, is_moving))
+            if any(is_moving)
+            else [zero_tangent(y) for y in pick(out, is_out)]
+        )
+        return out, merge([zero_tangent(y) for y in out], is_out, moved)
+
+    wrapped.defjvp(rule, symbolic_zeros=True)
+    return wrapped

@@ -1,0 +1,1 @@
+"""Tables, rows of HTML, and packages that are imported only where something is drawn."""

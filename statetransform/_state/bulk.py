@@ -1,0 +1,96 @@
+"""Reading and writing many states at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .._jaxcompat import typeof
+from .._objects.library import is_users_class
+from . import adapters
+from .errors import StateStructureError
+from .find import states as find_states
+from .frame import look_at, own_arrays, read
+from .shown import show_types
+from .state import State
+
+
+def values(states: Any) -> Any:
+    """The values of a pytree of states, in the same structure.
+
+    They are a snapshot: JAX arrays never change, and NumPy arrays are copied.
+
+    Args:
+      states: a `State` or a pytree of them, as `states` returns; or an object that holds states.
+
+    Returns:
+      The pytree with each state replaced by its value; of an object, a dict by the paths of its states.
+
+    Example:
+      >>> import statetransform as st
+      >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
+      {'a': 1.0, 'b': 2.0}
+    """
+    gathered = adapters.Gathered(_all_of(states))
+    return adapters.attached(gathered.values(own_arrays(look_at(_state(state))) for state in gathered.states))
+
+
+def update(states: Any, values: Any) -> None:
+    """Writes a pytree of states at once.
+
+    Every structure, shape and dtype is checked first; nothing is written when one is wrong.
+
+    Args:
+      states: a `State` or a pytree of them; or an object that holds states.
+      values: a pytree in the same structure with a value in the place of each state.
+
+    Raises:
+      StateStructureError: a value has another structure, shape or dtype than the one that is held.
+
+    Example:
+      >>> import statetransform as st
+      >>> a = st.State(1.0)
+      >>> st.update({"a": a}, {"a": 5.0})
+      >>> a.value
+      5.0
+    """
+    gathered = adapters.Gathered(_all_of(states))
+    try:
+        new = gathered.split(values)
+    except ValueError as error:
+        raise StateStructureError(
+            f"update: the values do not have the structure of the states. Nothing was written: {error}"
+        ) from error
+    paths = [(path, _state(state)) for path, state in zip(gathered.paths, gathered.states, strict=True)]
+    for (path, state), value in zip(paths, new, strict=True):
+        held = read(state)
+        if not state.static and _type_of(held) != _type_of(value):
+            where = jax.tree_util.keystr(path) or "the state"
+            raise StateStructureError.update(state, where, show_types(held), show_types(value))
+    for (_, state), value in zip(paths, new, strict=True):
+        state._check(value)
+    for (_, state), value in zip(paths, new, strict=True):
+        state.value = value
+
+
+def _all_of(states: Any) -> Any:
+    """All states of an object that is no pytree, by their paths; anything else as it is."""
+    is_object = is_users_class(type(states)) and not isinstance(states, State) and adapters.handle(states) is states
+    if is_object and jax.tree.leaves(states) == [states]:
+        return find_states(states) or states
+    return states
+
+
+def _state(leaf: Any) -> State:
+    if not isinstance(leaf, State):
+        raise TypeError(
+            f"expected a pytree of States, but found a leaf of type {type(leaf).__name__}. "
+            "For the states of a model write `st.states(model)`."
+        )
+    return leaf
+
+
+def _type_of(value: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, [(typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves]

@@ -1,0 +1,360 @@
+"""The stack of frames: traced values never enter a `State`.
+
+A `State` holds only its committed value. Each active transform pushes a *frame*; reading a state asks
+the innermost frame, which asks its parent for what it does not know; writing stays in the innermost
+frame. When the transform is done, what its frame wrote goes to the frame around it or, at the bottom,
+into the states, all at once. A frame that is dropped by an exception takes everything with it.
+
+The stack is thread-local because JAX's own trace context is: a context variable would show the values
+of a trace to a thread that was started with a copy of the context and in which that trace is not
+active. Asynchronous tasks cannot meet: nothing awaits between the push and the pop of a frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from .._jaxcompat import (
+    TOP_LEVEL,
+    has_tracer,
+    is_in_callback,
+    is_top_level,
+    staging_trace,
+    take_current_trace,
+    trace_state,
+)
+from .._objects.plain import MISSING
+from .errors import StateTraceError
+from .raw_reads import is_clean, renewed, warn_of_stale
+from .sites import user_site
+
+State: TypeAlias = Any  # the one of `state`, which imports this module
+
+T = TypeVar("T")
+
+UNSET = object()  # the committed value of a state that was created in a frame which is still open
+_ARRAY_TYPES = (jax.Array, float, int, complex)
+
+#: Adapters that note something of their framework when a frame is entered.
+on_entering: list[Callable[[Frame], None]] = []
+
+
+class _Stack(threading.local):
+    frame: Frame | None = None
+
+
+stack = _Stack()
+#: One entry for each open frame, of all threads. A compiled call only checks whether it is empty.
+active: list[None] = []
+
+
+def own_containers(value: Any) -> Any:
+    """`value` with containers and NumPy arrays of its own, so that changing them in place changes no others."""
+    if isinstance(value, _ARRAY_TYPES):
+        return value
+    return jax.tree.map(_own, value)
+
+
+def own_arrays(value: Any) -> Any:
+    """`value` with copies of the NumPy arrays in it; without any, `value` itself."""
+    if isinstance(value, _ARRAY_TYPES) or not any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(value)):
+        return value
+    return jax.tree.map(_own, value)
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether a leaf is the one that it was; the second is a copy if it is a NumPy array."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return a is b
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+class Frame:
+    """What one active transform knows of the states: the values it was given, has read and written."""
+
+    def __init__(self) -> None:
+        self.parent: Frame | None = None
+        self._below: Frame | None = None  # the parent, but in a host callback
+        self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
+        self.values: dict[State, Any] = {}
+        self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
+        self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
+        self._containers: dict[State, tuple[list[Any], Any]] = {}
+        self.outer: Any = None  # the raw JAX trace around, of an outermost frame
+        self.place: Any = None  # the state of JAX's traces where the transform was called
+        self.is_pure = False  # whether what is written goes to the caller as values, and into no state
+        self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
+        self.notes: Any = None  # of an adapter, see `on_entering`
+        self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
+        self._here: Any = None
+        self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
+        self._stage: Any = None
+        self._renewed: contextlib.ExitStack | None = None
+        self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
+
+    def __enter__(self) -> Frame:
+        self._below, self.parent = stack.frame, innermost()
+        self.runner = id(sys._getframe(1))
+        stack.frame = self
+        active.append(None)
+        try:
+            for note in on_entering:
+                note(self)
+            self.runs_here()
+        except BaseException:  # Ctrl-C, too
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        stack.frame = self._below
+        active.pop()
+        self._below = self._here = self._stage = self.outer = self.place = None
+        if self._renewed is not None:
+            self._renewed.close()
+
+    def runs_here(self) -> None:
+        """Says that the function runs in the present JAX trace: writes from any other are refused."""
+        self._here, self._stage = trace_state(), staging_trace()
+        self.is_eager = self._here == TOP_LEVEL
+
+    @property
+    def here(self) -> Any:
+        """The state of JAX's traces in which the function runs."""
+        return self._here
+
+    def is_below_raw(self) -> bool:
+        """Whether a raw JAX transform that stages stands between the function and the present place."""
+        return trace_state() != self._here and staging_trace() is not self._stage
+
+    def is_here(self) -> bool:
+        """Whether the function runs in the frame's own trace at the moment, not in one within it."""
+        return trace_state() == self._here
+
+    def read(self, state: State) -> Any:
+        """The one rule of reading: what this frame knows, or else what the frame around it says."""
+        value = self.values.get(state, MISSING)
+        if value is MISSING:
+            value = self.born.get(state, MISSING)
+        if value is MISSING:
+            value = self.seed(state, own_containers(self.enter(state)))
+        return value
+
+    def peek(self, state: State) -> Any:
+        """Like `read`, but lifts nothing."""
+        value = self.values.get(state, MISSING)
+        if value is MISSING:
+            value = self.born.get(state, MISSING)
+        if value is MISSING:
+            value = state._value if self.parent is None else self.parent.peek(state)
+        return value
+
+    def enter(self, state: State) -> Any:
+        """How the value of a state that this frame does not know comes in."""
+        return state._cell.read_around(self, state)
+
+    def seed(self, state: State, value: Any) -> Any:
+        """Makes `value` the state's value on entry."""
+        self.values[state] = value
+        if not isinstance(value, _ARRAY_TYPES):
+            leaves, tree = jax.tree.flatten(value)
+            self._containers[state] = [_own(leaf) for leaf in leaves], tree
+        return value
+
+    def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
+        """The one rule of writing: into the innermost frame, from the trace in which it runs."""
+        self.check_write(state)
+        if self.is_fresh and not is_clean():  # what was cached until now knows the old value
+            self._renewed = self._renewed or contextlib.ExitStack()
+            self._renewed.enter_context(renewed())
+        if state in self.born:
+            self.born[state] = value
+            return
+        self.values[state] = value
+        self.sites[state] = site or user_site()
+
+    def check_write(self, state: State) -> None:
+        """Refuses a write that cannot be carried out of here."""
+        if not self.is_here():
+            raise StateTraceError.raw_write(state)
+
+    def create(self, state: State, value: Any) -> None:
+        """A state that was made here; it is held weakly, to see whether it outlives the function."""
+        self.born[state] = value
+
+    def written(self) -> dict[State, Any]:
+        """The states whose values changed, with their new values, in the order of the first write.
+
+        A container or a NumPy array that was read and then changed in place counts as written: outside of a transform
+        that would have changed the state as well.
+        """
+        for state, (leaves, tree) in self._containers.items():
+            if state not in self.sites:
+                now, tree_now = jax.tree.flatten(self.values[state])
+                if tree_now != tree or not all(map(_is_same, now, leaves)):
+                    self.sites[state] = user_site()
+        return {state: self.values[state] for state in self.sites}
+
+    def forget(self) -> None:
+        """Drops all values; the function has ended, and its results are in other hands."""
+        self.values.clear()
+        self.born.clear()
+        self._containers.clear()
+
+    def abandon(self) -> None:
+        """After an error: what the function has made keeps its value outside of all transforms, as without them."""
+        for state, value in self.born.items() if self.parent is None else ():
+            if state._value is UNSET and not has_tracer(value):
+                state._value = value
+
+    def survivors(self) -> dict[State, Any]:
+        """The states made here that are still reachable, with their values."""
+        return dict(self.born)
+
+
+@contextlib.contextmanager
+def kept_by_nobody() -> Iterator[None]:
+    """For a raw trace that is only looked at: JAX does not keep it, so nothing that is read in it can become stale."""
+    with Frame() as frame:
+        frame.is_fresh = True
+        yield
+
+
+def innermost() -> Frame | None:
+    """The frame that the running code belongs to; None outside of all transforms, where a host callback runs, too.
+
+    JAX calls callbacks in this very thread where nothing is compiled, and sometimes where it is.
+    """
+    frame = stack.frame
+    is_ours = frame is None or (frame.is_here() and not frame.is_eager) or not is_in_callback(frame.runner)
+    return frame if is_ours else None
+
+
+def is_called_in_raw() -> bool:
+    """Whether a transform is called in a raw JAX transform that stages, itself in a transform of this package."""
+    frame = innermost()
+    return frame is not None and frame.is_below_raw()
+
+
+@contextlib.contextmanager
+def no_frame() -> Iterator[None]:
+    """As if no transform of this package were active."""
+    frame, stack.frame = stack.frame, None
+    try:
+        yield
+    finally:
+        stack.frame = frame
+
+
+def trace_around() -> Any:
+    """The raw JAX trace in which a transform is called; None at the top level, or within a frame."""
+    if innermost() is not None or is_top_level():
+        return None
+    with take_current_trace() as trace:
+        return trace
+
+
+def read(state: State) -> Any:
+    """A state's value as the running function sees it."""
+    frame = stack.frame
+    is_here = frame is None or frame.is_here()  # `innermost`, asking JAX once
+    if frame is not None and ((is_here and not frame.is_eager) or not is_in_callback(frame.runner)):
+        return state._cell.read_in(frame, state, is_here)
+    return committed(state)
+
+
+def committed(state: State) -> Any:
+    """The value outside of all transforms."""
+    value = state._value
+    if value is UNSET:
+        raise StateTraceError.lost(state)
+    return value
+
+
+def look_at(state: State) -> Any:
+    """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
+    if innermost() is None and not is_top_level() and state._cell.goes_stale and staging_trace() is not None:
+        warn_of_stale(state)
+    return read(state)
+
+
+def look_at_all(states: Iterable[State]) -> list[Any]:
+    """The values of several states, as `look_at` gives them."""
+    look = read if innermost() is not None or is_top_level() else look_at
+    return [look(state) for state in states]
+
+
+def peek(state: State) -> Any:
+    """Like `read`, but lifts nothing."""
+    frame = innermost()
+    return state._value if frame is None else frame.peek(state)
+
+
+def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
+    """Refuses values that belong to a raw JAX transform around; any other may be stored."""
+    for state, value in written:
+        if not state._static and has_tracer(value) and not state._cell.takes_tracers(state):
+            raise StateTraceError.raw_write(state)
+
+
+def commit(pairs: list[tuple[State, Any]]) -> None:
+    """Stores values in states, all of them or none: a cell of another framework may refuse its value."""
+    states, values = [state for state, _ in pairs], [value for _, value in pairs]
+    before = [state._value for state in states] if any(state._may_refuse for state in states) else None
+    try:
+        _store(states, values)
+    except BaseException:
+        for state, value in zip(states, before or (), strict=False):
+            if value is not UNSET:
+                with contextlib.suppress(Exception):
+                    state._value = value
+        raise
+
+
+def _store(states: list[State], values: list[Any]) -> None:
+    """Stores the values from within C, where no signal (Ctrl-C) is handled: between two of them nothing can happen."""
+    deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
+
+
+def leave(
+    written: Iterable[tuple[State, Any]],
+    born: Iterable[tuple[State, Any]] = (),
+    sites: dict[State, tuple[str, int]] | None = None,
+) -> None:
+    """Hands what a finished transform wrote and made to the frame around it, or commits it.
+
+    Called after the JAX call has returned, so that nothing ever has to be restored.
+    """
+    frame = innermost()
+    written, born = list(written), list(born)
+    if frame is None:
+        if not is_top_level():
+            refuse_tracers(written)
+        commit([*written, *born])
+        return
+    for state, value in written:
+        state._cell.check_write(frame, state, value)
+    for state, value in born:
+        frame.create(state, value)
+    for state, value in written:
+        state._cell.receive(frame, state, value, sites.get(state) if sites else None)

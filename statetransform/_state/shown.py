@@ -1,0 +1,46 @@
+"""Values as messages and `repr` show them: shapes and dtypes, never the numbers of an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._jaxcompat import type_text, typeof
+from .frame import UNSET
+
+_SCALARS = (bool, int, float, complex)
+_LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
+
+
+def show(value: Any) -> str:
+    """Shapes and dtypes in the structure of the value."""
+    if value is UNSET:
+        return "<no value>"
+    if isinstance(value, _SCALARS):
+        return repr(value)
+    if isinstance(value, _LEAVES):
+        return type_text(typeof(value))
+    shown = jax.tree.map(lambda leaf: _Verbatim(show(leaf) if isinstance(leaf, _LEAVES) else repr(leaf)), value)
+    return repr(shown)
+
+
+def show_types(value: Any) -> str:
+    """Types in the structure of a value or of abstract values: `{'a': float32[3]}`."""
+    return repr(jax.tree.map(lambda leaf: _Verbatim(type_text(typeof(leaf))), value))
+
+
+def show_item(item: Any) -> str:
+    """Of an array the type; anything else as it shows itself."""
+    return show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)
+
+
+class _Verbatim:
+    """Prints as the given text inside the `repr` of a container."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text

@@ -1,0 +1,87 @@
+"""Python control flow on a traced value: which argument or state the value came from, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .._jaxcompat import Tracer, argument_names, is_tracer_of
+
+CONCRETIZATION_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class Culprit:
+    """An error, and the tracer that caused it.
+
+    The body hands the tracer out as if it were its result. The trace can then be finished, and its
+    jaxpr says on which inputs the tracer depends.
+
+    Args:
+      error: the error.
+      traces: those whose tracers can be handed out.
+    """
+
+    def __init__(self, error: Exception, traces: Sequence[Any]) -> None:
+        self.error = error
+        of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
+        self.tracers = [tracer for tracer in _tracers_in(error) if of_these(tracer)][:1]
+
+    def unexplained(self) -> Exception:
+        """The error, with a note that does not know where the value came from."""
+        self.error.add_note(_note([]))
+        return self.error
+
+    def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
+        """The error, with a note that names arguments and states."""
+        names = argument_names(jaxpr)
+        n_args = len(jaxpr.invars) - len(state_names)
+        arguments = [f"the argument `{name}`" if name else "an argument" for name in names[:n_args]]
+        labels = [*arguments, *state_names]
+        sources = [labels[i] for i in sorted(_dependencies(jaxpr, jaxpr.outvars))] if self.tracers else []
+        self.error.add_note(_note(list(dict.fromkeys(sources))))
+        return self.error
+
+
+def _tracers_in(error: Exception) -> list[Any]:
+    """Tracers among the local variables of the traceback, the innermost first."""
+    found: list[Any] = []
+    tb = error.__traceback__
+    while tb is not None:
+        found.extend(value for value in tb.tb_frame.f_locals.values() if isinstance(value, Tracer))
+        tb = tb.tb_next
+    return found[::-1]
+
+
+def _dependencies(jaxpr: Any, outvars: Sequence[Any]) -> set[int]:
+    """The positions of the inputs on which some variables of a jaxpr depend."""
+    needed = {var for var in outvars if not hasattr(var, "val")}
+    for eqn in reversed(jaxpr.eqns):
+        used = [i for i, var in enumerate(eqn.outvars) if var in needed]
+        if not used:
+            continue
+        inner = eqn.params.get("jaxpr")
+        inner = getattr(inner, "jaxpr", inner)
+        positions: Any = range(len(eqn.invars))
+        if inner is not None and len(inner.invars) == len(eqn.invars) and len(inner.outvars) == len(eqn.outvars):
+            positions = _dependencies(inner, [inner.outvars[i] for i in used])
+        needed |= {var for i in positions if not hasattr(var := eqn.invars[i], "val")}
+    return {i for i, var in enumerate(jaxpr.invars) if var in needed}
+
+
+def _note(sources: list[str]) -> str:
+    origin = f"The value depends on {' and '.join(sources)}.\n" if sources else ""
+    return (
+        f"{origin}"
+        "Inside this function the value is traced, so Python cannot decide on it. What applies:\n"
+        "  - an argument that is known before the call: list it in `static_argnums` or `static_argnames`;\n"
+        "  - a state that holds a Python setting: create it with `State(value, static=True)`;\n"
+        "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"
+        "  - a decision that must be made on the traced value: use `transform.cond` (or `jnp.where`)."
+    )

@@ -1,0 +1,116 @@
+"""What each trace of a function was made for, so that a later one can be explained.
+
+Kept are types, static values and weak references, but no jaxpr and no array: a log outlives the traces.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .._state.errors import show_site
+from .._state.sites import user_site
+
+_KEPT = 200  # traces; with more, no list is needed to see that something is wrong
+#: What a trace depends on besides the function, its arguments and the states.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_debug_key_reuse",
+    "jax_enable_checks",
+    "jax_remat3",
+)
+
+
+class Traced(NamedTuple):
+    """What one trace depended on.
+
+    Attributes:
+      arguments: `(args, kwargs)` with abstract values as leaves, and `Static` and `Reference` nodes.
+      reads: the states read by position, each with its name and birthplace, the structure of its value and the abstract
+        values of its leaves.
+      statics: static states with their values.
+      constants: states left out of the lift, with the addresses of their leaves.
+      is_reusable: whether a later call could use the trace.
+      why: where the objects differ from those of the trace before: the path, and what stood and stands there.
+      settings: JAX's configuration and mesh.
+      site: file and line of the call.
+      fun: gives the function that was traced; others of the same code use the trace, too.
+      coarse: classes that were traced too often to tell which attributes are used.
+    """
+
+    arguments: Any
+    reads: tuple[tuple[str, Any, tuple[Any, ...]], ...]
+    statics: tuple[tuple[str, Any], ...]
+    constants: tuple[tuple[str, tuple[int, ...]], ...]
+    is_reusable: bool
+    why: tuple[str, str, str] | None
+    settings: dict[str, Any]
+    site: tuple[str, int]
+    fun: Callable[[], Any]
+    coarse: Sequence[str]
+
+
+class TraceLog:
+    """The last traces of one function, oldest first."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: deque[Traced] = deque(maxlen=_KEPT)
+
+    def __iter__(self) -> Any:
+        return iter(tuple(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def of(self, fun: Any) -> list[Traced]:
+        """The traces that were made for a function itself."""
+        return [traced for traced in tuple(self._entries) if traced.fun() is fun]
+
+    def add(self, record: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
+        """Notes a trace that was just made; called from within the call that made it."""
+        called = [_called(state) for state in record.states]
+        flat = map(jax.tree.flatten, jax.tree.unflatten(record.read_tree, record.read_avals))
+        settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
+        self._entries.append(
+            Traced(
+                record.arguments,
+                tuple((called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)),
+                tuple((called[i], value) for i, value in record.statics),
+                tuple((called[i], tuple(map(id, leaves))) for i, leaves in record.constants),
+                record.structure is not None,
+                why,
+                {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
+                user_site(),
+                _reference(fun),
+                coarse,
+            )
+        )
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._entries.clear()
+
+
+def _called(state: Any) -> str:
+    """How tables call a state."""
+    return state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
+
+
+def _reference(fun: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(fun)
+    except TypeError:
+        return lambda: fun

@@ -1,0 +1,141 @@
+"""What a function did: its output, the states that it wrote and the states that it made.
+
+The results travel through JAX as a triple of pytrees, `(out, written values, born values)`; an `Outcome`, fixed by the
+run, says whose values they are. Nothing else says which states were written.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from .._state import adapters
+from .._state.frame import Frame, leave
+from .._state.state import State
+from .arguments import REFERENCE, is_by_reference, is_reference
+
+Results = tuple[Any, list[Any], list[Any]]
+Site = tuple[str, int]
+
+
+@jax.tree_util.register_static
+class Birth:
+    """In an output, the place of the i-th state that the call itself made."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Birth) and self.index == other.index
+
+    def __hash__(self) -> int:
+        return hash((Birth, self.index))
+
+
+class Outcome:
+    """Whose values the results of one run are.
+
+    Attributes:
+      written: the written states, in the order of their values.
+      static_written: written static states with their new values; the values are part of the trace.
+      sites: where each written state was written, for messages.
+      born: the states that the run made and that are still there.
+      objects: what stands in the output by reference.
+      is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
+        will find it there.
+      has_nodes: whether anything in the output stands for an object.
+      has_carriers: whether pytrees of cells are in the output.
+    """
+
+    __slots__ = ("born", "has_carriers", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
+
+    def __init__(
+        self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int], has_carriers: bool = False
+    ) -> None:
+        changed = frame.written()
+        self.written: list[State] = [state for state in changed if not state._static]
+        self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
+        self.sites: dict[State, Site] = dict(frame.sites)
+        self.born: list[State] = born
+        self.objects: list[Any] = objects
+        self.is_closed: bool = len(out_born) == len(born)
+        self.has_nodes: bool = bool(objects or out_born)
+        self.has_carriers: bool = has_carriers
+
+    def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
+        """Leaves the states to whoever is outside, without writes for None, and returns the output."""
+        pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
+        leave(pairs, zip(self.born, born, strict=True), self.sites)
+        if self.has_carriers:
+            out = adapters.attached(out)
+        return reveal_output(out, self.born, self.objects) if self.has_nodes else out
+
+
+#: Code whose functions keep the states that they make: to look for garbage once more would be in vain.
+_keeps_states: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
+    """The results of a function that has run in a frame, as arrays, and their outcome.
+
+    The caller must not hold `out` or the function's arguments: what nobody else holds was temporary.
+
+    Args:
+      frame: the frame.
+      out: the output.
+      code: that of the function, if it was traced. A trace that makes states which are stored somewhere serves one
+        call only, so it is worth a collection to see that they were temporary; a function that runs at once just
+        gives their values, too.
+    """
+    leaves, treedef = jax.tree.flatten(out, is_leaf=adapters.leaf_test())
+    del out
+    has_carriers = False
+    for i, leaf in enumerate(leaves):
+        if not isinstance(leaf, jax.Array) and adapters.is_carrier(leaf):
+            leaves[i], has_carriers = adapters.detached(leaf), True
+    leaf = None
+    changed, survivors = frame.written(), frame.survivors()
+    places = {id(state) for state in survivors}
+    is_unaccounted = len(survivors) > sum(id(leaf) in places for leaf in leaves)
+    if is_unaccounted and code is not None and code not in _keeps_states:
+        # What is stored nowhere but in a temporary object that refers to itself is not there any more.
+        n = len(survivors)
+        del survivors
+        gc.collect()
+        survivors = frame.survivors()
+        if len(survivors) == n:
+            _keeps_states.add(code)
+    born = list(survivors)
+    index = {id(state): i for i, state in enumerate(born)}
+    objects: list[Any] = []
+    out_born: set[int] = set()
+    for i, leaf in enumerate(leaves):
+        if id(leaf) in index:
+            out_born.add(index[id(leaf)])
+            leaves[i] = Birth(index[id(leaf)])
+        elif not isinstance(leaf, jax.Array) and is_by_reference(leaf):
+            objects.append(leaf)
+            leaves[i] = REFERENCE
+    outcome = Outcome(frame, born, objects, out_born, has_carriers)
+    written = [value for state, value in changed.items() if not state._static]
+    return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
+
+
+def reveal_output(out: Any, births: Sequence[State], objects: Sequence[Any]) -> Any:
+    """An output with the states that the call made, and the objects, in their places."""
+    return _reveal(out, births, iter(objects))
+
+
+def _reveal(out: Any, births: Sequence[State], objects: Iterator[Any]) -> Any:
+    def shown(node: Any) -> Any:
+        if isinstance(node, Birth):
+            return births[node.index]
+        return next(objects) if is_reference(node) else node
+
+    return jax.tree.map(shown, out, is_leaf=lambda node: isinstance(node, Birth) or is_reference(node))

@@ -1,0 +1,257 @@
+"""One trace: states become inputs when they are first read.
+
+A transform that stages needs a pure function whose states are explicit inputs and outputs, but which
+states those are is only known after the body has run. So the body is traced once, by `jax.make_jaxpr`;
+the first read of a state binds a private primitive without operands *in the trace of the frame itself*,
+however deep in JAX transforms the read stands; afterwards those equations become inputs of the jaxpr.
+
+The JAX transform may stand around the body during that one trace (`around=jax.checkpoint`): states are
+then operands of its equation like everything that its function closes over, and calling the record
+re-binds one equation, not the body's.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from .._jaxcompat import bind_in, close_over_inputs, set_current_trace, take_current_trace, trace_state, typeof
+from .._state import adapters
+from .._state.errors import StateTraceError, describe
+from .._state.frame import Frame, innermost, trace_around
+from .._state.raw_reads import code_of, fresh
+from .._state.state import State
+from . import keys
+from .arguments import name_of, reveal
+from .concretization import CONCRETIZATION_ERRORS, Culprit
+from .outcome import pack
+from .placed import noted, sharding_of
+from .record import Record
+from .room import has_room, with_room
+
+read_p = jex.Primitive("read_state")
+read_p.multiple_results = True
+
+
+@read_p.def_abstract_eval
+def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
+    del position
+    return list(avals)
+
+
+class StagedFrame(Frame):
+    """A frame whose states become inputs of the jaxpr that is being traced."""
+
+    def __init__(self, is_lifted: Callable[[State], bool] | None = None, unwraps_keys: bool = False) -> None:
+        super().__init__()
+        self._unwraps_keys = unwraps_keys
+        self._body_trace: Any = None
+        self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
+        self.statics: dict[State, Any] = {}
+        self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
+        self._is_lifted = is_lifted
+        with take_current_trace() as trace:
+            self._trace: Any = trace
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.forget()
+        self.placed.clear()
+        self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
+
+    def enter(self, state: State) -> Any:
+        # One frame of Python's stack less for each transform that the read has to go through.
+        value = state._cell.read_around(self, state)
+        if state._static:
+            self.statics[state] = value
+            return value
+        leaves, treedef = jax.tree.flatten(value)
+        if self._is_lifted is not None and not self._is_lifted(state):
+            self.constants[state] = leaves
+            return value
+        avals = tuple(self.type_of_input(leaf) for leaf in leaves)
+        inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
+        self.placed.update(noted(inputs, map(sharding_of, leaves)))
+        self.reads[state] = (treedef, avals)
+        value = treedef.unflatten(inputs)
+        if self._unwraps_keys:
+            with set_current_trace(self._trace):
+                value, rewrap = keys.unwrap(value)
+            with set_current_trace(self._body_trace):
+                value = rewrap(value)
+        return value
+
+    def type_of_input(self, leaf: Any) -> Any:
+        """The type of the input that stands for a leaf of a state's value."""
+        return typeof(leaf)
+
+    def over_reads(self, closed: Any) -> tuple[Any, Any, list[str]]:
+        """A jaxpr from the frame's trace, of which the states read are inputs; its constants, and their names."""
+        names = [name for state, (_, avals) in self.reads.items() for name in [describe(state)] * len(avals)]
+        return *close_over_inputs(closed, read_p, [avals for _, avals in self.reads.values()], names), names
+
+    @property
+    def traces(self) -> tuple[Any, Any]:
+        """The trace of the body, and the one around it in which the inputs are."""
+        return self._body_trace, self._trace
+
+    def runs_here(self) -> None:
+        super().runs_here()
+        with take_current_trace() as trace:
+            self._body_trace = trace
+
+    def check_write(self, state: State) -> None:
+        super().check_write(state)
+        if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
+            raise StateTraceError.not_lifted(state)
+
+
+def signature_of(arguments: Any) -> Any:
+    """Structure, shapes, dtypes, weak types and shardings of arguments."""
+    leaves, treedef = jax.tree.flatten(arguments)
+    return treedef, tuple([typeof(leaf) for leaf in leaves])
+
+
+def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Record:
+    """Traces a function once, lifting the states that it uses; the arguments are those of `tracing`."""
+    return fresh(fun, tracing(fun, *args, **options), innermost())
+
+
+def tracing(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    objects: Sequence[Any] = (),
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    is_lifted: Callable[[State], bool] | None = None,
+    is_pure: bool = False,
+) -> Callable[[bool], Record]:
+    """What traces a function, told whether JAX's caches are fresh, see `fresh`.
+
+    Args:
+      fun: the function.
+      args, kwargs: its arguments, or their abstract values, with static ones and objects hidden.
+      objects: the hidden objects.
+      around: a JAX transform to apply to the body within the trace.
+      is_lifted: which states are lifted; the others are constants.
+      is_pure: whether the caller threads the values explicitly.
+    """
+    return functools.partial(_Tracing.record, fun, args, kwargs, objects, around, is_lifted, is_pure)
+
+
+class _Tracing:
+    """One run of a function in a trace, with the transform around it."""
+
+    frame: StagedFrame
+    outcome: Any
+    tree: Any  # the structure of what the body gives
+    _shardings: list[Any]  # of the arguments
+
+    def __init__(
+        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool, is_pure: bool
+    ) -> None:
+        self._fun, self._objects, self._around = fun, objects, around
+        self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
+        self._outer, self._place = trace_around(), trace_state()
+        self._unwraps_keys = around is not None and keys.is_checking()
+        self._rewrap: Callable[[Any], Any] = lambda tree: tree
+        self._culprit: Culprit | None = None
+
+    @classmethod
+    def record(
+        cls,
+        fun: Any,
+        args: Any,
+        kwargs: Any,
+        objects: Sequence[Any],
+        around: Any,
+        is_lifted: Any,
+        is_pure: bool,
+        is_fresh: bool,
+    ) -> Record:
+        """The record for these arguments.
+
+        Nested transforms come through here once for each, so that it takes few frames of Python's stack.
+        """
+        self = cls(fun, objects, around, is_lifted, is_fresh, is_pure)
+        try:
+            self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
+            make = jax.make_jaxpr(self._runner())
+            try:
+                with keys.check_later():
+                    # `with_room` is itself a frame or two.
+                    closed = make(*args, **kwargs) if has_room() else with_room(lambda: make(*args, **kwargs))
+            except Exception as error:
+                # The transform around the body met what the body gave it in place of a result.
+                if self._culprit is not None and error is not self._culprit.error:
+                    raise self._culprit.unexplained() from None
+                raise
+            if self.frame.constants and not self.frame.reads:
+                _warn_of_nothing_lifted(fun, self.frame.constants)
+            jaxpr, consts, names = self.frame.over_reads(closed)
+            if self._culprit is not None:
+                raise self._culprit.explained(jaxpr, names)
+            record = Record(self.frame, self.outcome, jaxpr, consts, self.tree)
+            record.signature = signature_of((args, kwargs))
+            leaves, treedef = jax.tree.flatten((args, kwargs))
+            record.arguments = treedef.unflatten(map(typeof, leaves))
+            return record
+        finally:
+            vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
+
+    def _runner(self) -> Callable[..., Any]:
+        """What JAX traces: the transform around the body, in the frame."""
+
+        @_named_like(self._fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = adapters.detached((args, kwargs))
+            self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
+            frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
+            with frame:
+                frame.outer, frame.place = self._outer, self._place
+                frame.placed.update(noted(jax.tree.leaves((args, kwargs)), self._shardings))
+                if self._unwraps_keys:
+                    (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
+                body = self._body()
+                results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
+                leaves, self.tree = jax.tree.flatten(results)
+                return leaves
+
+        return run
+
+    def _body(self) -> Callable[..., Any]:
+        """The user's function, with what it writes as further results."""
+
+        @_named_like(self._fun)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            frame = self.frame
+            frame.runs_here()
+            args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)
+            try:
+                out = [self._fun(*args, **kwargs)]
+            except CONCRETIZATION_ERRORS as error:
+                self._culprit = Culprit(error, frame.traces)
+                return self._culprit.tracers
+            del args, kwargs
+            results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
+            frame.forget()  # the transform around the body ends before the frame does
+            return results
+
+        return body
+
+
+def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:
+    """Says that `states=` of a transform matches none of the states that a function reads."""
+    used = ", ".join(map(describe, constants))
+    text = f"`states=` matches none of the states that {name_of(fun)} reads, so all of them are constants: {used}."
+    warnings.warn(text, stacklevel=2)
+
+
+def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """JAX's messages and profiles name the user's function and its arguments, not ours."""
+    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

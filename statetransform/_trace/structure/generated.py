@@ -1,0 +1,330 @@
+"""The walk over a structure, written down as the source of one Python function.
+
+`dataclasses` does the same for `__init__`. An edge takes 45 to 110 us to compile, which pays after some 500 matches.
+"""
+
+from __future__ import annotations
+
+import keyword
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..._objects.library import is_ours
+from ..._objects.plain import identity, same_plain
+from ..._state.cell import Reader
+from .edges import Edge, absent, holds, step
+
+if TYPE_CHECKING:
+    from ..._state.state import State
+
+Structure: TypeAlias = Any  # the one of `structure`, which imports this module
+
+_FILE = f"{__file__}, written for a structure"  # in this folder, like all code that tracebacks hide
+_KEYS = 8  # of a dict: up to here each has a name of its own
+_TOGETHER = 4  # states: from here on their tokens are compared with those of the last call
+
+
+class Writer:
+    """Writes the walk over a structure as the source of a function.
+
+    Args:
+      structure: the structure.
+      roots: expressions for the roots.
+      failure: the statement that leaves when the structure is another.
+      is_outermost: whether the function is for calls that no transform is around; then it goes past handles.
+    """
+
+    def __init__(
+        self, structure: Structure, roots: Sequence[str], failure: str = "return None", is_outermost: bool = False
+    ) -> None:
+        self.names: dict[str, Any] = {
+            "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
+            "FunctionType": types.FunctionType, "__name__": __name__,
+        }  # fmt: skip
+        self.lines: list[str] = []
+        self._constants: dict[int, str] = {}
+        self._asked: set[str] = set()  # for what the weak references lead to
+        self._class_of: dict[str, str] = {}
+        self._failure = failure
+        self._is_outermost = is_outermost
+        self._unpacked = _unpacked(structure)
+        self._keyed = _keyed(structure) if is_outermost else {}
+        self._direct = _direct(structure) if is_outermost and not structure.may_refuse() else {}
+        used = {edge.parent for edge in structure.edges}
+        used |= {edge.argument for edge in structure.edges if edge.what == "same"}
+        self._used = used.union(structure.states, *structure.distinct)
+        states = {edge.register: edge for edge in structure.edges if edge.what == "state"}
+        groups = [group for group in structure.distinct if group[0] not in states]
+        states = {register: edge for register, edge in states.items() if register not in self._direct}
+        at_once = len(states) >= _TOGETHER
+        self._cells()
+        for edge in structure.edges:
+            self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge, roots)
+        if not at_once and len(states) > 1:
+            self._distinct(tuple(states), are_states=True)
+        for group in groups:
+            self._distinct(group, are_states=False)
+        owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
+        if len(owners) > 1:
+            self._distinct(owners, are_states=False)
+        if at_once:
+            self._states(states)
+
+    def constant(self, value: Any) -> str:
+        """A name for an object in the function."""
+        name = self._constants.get(identity(value))
+        if name is None:
+            name = self._constants[identity(value)] = f"c{len(self.names)}"
+            self.names[name] = value
+        return name
+
+    def unless(self, condition: str) -> None:
+        """Leaves unless a condition holds."""
+        self.lines.append(f"if not ({condition}): {self._failure}")
+
+    def leave_if(self, condition: str) -> None:
+        """Leaves if a condition holds."""
+        self.lines.append(f"if {condition}: {self._failure}")
+
+    def compile(self, parameters: str, lines: Sequence[str]) -> Callable[..., Any]:
+        """The function of these lines."""
+        body = "\n ".join(lines)
+        exec(compile(f"def walk({parameters}):\n {body}\n", _FILE, "exec"), self.names)
+        return self.names.pop("walk")
+
+    def handle(self, register: int) -> str:
+        """The expression for a state, looked for now if nothing else needed it."""
+        edge = self._direct.get(register)
+        return f"r{register}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})"
+
+    def value(self, register: int) -> str:
+        """The expression for a state's value."""
+        edge = self._direct.get(register)
+        return f"r{register}._value" if edge is None else f"d{register}[{_in_dict(edge).name!r}]"
+
+    def marks(self, registers: Sequence[int]) -> list[str]:
+        """The lines that say of cells that they have been written."""
+        found = [(i, _in_dict(self._direct[i]).mark) for i in registers if i in self._direct]
+        return [f"d{i}[{mark!r}] = True" for i, mark in found if mark is not None]
+
+    def _cells(self) -> None:
+        """Leaves if a framework has to hear of reads and writes."""
+        for is_busy in dict.fromkeys(_in_dict(edge).is_busy for edge in self._direct.values()):
+            if is_busy is not None:
+                self.leave_if(f"{self.constant(is_busy)}()")
+
+    def _edge(self, edge: Edge, roots: Sequence[str]) -> None:
+        parent, how, key, what, argument, register = edge
+        above = f"r{parent}"
+        if what == "absent":
+            self.leave_if(f"{key!r} in {above}.__dict__")
+            return
+        if what == "nowhere":
+            self.leave_if(f"hasattr({above}, {key!r})")
+            return
+        if what == "unset":
+            self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
+            return
+        if register in self._direct:
+            self.lines.append(f"d{register} = {above}.__dict__")
+            return
+        if how == "reader" and register >= 0 and self._is_outermost and self._adopted(edge):
+            return
+        known = (self._unpacked.get(parent) or self._keyed.get(parent)) if how == "item" else None
+        is_known = known is not None
+        value = known[key] if known is not None else self._expression(above, how, key, roots)
+        if what == "same":
+            self.leave_if(f"{value} is not r{argument}")
+        elif what == "plain":
+            if register >= 0 and not is_known:
+                self.lines.append(f"r{register} = {value}")
+                value = f"r{register}"
+            self._plain(value, argument)
+        else:
+            if not is_known and (register in self._used or what != "is"):
+                self.lines.append(f"r{register} = {value}")
+                value = f"r{register}"
+            self._condition(value, what, argument)
+            if register in self._unpacked:
+                self.lines.append(f"{''.join(f'{name}, ' for name in self._unpacked[register])}= {value}")
+
+    def _adopted(self, edge: Edge) -> bool:
+        """Takes a handle out of the slot in which it is; False where there is none."""
+        parent, _, reader, what, _, register = edge
+        slot = reader.slot() if isinstance(reader, Reader) else None
+        if slot is None or what not in ("state", ""):
+            return False
+        name, kind = slot
+        self.lines.append(f"r{register} = r{parent}.{name}")
+        self.lines.append(
+            f"if type(r{register}) is not {self.constant(kind)}: r{register} = {self.constant(reader)}(r{parent})"
+        )
+        if what:
+            self._condition(f"r{register}", what, edge.argument)
+        return True
+
+    def _states(self, states: dict[int, Edge]) -> None:
+        """Classes, and that no two are one. A token belongs to one state: for those of the last call all is known."""
+        lines, self.lines = self.lines, []
+        for register, edge in states.items():
+            self._condition(f"r{register}", "state", edge.argument)
+        self._distinct(tuple(states), are_states=True)
+        self.names["seen"] = [None]
+        lines.append(f"tokens = [{', '.join(f'r{register}._token' for register in states)}]")
+        lines.append("if tokens != seen[0]:")
+        self.lines = [*lines, *[f" {line}" for line in self.lines], " seen[0] = tokens"]
+
+    def _expression(self, above: str, how: str, key: Any, roots: Sequence[str]) -> str:
+        if how == "root":
+            return str(roots[key])
+        if how in ("attr", "method"):
+            plain = key.isidentifier() and not keyword.iskeyword(key)
+            found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
+            return f"{found}.__func__" if how == "method" else found
+        if how == "reader" or how == "members":
+            return f"{self.constant(key)}({above})"
+        index = repr(key) if type(key) in (int, str) else self.constant(key)
+        simple = {
+            "item": f"{above}[{index}]",
+            "cell": f"{above}.__closure__[{key[0] if how == 'cell' else ''}].cell_contents",
+            "global": f"{above}.__globals__[{index}]",
+            "dict": f"{above}.__dict__[{index}]",
+            "class": self._class_of.get(above) or f"type({above})",
+        }
+        return simple.get(how) or f"step({above}, {how!r}, {index})"
+
+    def _plain(self, value: str, argument: Any) -> None:
+        if argument is None or argument is True or argument is False:
+            self.leave_if(f"{value} is not {argument}")
+            return
+        name = self.constant(argument)
+        self.lines.append(f"x = {value}")
+        if type(argument) in (int, str):
+            self.leave_if(f"x is not {name} and (x != {name} or type(x) is not {type(argument).__name__})")
+        else:
+            self.leave_if(f"x is not {name} and not same_plain(x, {name})")
+
+    def _condition(self, value: str, what: str, argument: Any) -> None:
+        if what == "state":
+            self.leave_if(f"type({value}) is not {self._class(argument[0])} or {value}._static is not {argument[1]}")
+        elif what == "object":
+            cls = self._class(argument[0])
+            length = f" or len({value}) != {argument[1]}" if argument[1] >= 0 else ""
+            self.leave_if(f"type({value}) is not {cls}{length}")
+            self._class_of[value] = cls
+        elif what == "sequence":
+            # Unpacking looks at the length, too.
+            length = "" if int(value[1:]) in self._unpacked else f" or len({value}) != {argument[1]}"
+            self.leave_if(f"type({value}) is not {self.constant(argument[0])}{length}")
+        elif what == "":
+            pass
+        elif what == "mapping" and int(value[1:]) in self._keyed:
+            self._mapping(value, argument)
+        elif what == "code":
+            # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
+            code = self.constant(argument())
+            self.leave_if(f"type({value}) is not FunctionType or {value}.__code__ is not {code}")
+        elif what == "is":
+            if value != (expected := self._class(argument)):  # the class of an object has been looked at
+                self.leave_if(f"{value} is not {expected} or {value} is None")
+        elif what == "type":
+            self.leave_if(f"type({value}) is not {self._class(argument)}")
+        else:
+            self.unless(f"holds({value}, {what!r}, {self.constant(argument)})")
+
+    def _mapping(self, value: str, argument: Any) -> None:
+        """Keys that are the very same objects are of the same type; strings mostly are."""
+        keys = [self.constant(key) for key in argument[1]]
+        self.leave_if(f"type({value}) is not dict")
+        self.lines.append(f"{''.join(f'key{i}, ' for i in range(len(keys)))}= {value}")
+        is_other = " or ".join(f"key{i} is not {key}" for i, key in enumerate(keys))
+        self.leave_if(f"({is_other}) and not holds({value}, 'mapping', {self.constant(argument)})")
+        names = self._keyed[int(value[1:])].values()
+        self.lines.append(f"{''.join(f'{name}, ' for name in names)}= {value}.values()")
+
+    def _class(self, reference: Callable[[], Any]) -> str:
+        """A name for what is held weakly, asked for once in a walk; this package's own classes never go."""
+        if isinstance(cls := reference(), type) and is_ours(cls):
+            return self.constant(cls)
+        name = self.constant(reference)
+        if name not in self._asked:
+            self._asked.add(name)
+            self.lines.append(f"{name}_now = {name}()")
+        return f"{name}_now"
+
+    def _distinct(self, group: tuple[int, ...], are_states: bool) -> None:
+        names = [f"r{i}" for i in group]
+        if len(names) == 2:
+            self.leave_if(f"{names[0]} is {names[1]}")
+        elif are_states:
+            self.leave_if(f"len({{{', '.join(names)}}}) != {len(names)}")  # states are hashed by identity
+        else:
+            self.leave_if(f"len({{*map(identity, ({', '.join(names)}))}}) != {len(names)}")
+
+
+def _unpacked(structure: Structure) -> dict[int, list[str]]:
+    """For each sequence all of whose items are looked at, by register, the names that its items get."""
+    items: dict[int, dict[int, str]] = {}
+    for edge in structure.edges:
+        if edge.how == "item" and type(edge.key) is int:
+            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{edge.key}"
+            items.setdefault(edge.parent, {})[edge.key] = name
+    return {
+        edge.register: [found[i] for i in range(edge.argument[1])]
+        for edge in structure.edges
+        if edge.what == "sequence" and len(found := items.get(edge.register, {})) == edge.argument[1] > 0
+    }
+
+
+def _keyed(structure: Structure) -> dict[int, dict[str, str]]:
+    """For each small dict with strings for keys all of whose values are looked at, the names that these get."""
+    items: dict[int, dict[Any, str]] = {}
+    for edge in structure.edges:
+        if edge.how == "item":
+            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{len(items.get(edge.parent, ()))}"
+            items.setdefault(edge.parent, {})[edge.key] = name
+    return {
+        edge.register: {key: items[edge.register][key] for key in edge.argument[1]}
+        for edge in structure.edges
+        if edge.what == "mapping"
+        and edge.argument[0] is dict
+        and 0 < len(edge.argument[1]) <= _KEYS
+        and all(type(key) is str for key in edge.argument[1])
+        and [*items.get(edge.register, ())] == edge.argument[1]
+    }
+
+
+def _direct(structure: Structure) -> dict[int, Edge]:
+    """The edges to states for whose values nobody needs the state itself, by register."""
+    needed = {edge.parent for edge in structure.edges}
+    needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
+    cells = [edge for edge in structure.edges if edge.what == "state" and _is_handle(edge)]
+    is_direct = lambda edge: edge.register not in needed and _in_dict(edge) is not None
+    # All or none: whether a handle and a cell are one is told by handles only.
+    return {edge.register: edge for edge in cells} if all(map(is_direct, cells)) else {}
+
+
+def _is_handle(edge: Edge) -> bool:
+    kind = edge.argument[0]()
+    return kind is not None and kind._is_handle
+
+
+def _in_dict(edge: Edge) -> Any:
+    return edge.key.in_dict(edge.argument[0]()) if isinstance(edge.key, Reader) else None
+
+
+def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:
+    """`Structure.match` as a function of its own."""
+    roots = [f"roots[{i}]" for i in range(1 + max((e.key for e in structure.edges if e.how == "root"), default=0))]
+    writer = Writer(structure, roots)
+    found = f"return [{', '.join(f'r{i}' for i in structure.states)}]"
+    walk = writer.compile("roots", [*writer.lines, found])
+
+    def match(roots: Sequence[Any]) -> list[State] | None:
+        try:
+            return walk(roots)
+        except Exception:  # as in `registers_at`
+            return None
+
+    return match

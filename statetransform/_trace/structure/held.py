@@ -1,0 +1,101 @@
+"""Python objects that a traced program refers to: those behind callbacks and derivative rules.
+
+A trace serves all objects of a structure. A callback is called when the program runs, with what it closes over,
+so the object itself matters: a program that writes to one simulator's log must not serve another simulator.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._jaxcompat import Tracer, is_jaxpr, opened
+from ..._objects.library import is_users_class
+from ..._objects.lookup import contents, slots_of
+from ..._objects.plain import identity
+
+_LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
+           jax.Array, Tracer)  # fmt: skip
+
+_no_callables = {str, bytes, int, float, complex, bool, type(None)}  # grows by classes of JAX and NumPy
+
+
+def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
+    """The objects that a jaxpr's callbacks and rules lead to, and whether it is a rule that leads there.
+
+    Args:
+      jaxpr: the jaxpr.
+      stops_at: the objects that are looked for, behind which the search does not go on. Functions are given, too.
+    """
+    found = list(_callables(jaxpr, set()))
+    for is_rule in (False, True):
+        for obj in _reached([fun for fun, is_of_rule in found if is_of_rule is is_rule], stops_at):
+            yield obj, is_rule
+
+
+def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[Any]:
+    seen: dict[int, Any] = {}
+    while pending:
+        obj = pending.pop()
+        if identity(obj) in seen or isinstance(obj, _LEAVES) or is_jaxpr(obj):
+            continue
+        seen[identity(obj)] = obj
+        if stops_at(obj):
+            yield obj
+            continue
+        if isinstance(obj, types.FunctionType):
+            yield obj
+        pending.extend(_behind(obj))
+
+
+def _behind(obj: Any) -> Iterator[Any]:
+    """What an object was made with: never what a module or a library's registry has."""
+    if isinstance(obj, types.FunctionType):
+        yield from (contents(cell) for cell in obj.__closure__ or ())
+        yield from (obj.__defaults__, obj.__kwdefaults__, getattr(obj, "__wrapped__", None))
+    elif isinstance(obj, functools.partial):
+        yield from (obj.func, obj.args, obj.keywords)
+    elif isinstance(obj, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
+        yield from (obj.__self__, getattr(obj, "__func__", None))
+    elif isinstance(obj, dict | types.MappingProxyType):
+        yield from (*obj.keys(), *obj.values())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from obj
+    elif is_users_class(type(obj)) or callable(obj) or hasattr(obj, "call_wrapped"):
+        attributes = getattr(obj, "__dict__", None)
+        yield from attributes.values() if isinstance(attributes, dict) else ()
+        kind: Any = type(obj)
+        yield from (getattr(obj, name, None) for base in kind.__mro__ for name in slots_of(base))
+        if not is_users_class(type(obj)):
+            yield getattr(obj, "__wrapped__", None)
+
+
+def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, bool]]:
+    """The parameters of equations that are functions, and whether these are rules; of equal layers only once."""
+    for eqn in opened(jaxpr).eqns:
+        is_rule = "custom" in eqn.primitive.name
+        for name, value in eqn.params.items():
+            kind = type(value)
+            if kind in _no_callables or name == "policy":  # which is asked what to keep, and equal ones say the same
+                continue
+            for item in value if kind is tuple or kind is list else (value,):
+                kind = type(item)
+                if kind in _no_callables:
+                    continue
+                if not (is_jaxpr(item) or callable(item) or hasattr(item, "call_wrapped")):
+                    if kind.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+                        _no_callables.add(kind)
+                    continue
+                key = identity(item), is_rule  # all of them live as long as the jaxpr
+                if key in seen:
+                    continue
+                seen.add(key)
+                if is_jaxpr(item):
+                    yield from _callables(item, seen)
+                else:
+                    yield item, is_rule

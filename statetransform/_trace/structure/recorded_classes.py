@@ -1,0 +1,169 @@
+"""What of the user's classes a trace depends on: the functions that run, and what running code has a name for.
+
+An edge from a class looks a name up as Python does, along the classes that it derives from. So a class in between that
+gets an attribute of this name shows. What `super()` finds is looked up from behind the class that hides it.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from ..._objects.library import is_users_class, is_users_function
+from ..._objects.lookup import inherited
+from ..._objects.starts import can_tell
+from .edges import Edge
+
+Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
+
+_HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
+_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+_DESCRIPTORS = (
+    staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
+    functools.singledispatchmethod,
+)  # fmt: skip
+_PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
+_TO_CLASSES = frozenset({"type", "__class__", "__mro__"})
+
+
+class Classes:
+    """The classes of one recorder.
+
+    Attributes:
+      registers: of each class.
+      names: those that running code may look up on any class.
+      before: what classes and their bases, and functions with attributes, had when they were reached.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.registers: dict[type, int] = {}
+        self.names: set[str] = set()
+        self.before: dict[Any, dict[str, Any]] = {}
+        self._recorder: Recorder = weakref.proxy(recorder)  # which holds this, and the user's objects
+        self._takes_values = False
+        self._open: set[type] = set()  # classes that code can get at; of others it has instances only
+        self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
+
+    def of_instance(self, kind: type, instance: int, is_open: bool = False) -> None:
+        """Takes in the class of an object."""
+        known = self._recorder.register_of(kind)
+        if known is None:
+            known = self._recorder.add(kind)
+            self._recorder.edges.append(Edge(instance, "class", None, "is", weakref.ref(kind), known))
+        self.take(known, kind, is_open or not self.names.isdisjoint(_TO_CLASSES))
+
+    def take(self, register: int, kind: type, is_open: bool, makes: bool = False) -> None:
+        """Takes in a class.
+
+        Args:
+          register: its own.
+          kind: the class.
+          is_open: whether running code can get at the class, and so at its attributes, and not only at instances.
+          makes: whether it was reached by itself, so that running code may make instances.
+        """
+        is_new = kind not in self.registers
+        self.registers[kind] = register
+        for base in kind.__mro__:
+            if base is object or not is_users_class(base):
+                continue
+            self.before.setdefault(base, dict(vars(base)))
+            special = {name for name in vars(base) if _is_special(name) and name not in _HOOKED} if is_new else set()
+            if not can_tell():
+                special = (special - _MAKING) | (_MAKING & vars(base).keys() if makes else set())
+            self._when_they_run(kind, base, special)
+            if is_open and kind not in self._open:
+                self._named_on(kind, base, self.names)
+        if is_open:
+            self._open.add(kind)
+
+    def add_names(self, names: Iterable[str]) -> None:
+        """Names that running code may look up on any class."""
+        new = set(names) - self.names
+        if not new:
+            return
+        self.names.update(new)
+        if not new.isdisjoint(_TO_CLASSES):
+            for kind in list(self.registers):
+                self.take(self.registers[kind], kind, is_open=True)
+        self._named_on_open(new)
+        for register, value in list(self._named):
+            self._recorder.looks_into(register, value, new)
+        self._recorder.names_appear(new)
+
+    def take_named(self, register: int, value: Any) -> None:
+        """Takes in a module that was found in a variable or a container, or a function with attributes."""
+        self._named.append((register, value))
+        if isinstance(value, types.FunctionType):
+            self.before[value] = dict(value.__dict__)
+        self._recorder.looks_into(register, value, tuple(self.names))
+
+    def add_values(self) -> None:
+        """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""
+        self._takes_values = True
+        self._named_on_open(())
+
+    def look_up(self, kind: type, name: str) -> None:
+        """Notes an attribute that an instance has from its class."""
+        if kind in self.registers and any(name in vars(base) and is_users_class(base) for base in kind.__mro__):
+            self.attribute(kind, name)
+
+    def attribute(self, kind: type, name: str, start: int = 0) -> None:
+        """Notes what a class has under a name, looked up from one of its bases on."""
+        register, recorder, key = self.registers[kind], self._recorder, (name, start)
+        child = inherited(kind, key)
+        if not recorder.is_new(register, key):
+            return
+        if isinstance(child, _DESCRIPTORS) and recorder.register_of(child) is None:
+            place = recorder.add(child)
+            recorder.edges.append(Edge(register, "inherited", key, "type", weakref.ref(type(child)), place))
+            for part in _PARTS:
+                if (inner := getattr(child, part, None)) is not None:
+                    recorder.reach(place, "attr", part, inner)
+        elif isinstance(child, types.FunctionType):
+            if child.__code__.co_filename != "<string>" or is_users_function(child):
+                recorder.reach(register, "inherited", key, child)
+        elif isinstance(child, _DESCRIPTORS) or not (
+            isinstance(child, types.MemberDescriptorType | types.GetSetDescriptorType) or _is_special(name)
+        ):
+            recorder.reach(register, "inherited", key, child)
+
+    def _named_on_open(self, names: Iterable[str]) -> None:
+        for kind in list(self._open):
+            for base in kind.__mro__:
+                if base is not object and is_users_class(base):
+                    self._named_on(kind, base, names)
+
+    def _named_on(self, kind: type, base: type, names: Iterable[str]) -> None:
+        found = vars(base)
+        self._when_they_run(kind, base, [name for name in names if name in found and not _is_special(name)])
+        for name, child in list(found.items()) if self._takes_values else ():
+            if not _is_special(name) and not isinstance(child, types.FunctionType) and not hasattr(child, "__get__"):
+                self.attribute(kind, name, _start(kind, base, name))
+
+    def _when_they_run(self, kind: type, base: type, names: Iterable[str]) -> None:
+        """Functions count once they run, everything else at once."""
+        for name in list(names):
+            functions, start = list(_functions_of(vars(base)[name])), _start(kind, base, name)
+            for fun in functions:
+                self._recorder.when_it_runs(fun.__code__, self.attribute, kind, name, start)
+            if not functions:
+                self.attribute(kind, name, start)
+
+
+def _start(kind: type, base: type, name: str) -> int:
+    """From where on the attribute of a base is the first of its name: behind the class that hides it."""
+    above = kind.__mro__[: kind.__mro__.index(base)]
+    return 1 + max((i for i, cls in enumerate(above) if name in vars(cls)), default=-1)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _functions_of(child: Any) -> Iterator[types.FunctionType]:
+    """The functions that are run for an attribute of a class."""
+    parts = [getattr(child, part, None) for part in _PARTS] if isinstance(child, _DESCRIPTORS) else [child]
+    return (part for part in parts if isinstance(part, types.FunctionType))

@@ -1,0 +1,466 @@
+"""The recorder: which structure of its objects a trace depends on, noted while the function runs.
+
+A trace does not depend on which objects a function gets, only on their structure: as it depends on the types of arrays
+and not on their values. A `Recorder` listens during one trace. It starts from the *roots*, the function and the
+objects among its arguments, and notes *edges*: one step from an object that was reached before to a value (an
+attribute, an item, a variable that a function closes over), and the condition on the value. Each object gets a number,
+its *register*; two ways to one object are an edge and an alias. Of an object, the attributes that the trace looked up
+or set count, in vain or not; of a container, all of it once it is reached; of a function, what it closes over, its
+defaults and the global names that it looks up. What the trace never looks at splits no trace.
+
+Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..._objects.hooks import hook, is_worn_out, listening, names_seen, unhook
+from ..._objects.library import is_framework_file, is_users_class
+from ..._objects.lookup import (
+    OwnNames,
+    class_lookup,
+    computes_attributes,
+    contents,
+    instance_attribute,
+    instance_dict,
+    names_of_attributes,
+    own_getattribute,
+    slot_names,
+)
+from ..._objects.plain import MISSING, identity, is_plain
+from ..._objects.starts import unwatch, watch
+from ..._state import adapters
+from ..._state.state import State
+from .edges import Edge
+from .recorded_classes import Classes
+from .visits import Visit, visit_module, visit_of
+
+if TYPE_CHECKING:
+    from .structure import Structure
+
+_MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
+
+
+class Recorder:
+    """Listens to one trace.
+
+    Args:
+      roots: the function, and the objects among its arguments.
+
+    Attributes:
+      objects: what was reached, by register; held while the trace is made.
+      edges: in the order of discovery, so that a parent comes before what was reached from it.
+    """
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self.roots: tuple[Any, ...] = tuple(roots)
+        self.objects: list[Any] = []
+        self.edges: list[Edge] = []
+        self._edge_to: dict[int, Edge] = {}  # by register, of the first so many edges
+        self._n_indexed = 0
+        self._registers: dict[int, int] = {}
+        self._looked_up: dict[int, set[Any]] = {}
+        self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
+        self.globals: list[tuple[dict[str, Any], str, Any]] = []  # that may be set: with the value before
+        self.cells_of_functions: list[tuple[types.CellType, str, Any]] = []
+        self._hooked: dict[type, bool] = {}
+        self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
+        self._computes: dict[type, bool] = {}
+        self._visits: dict[type, Visit] = {}
+        self.classes: Classes = Classes(self)
+        self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
+        self._waiting: dict[int, list[tuple[Any, ...]]] = {}  # what is noted once code runs; by the code's identity
+        self._started: set[int] = set()
+        self._watched: list[types.CodeType] = []  # held, so that no address is used twice
+        self._queue: deque[tuple[int, int, Any]] = deque()  # reached and not yet looked into: place of edge, register
+        self._is_draining = False
+        self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
+        self._is_busy = False
+        self._takes_all = False
+        self.hidden: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
+
+    def __enter__(self) -> Recorder:
+        self.meets_settings()
+        listening.listeners = (*listening.listeners, self)
+        try:
+            for i, root in enumerate(self.roots):
+                self.reach(-1, "root", i, root)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        listening.listeners = tuple(x for x in listening.listeners if x is not self)
+        for cls, listens in self._hooked.items():
+            if listens:
+                unhook(cls)
+        for code in self._watched:
+            unwatch(code)
+        self._hooked, self._tells_all, self._settings, self._watched = {}, {}, {}, []
+
+    @property
+    def coarse(self) -> list[str]:
+        """The classes that were traced too often to tell which attributes of their instances are used."""
+        return sorted({type(obj).__qualname__ for _, obj in self._by_name})
+
+    def register_of(self, obj: Any) -> int | None:
+        """The register of an object that was reached."""
+        return self._registers.get(identity(obj))
+
+    def add(self, obj: Any) -> int:
+        """Gives an object a register, just before the edge to it is added."""
+        register = self._registers[identity(obj)] = len(self.objects)
+        self.objects.append(obj)
+        return register
+
+    def of_arguments(self) -> set[int]:
+        """The registers of what belongs to an argument, even if it was reached through a function, class or module."""
+        below: dict[int, list[int]] = {}
+        for edge in self.edges:
+            if not self._leads_out(edge):
+                below.setdefault(edge.parent, []).append(edge.argument if edge.what == "same" else edge.register)
+        found: set[int] = set()
+        waiting = below.get(-1, [])
+        while waiting:
+            register = waiting.pop()
+            if register >= 0 and register not in found:
+                found.add(register)
+                waiting += below.get(register, ())
+        return found
+
+    def _leads_out(self, edge: Edge) -> bool:
+        """Whether an edge leads to what a function, class or module has, and not an object."""
+        if edge.parent < 0:
+            return edge.key == 0
+        parent = self.objects[edge.parent]
+        if edge.how in ("class", "method") or isinstance(parent, type | types.FunctionType | types.ModuleType):
+            return True
+        register = edge.argument if edge.what == "same" else edge.register
+        return register >= 0 and edge.how == "attr" and class_lookup(type(parent), edge.key) is self.objects[register]
+
+    def is_new(self, register: int, name: Any) -> bool:
+        """Whether a name is looked up on an object for the first time."""
+        looked_up = self._looked_up.setdefault(register, set())
+        if name in looked_up:
+            return False
+        looked_up.add(name)
+        return True
+
+    def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
+        """Adds the edges to attributes of a module or function that the code which runs has a name for."""
+        if isinstance(value, types.ModuleType):
+            visit_module(self, register, value, names)
+            return
+        for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
+            self.reach(register, "dict", name, value.__dict__[name])
+
+    def reach_own_cells(self, used: Iterable[State]) -> None:
+        """Adds the edges to states in use that stand for cells which a framework keeps for itself."""
+        lost = {identity(state) for state in used if self.register_of(state) is None}
+        for reader in adapters.own_cells if lost else ():
+            state = reader(None)
+            if identity(state) in lost:
+                self.reach(0, "reader", reader, state)
+
+    def keep(self, fun: types.FunctionType, stored: Iterable[str]) -> None:
+        """Keeps what variables are that a function may set."""
+        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        for name in stored:
+            if name in cells:
+                self.cells_of_functions.append((cells[name], name, contents(cells[name])))
+            else:
+                self.globals.append((fun.__globals__, name, fun.__globals__.get(name, MISSING)))
+
+    def when_it_runs(self, code: types.CodeType, note: Callable[..., None], *args: Any) -> None:
+        """Notes something once a function of this code starts; at once if nobody could tell."""
+        waiting = self._waiting.get(id(code))
+        if waiting is not None:
+            waiting.append((note, *args))
+        elif id(code) in self._started or self._takes_all or not watch(code):
+            note(*args)
+        else:
+            self._watched.append(code)
+            self._waiting[id(code)] = [(note, *args)]
+
+    def runs_later(self, obj: Any) -> None:
+        """Code runs after the trace and looks at an object unseen, or is a function: all names of it count."""
+        self._takes_all = True
+        if isinstance(obj, types.FunctionType):
+            self._runs(obj.__code__)
+        elif (register := self.register_of(obj)) is not None:
+            self._all_attributes(register, obj)
+
+    # -- what the hooks tell
+
+    def looks_up(self, obj: Any, name: str) -> None:
+        """Notes what the attribute is before the trace gets it."""
+        register = self._registers.get(identity(obj))
+        if register is None or self._is_busy:
+            return
+        if not self.is_new(register, name):
+            return
+        self._is_busy = True  # what follows looks into the object, too
+        try:
+            self._attribute(register, obj, name)
+        finally:
+            self._is_busy = False
+
+    def starts(self, code: types.CodeType) -> None:
+        """Notes what the names of a function mean before it runs."""
+        if self._is_busy or id(code) not in self._waiting:
+            return
+        self._started.add(id(code))
+        self._is_busy = True
+        try:
+            self._note(self._waiting.pop(id(code)))
+        finally:
+            self._is_busy = False
+
+    def _runs(self, code: types.CodeType) -> None:
+        """Takes code for some that runs, with the functions within it."""
+        self._note(self._waiting.pop(id(code), ()))
+        for const in code.co_consts:
+            if isinstance(const, types.CodeType):
+                self._runs(const)
+
+    def _note(self, waiting: Iterable[tuple[Any, ...]]) -> None:
+        for note, *args in waiting:
+            note(*args)
+
+    def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
+        """Notes what a trace had looked up that is used within this one, in place of running its function."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            for edge in structure.edges:
+                if edge.parent >= 0 and (register := self.register_of(objects[edge.parent])) is not None:
+                    self._replay(register, objects[edge.parent], edge)
+            # At last: functions found on the way run as well, and those that are made within this trace.
+            for edge in structure.edges:
+                if edge.how == "global":
+                    self._runs(objects[edge.parent].__code__)
+        finally:
+            self._is_busy = False
+        for edge in structure.edges:
+            if edge.how == "reader" and getattr(edge.key, "is_setting", False):
+                self.asks(edge.key)
+
+    def _replay(self, register: int, obj: Any, edge: Edge) -> None:
+        if isinstance(obj, types.FunctionType):
+            if edge.how == "global":
+                self._runs(obj.__code__)
+            elif edge.how == "dict":
+                self.looks_into(register, obj, (edge.key,))
+        elif isinstance(obj, types.ModuleType):
+            visit_module(self, register, obj, (edge.key,))
+        elif isinstance(obj, type):
+            if edge.how == "inherited" and obj in self.classes.registers:
+                self.classes.attribute(obj, *edge.key)
+        elif edge.how == "reader":
+            if self.is_new(register, edge.key):
+                self.reach(register, "reader", edge.key, edge.key(obj))
+        elif (
+            type(obj) in self._tells_all and edge.how in ("attr", "dict", "method") and self.is_new(register, edge.key)
+        ):
+            self._attribute(register, obj, edge.key, is_all=True)
+
+    def sets(self, obj: Any, name: str) -> None:
+        """Notes what the attribute was before."""
+        register = self._registers.get(identity(obj))
+        if register is None or self._is_busy or name in self.hidden.get(register, ()):
+            return
+        self.looks_up(obj, name)
+        self.changes.append((register, name, instance_attribute(obj, name)))
+
+    def meets_settings(self) -> None:
+        """Notes the settings of a framework that is met."""
+        self._settings = {**adapters.settings(), **self._settings}
+
+    def asks(self, reader: Callable[[Any], Any]) -> None:
+        """Notes what a setting was before the trace."""
+        if not self._is_busy and self.is_new(0, reader):
+            self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET))
+
+    def edge_to(self, register: int) -> Edge | None:
+        """The edge by which an object was reached first."""
+        for edge in self.edges[self._n_indexed :]:
+            if edge.register >= 0:
+                self._edge_to[edge.register] = edge
+        self._n_indexed = len(self.edges)
+        return self._edge_to.get(register)
+
+    # -- reaching
+
+    def reach(self, parent: int, how: str, key: Any, value: Any) -> None:
+        """Adds the edge to a value, and follows it as far as all of it counts."""
+        if is_plain(value):
+            self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            return
+        known = self._registers.get(identity(value))
+        if known is not None:
+            if self._takes_all and isinstance(value, types.FunctionType):
+                self._runs(value.__code__)
+            self.edges.append(Edge(parent, how, key, "same", known, -1))
+            return
+        register = self.add(value)
+        self._queue.append((len(self.edges), register, value))
+        self.edges.append(Edge(parent, how, key, "", None, register))
+        if not self._is_draining:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Looks into what was reached, nearest first, and into what that leads to."""
+        self._is_draining = True
+        try:
+            while self._queue:
+                place, register, value = self._queue.popleft()
+                what, argument = self._visit(register, value)
+                self.edges[place] = self.edges[place]._replace(what=what, argument=argument)
+        finally:
+            self._is_draining = False
+            self._queue.clear()
+
+    def _visit(self, register: int, value: Any) -> tuple[str, Any]:
+        """The condition on a value, after its children were reached."""
+        kind: Any = type(value)
+        visit = self._visits.get(kind)
+        if visit is None:
+            visit = self._visits[kind] = visit_of(kind)
+        return visit(self, register, value)
+
+    def listen_to(self, register: int, value: Any) -> None:
+        """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
+        kind = type(value)
+        if hidden := adapters.hidden(kind):
+            self.hidden.setdefault(register, hidden)
+        tells_all = self._tells_all.get(kind)
+        if tells_all is None:
+            if not self._takes_all:
+                self._hooked[kind] = hook(kind)
+            tells_all = self._tells_all[kind] = self._hooked.get(kind, False) and not own_getattribute(kind)
+        if self._takes_all or (not tells_all and not is_worn_out(kind)):
+            self._all_attributes(register, value)
+        elif not tells_all:
+            self._by_name.append((register, value))
+            self._named_attributes(register, value, names_seen(kind) | self.classes.names)
+        self.take_class_of(register, value)
+
+    def names_appear(self, names: Iterable[str]) -> None:
+        """Notes the attributes of these names on objects of classes that cannot be listened to any more."""
+        for register, value in list(self._by_name):
+            self._named_attributes(register, value, names)
+
+    def _named_attributes(self, register: int, value: Any, names: Iterable[str]) -> None:
+        if "__dict__" in names or "vars" in names:
+            self._all_attributes(register, value)
+        reader = OwnNames(frozenset(names))
+        self.reach(register, "members", reader, reader(value))
+        for name in (*reader(value), *slot_names(type(value))):
+            if name in reader.names and self.is_new(register, name):
+                self._attribute(register, value, name)
+
+    def take_class_of(self, register: int, value: Any) -> None:
+        kind = type(value)
+        if kind not in self.classes.registers and is_users_class(kind):
+            self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
+
+    def _all_attributes(self, register: int, value: Any) -> None:
+        attributes, cells = instance_dict(value), adapters.cells_in(type(value))
+        if attributes is not None and (cells or register in self.hidden):  # not all of them count
+            self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
+            for name in list(attributes):
+                self._attribute(register, value, name)
+        elif attributes is not None:
+            self.reach(register, "attr", "__dict__", attributes)
+        for name in cells:
+            self._attribute(register, value, name)
+        for name in slot_names(type(value)):
+            self._attribute(register, value, name)
+
+    # -- attributes
+
+    def _attribute(self, register: int, obj: Any, name: str, is_all: bool = False) -> None:
+        """The edge for an attribute of an instance, as Python would look it up."""
+        if name in self.hidden.get(register, ()):
+            return
+        kind = type(obj)
+        if name == "__dict__":
+            if is_all or not _asks_for_its_own_ends():
+                attributes = instance_dict(obj)
+                if attributes is not None and register in self.hidden:
+                    self._all_attributes(register, obj)
+                elif attributes is not None:
+                    self.reach(register, "attr", "__dict__", attributes)
+            else:
+                self._looked_up[register].discard(name)
+            return
+        if name in ("__reduce__", "__getstate__"):  # as `copy.copy` does
+            self._all_attributes(register, obj)
+            return
+        found = class_lookup(kind, name)
+        if issubclass(kind, State) and found is not MISSING and found is class_lookup(State, name):
+            if name in ("name", "metadata"):
+                self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
+            return
+        if (cell := adapters.cell_behind(found)) is not None:
+            state = cell.state_of(obj)
+            if state is not None:
+                self.reach(register, "reader", cell, state)
+            else:
+                self._value(register, name, cell.raw(obj), "nowhere")
+        elif isinstance(found, types.MemberDescriptorType):
+            self._value(register, name, instance_attribute(obj, name), "unset")
+        elif found is not MISSING and hasattr(type(found), "__set__"):
+            self.classes.look_up(kind, name)
+        else:
+            self._own_or_of_class(register, obj, name, found)
+
+    def _value(self, register: int, name: str, value: Any, absence: str) -> None:
+        """The edge to what a descriptor gives; `absence` where there is nothing."""
+        if value is MISSING:
+            self.edges.append(Edge(register, "attr", name, absence, None, -1))
+        else:
+            self.reach(register, "attr", name, value)
+
+    def _own_or_of_class(self, register: int, obj: Any, name: str, found: Any) -> None:
+        """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
+        kind, is_special = type(obj), name.startswith("__") and name.endswith("__")
+        value = instance_attribute(obj, name)
+        if value is not MISSING:
+            self.reach(register, "dict" if self._computes_attributes(kind) else "attr", name, value)
+        elif isinstance(found, types.FunctionType):
+            if is_framework_file(found.__code__.co_filename) and adapters.cell_of(kind) is not None:
+                return  # how a framework's own class reads and writes is taken as given
+            if not is_special:
+                self.reach(register, "method", name, found)
+        elif found is not MISSING and hasattr(type(found), "__get__"):
+            if instance_dict(obj) is not None:
+                self.edges.append(Edge(register, "attr", name, "absent", None, -1))
+            self.classes.look_up(kind, name)
+        elif found is not MISSING and not is_special:
+            self.reach(register, "attr", name, found)
+        elif not is_special:
+            what = "unset" if self._computes_attributes(kind) else "nowhere"
+            self.edges.append(Edge(register, "attr", name, what, None, -1))
+
+    def _computes_attributes(self, kind: type) -> bool:
+        found = self._computes.get(kind)
+        if found is None:
+            found = self._computes[kind] = computes_attributes(kind)
+        return found
+
+
+def _asks_for_its_own_ends() -> bool:
+    """Whether the caller reads `__dict__` for one entry only, which must not make all entries count.
+
+    Callers that do so are `functools.cached_property`, and the match of a structure within the trace.
+    """
+    module = sys._getframe(4).f_globals.get("__name__", "")
+    return module.partition(".")[0] in _MODULES_OWN

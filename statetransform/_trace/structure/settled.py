@@ -1,0 +1,129 @@
+"""What became of the structure that a trace has seen: which edges still hold, and what is pinned by identity."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from ..._objects.library import is_framework_class
+from ..._objects.plain import MISSING, reference
+from ..._state import adapters
+from ..._state.state import State
+from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
+from .held import held_by
+from .recorder import Recorder
+from .structure import Structure
+from .visits import BY_CLASS
+
+_SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
+
+
+class Settled:
+    """What became of the structure that a trace has seen.
+
+    Attributes:
+      structure: what a later call is compared with; None when the trace serves one call only.
+      loose: the states in use to which no path leads.
+      changed: the edge on an argument that the function itself changed, with the value before and after.
+    """
+
+    def __init__(self, recorder: Recorder, used: Sequence[State], jaxpr: Any) -> None:
+        self.structure: Structure | None = None
+        self.changed: tuple[Edge, str, str] | None = None
+        self._edges = recorder.edges
+        recorder.reach_own_cells(used)
+        registers = [recorder.register_of(state) for state in used]
+        self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
+        if self.loose:
+            return
+        kept = self._unchanged(recorder, {register for register in registers if register is not None}, jaxpr)
+        if kept is not None:
+            self.structure = Structure(kept, registers, len(recorder.objects), recorder.objects)  # type: ignore[arg-type]
+
+    def path(self, edge: Edge, root_names: Sequence[str]) -> str:
+        """How the user would write the way to an edge."""
+        return show_path(self._edges, edge, root_names)
+
+    def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
+        """The edges that still hold. Of those that do not, the function has changed what they lead to."""
+        dropped: set[int] = set()
+        kept: list[Edge] = []
+        inside: set[int] | None = None
+        self._pinned: set[int] = set()
+        is_shared = lambda obj: (
+            (place := recorder.register_of(obj)) is not None
+            and (whats.get(place) in _SHARED or (whats.get(place) == "type" and isinstance(obj, BY_CLASS)))
+        )
+        whats = {edge.register: edge.what for edge in recorder.edges}
+        for obj, is_rule in held_by(jaxpr, is_shared):
+            # The program is about this object, and no other of its structure; a rule is yet to look at it.
+            register: Any = recorder.register_of(obj)
+            if is_rule and (isinstance(obj, types.FunctionType) or whats.get(register) == "object"):
+                recorder.runs_later(obj)
+            if is_shared(obj):
+                self._pinned.add(register)
+        self._by_register = {edge.register: edge for edge in recorder.edges if edge.register >= 0}
+        for edge in recorder.edges:
+            if edge.parent in dropped or (edge.what == "same" and edge.argument in dropped):
+                if edge.register >= 0:
+                    dropped.add(edge.register)
+                continue
+            holds_still, now = _still_holds(edge, recorder)
+            if holds_still:
+                kept.append(edge)
+                continue
+            if inside is None:
+                inside = recorder.of_arguments()
+            is_argument = edge.key > 0 if edge.parent < 0 else edge.parent in inside
+            if is_argument or _is_attribute(edge, now, recorder):
+                self.changed = edge, said_of(edge), brief(now)
+                return None
+            if edge.register >= 0:
+                dropped.add(edge.register)
+            self._pin(edge, recorder)
+        if dropped & used:
+            edge = next(e for e in recorder.edges if e.register in dropped)
+            self.changed = edge, said_of(edge), brief(_still_holds(edge, recorder)[1])
+            return None
+        return [
+            edge._replace(what="is", argument=reference(recorder.objects[edge.register]))
+            if edge.register in self._pinned
+            else edge
+            for edge in kept
+        ]
+
+    def _pin(self, edge: Edge, recorder: Recorder) -> None:
+        """A function that changes its own closure: only this very function may use the trace."""
+        while edge.parent >= 0 and edge.how not in ("global", "class"):
+            if isinstance(recorder.objects[edge.parent], types.FunctionType):
+                self._pinned.add(edge.parent)
+                return
+            edge = self._by_register[edge.parent]
+
+
+def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
+    """Whether the attribute of an object is another, and not only what a container in it holds."""
+    parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
+    if edge.how not in ("attr", "dict") or isinstance(parent, type | types.FunctionType | types.ModuleType):
+        return False
+    if is_framework_class(type(parent)) and not adapters.is_node(parent):  # which counts the hits of its caches
+        return False
+    is_container = edge.key != "__dict__" and edge.register >= 0 and now is recorder.objects[edge.register]
+    return not is_container and not isinstance(parent, dict)
+
+
+def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
+    parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
+    try:
+        if edge.what in ABSENCE:
+            is_absent = absent(parent, edge.how, edge.key, edge.what)
+            return is_absent, MISSING if is_absent else step(parent, edge.how, edge.key)
+        now = step(parent, edge.how, edge.key)
+        if edge.what == "same":
+            return now is recorder.objects[edge.argument], now
+        if edge.register >= 0 and edge.how != "members" and now is not recorder.objects[edge.register]:
+            return edge.how == "method" and now is recorder.objects[edge.register], now
+        return holds(now, edge.what, edge.argument), now
+    except Exception:
+        return False, MISSING

@@ -1,0 +1,223 @@
+"""Whether the objects of a call have the structure that a trace was made for, and which states these are.
+
+A `Structure` is what a `Recorder` has noted, ready to be compared: the edges are followed from the roots of a call, one
+after the other, and each condition is checked. The first one that does not hold says that the structure is another,
+and which edge it is. A structure that is matched often
+has the walk written down as one Python function, see `generated`.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._objects.hooks import listening, unheard
+from ..._objects.plain import MISSING, identity
+from ..._state.state import State
+from .edges import ABSENCE, Edge, absent, holds, show_path, step
+from .generated import generate_match
+
+_GENERATE_AFTER = 400  # interpreted matches
+_GENERATE_AT_MOST = 20_000  # edges
+_UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
+
+
+class Other(Exception):
+    """The structure is another: the edge that does not hold, and what stands there now."""
+
+    def __init__(self, edge: Edge, now: Any, is_alias: bool = False) -> None:
+        super().__init__()
+        self.edge, self.now, self.is_alias = edge, now, is_alias
+
+
+class Structure:
+    """The structure of the objects that a function gets, as one trace has seen it.
+
+    Args:
+      edges: as in `Recorder`.
+      states: the registers of the states in use, in the order in which `match` gives them.
+      size: the number of registers.
+      objects: by register; looked at for their classes only.
+    """
+
+    def __init__(self, edges: Sequence[Edge], states: Sequence[int], size: int, objects: Sequence[Any]) -> None:
+        self.edges: tuple[Edge, ...] = tuple(edges)
+        self.states: tuple[int, ...] = tuple(states)
+        self.size: int = size
+        self.distinct: tuple[tuple[int, ...], ...] = tuple(_distinct(self.edges, objects))
+        self._uses = 0
+        self._generated: Callable[[Sequence[Any]], list[State] | None] | None = None
+
+    def match(self, roots: Sequence[Any]) -> list[State] | None:
+        """The states in use as this call finds them; None when the structure is another."""
+        if listening.listeners:
+            return self._match_heard(roots)
+        if self._generated is not None:
+            return self._generated(roots)
+        self._uses += 1
+        if self._uses > _GENERATE_AFTER and len(self.edges) <= _GENERATE_AT_MOST:
+            self._generated = generate_match(self)
+        try:
+            found = self.registers_at(roots)
+        except Other:
+            return None
+        return [found[i] for i in self.states]
+
+    def _match_heard(self, roots: Sequence[Any]) -> list[State] | None:
+        """`match` within a trace, which depends on what this structure depends on."""
+        listeners = listening.listeners
+        try:
+            with unheard():
+                found = self.registers_at(roots)
+        except Other:
+            return None
+        for listener in listeners:
+            listener.replays(self, found)
+        return [found[i] for i in self.states]
+
+    def registers_at(self, roots: Sequence[Any]) -> list[Any]:
+        """All objects by register.
+
+        Raises:
+          Other: the structure is another.
+        """
+        found: list[Any] = [None] * self.size
+        edge, x = self.edges[0], None
+        try:
+            for edge in self.edges:
+                parent, how, key, what, argument, register = edge
+                x = MISSING
+                if what in ABSENCE:
+                    if not absent(found[parent], how, key, what):
+                        x = step(found[parent], how, key)
+                        raise Other(edge, x)
+                    continue
+                x = step(roots if parent < 0 else found[parent], how, key)
+                if what == "same":
+                    if x is not found[argument]:
+                        raise Other(edge, x)
+                    continue
+                if not holds(x, what, argument):
+                    raise Other(edge, x)
+                if register >= 0:
+                    found[register] = x
+        except Other:
+            raise
+        except Exception as error:  # whatever fails on the way, in user code too, says the same
+            raise Other(edge, x) from error
+        for group in self.distinct:
+            if len({identity(found[i]) for i in group}) != len(group):
+                raise Other(self._first_alias(group, found), "the same object as another", is_alias=True)
+        return found
+
+    def _first_alias(self, group: tuple[int, ...], found: list[Any]) -> Edge:
+        seen: set[int] = set()
+        for register in group:
+            if identity(found[register]) in seen:
+                return next(edge for edge in self.edges if edge.register == register)
+            seen.add(identity(found[register]))
+        raise AssertionError("two of them are one")
+
+    def may_refuse(self) -> bool:
+        """Whether storing a value in one of the states may fail."""
+        kinds = [edge.argument[0]() for edge in self.edges if edge.what == "state"]
+        return any(kind is None or kind._may_refuse for kind in kinds)
+
+    def path(self, edge: Edge, root_names: Sequence[str]) -> str:
+        """How the user would write the way to an edge: `self.layers[0].w`."""
+        return show_path(self.edges, edge, root_names)
+
+    def registers_in_place(self) -> set[int]:
+        """The registers of states whose cells are overwritten by a write."""
+        kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
+        return {register for register, kind in kinds if kind is not None and kind._is_in_place}
+
+    def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
+        """The objects to which the arrays belong that count by identity; for a global name there is none.
+
+        Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
+        """
+        by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
+        arrays = [e for e in self.edges if e.what == "is" and _holds_much(e.argument)]
+        pinned = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), types.FunctionType)]
+        owners: list[Any] = [e.argument() for e in pinned]
+        found = self.registers_at(roots) if arrays else []
+        for edge in arrays:
+            while edge.parent >= 0 and edge.how not in ("global", "class"):
+                owner = found[edge.parent]
+                if type(owner).__weakrefoffset__ or isinstance(owner, types.FunctionType):
+                    owners.append(owner)
+                    break
+                edge = by_register[edge.parent]
+        return owners
+
+    def with_states(self, states: Sequence[State], roots: Sequence[Any]) -> Structure:
+        """The same structure, giving some states more."""
+        found = self.registers_at(roots)
+        places = {identity(obj): i for i, obj in reversed([*enumerate(found)]) if obj is not None}
+        more = [places[identity(state)] for state in states]
+        return Structure(self.edges, [*self.states, *more], self.size, found)
+
+    def merged(self, other: Structure, roots: Sequence[Any]) -> Structure:
+        """A structure with the conditions of both, which both fit these roots; the states are this one's."""
+        mine, theirs = self.registers_at(roots), other.registers_at(roots)
+        places = {identity(obj): i for i, obj in reversed([*enumerate(mine)]) if obj is not None}
+        known = {edge[:3] for edge in self.edges}
+        edges, objects = list(self.edges), list(mine)
+        for parent, how, key, what, argument, register in other.edges:
+            above = parent if parent < 0 else places[identity(theirs[parent])]
+            if what == "same":
+                argument = places[identity(theirs[argument])]
+            elif register >= 0:
+                obj = theirs[register]
+                place = places.get(identity(obj))
+                if place is not None:
+                    what, argument, register = "same", place, -1
+                else:
+                    register = places[identity(obj)] = len(objects)
+                    objects.append(obj)
+            if (above, how, key) not in known:
+                known.add((above, how, key))
+                edges.append(Edge(above, how, key, what, argument, register))
+        return Structure(edges, self.states, len(objects), objects)
+
+
+def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    """Groups of registers that must hold different objects.
+
+    States must. So must all objects of one class, unless each is told apart by a state first found below it.
+    """
+    owner = {edge.register: edge for edge in edges if edge.register >= 0}
+    states = [edge.register for edge in edges if edge.what == "state"]
+    if len(states) > 1:
+        yield tuple(states)
+    told_apart: set[int] = set()
+    for register in states:
+        edge = owner[register]
+        while edge.parent >= 0 and edge.how in _OWN and edge.parent not in told_apart:
+            told_apart.add(edge.parent)
+            edge = owner[edge.parent]
+    groups: dict[type, list[int]] = {}
+    for edge in edges:
+        if edge.register >= 0 and edge.what not in ("state", "is", "plain", "code") and edge.register < len(objects):
+            kind = type(objects[edge.register])
+            if kind not in _UNIQUE:
+                groups.setdefault(kind, []).append(edge.register)
+    for group in groups.values():
+        if len(group) > 1 and not told_apart.issuperset(group):
+            yield tuple(group)
+
+
+_OWN = ("attr", "dict", "item", "members", "reader")
+
+
+def _holds_much(argument: Callable[[], Any]) -> bool:
+    """Whether what an edge says of identity keeps more alive than itself."""
+    obj = argument()
+    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(argument, weakref.ref) and gc.is_tracked(obj))

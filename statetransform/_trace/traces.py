@@ -1,0 +1,265 @@
+"""The traces of one function: which one fits a call, and whether another is made."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .._jaxcompat import ContextDict, typeof
+from .._objects.plain import identity
+from .._state import adapters
+from .._state.errors import RetraceWarning, StateTraceError
+from .._state.frame import innermost
+from .._state.raw_reads import as_ever, fresh
+from .._state.sites import user_site
+from .._state.state import State
+from . import keys
+from .arguments import is_reference, named_arguments
+from .kept import Family, keep_recent, kept
+from .record import Call, Record
+from .stage import tracing
+from .structure.edges import brief, said_of
+from .structure.leaks import leaked, take_back
+from .structure.recorder import Recorder
+from .structure.settled import Settled
+from .structure.structure import Other
+
+_MUCH = 8 << 20  # bytes: a comparison takes about a millisecond
+
+
+class TraceCache:
+    """The records of one function, by what the trace depended on.
+
+    Each slot, for the types of the arguments and JAX's configuration, has the records of different structures, the
+    one used last first.
+
+    Args:
+      family: the functions that share their traces with this one.
+      warns: whether it says of what makes it trace again.
+      is_pure: whether the caller threads the values explicitly.
+    """
+
+    __slots__ = ("__weakref__", "_is_pure", "_records", "_warns", "family")
+
+    _BOUND = 64  # records in a slot
+
+    def __init__(self, family: Family, warns: bool = True, is_pure: bool = False) -> None:
+        self._warns, self._is_pure = warns, is_pure
+        self._records = ContextDict()
+        self.family = family
+
+    def find(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any] = (),
+        around: Callable[..., Any] | None = None,
+        is_lifted: Callable[[State], bool] | None = None,
+        birthless: str = "",
+    ) -> Call:
+        """The call through the record that fits now, traced if there is none.
+
+        Args:
+          fun, around, is_lifted: as in `trace`.
+          args, kwargs: the arguments, with static ones and objects hidden.
+          objects: the hidden objects.
+          birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
+        """
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        try:
+            avals = tuple([typeof(leaf) for leaf in leaves])
+        except TypeError as error:
+            raise refused(fun, args, kwargs) from error
+        key = (treedef, avals, keys.is_checking())
+        roots = (fun, *objects)
+        with as_ever():
+            slot = self._records.current()
+        own = slot.get(key, ())
+        found, others = _first_fitting(own, roots), []
+        if found is None:
+            others = [record for record in self.family.known(key) if record not in own]
+            found = _first_fitting(others, roots)
+        if found is not None:
+            record, states, values = found
+            self._keep(slot, key, record)
+            return Call(record, states, leaves, values, record.objects_at(roots))
+        record = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
+        states = record.states
+        values = record.values(states)
+        if values is None:  # another thread gave a state a new type meanwhile
+            return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
+        found = Call(record, states, leaves, values, record.objects_at(roots))
+        if record.structure is not None:
+            self._keep(slot, key, record)
+            self.family.add(key, record)
+            record.expires_with(roots, functools.partial(_drop, weakref.ref(self)))
+        record.let_go()
+        return found
+
+    def _keep(self, slot: dict[Any, Any], key: Any, record: Record) -> None:
+        """Puts a record in front of its slot."""
+        mine = slot.get(key, ())
+        if not mine or mine[0] is not record:
+            slot[key] = (record, *[other for other in mine if other is not record])[: self._BOUND]
+
+    def discard(self, record: Record) -> None:
+        """Keeps a record no longer."""
+        for slot in self._records.dicts():
+            for key, records in [*slot.items()]:
+                if record in records:
+                    slot[key] = tuple(other for other in records if other is not record)
+        self.family.discard(record)
+
+    def trace(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any],
+        around: Callable[..., Any] | None = None,
+        is_lifted: Callable[[State], bool] | None = None,
+        known: Sequence[Record] = (),
+        birthless: str = "",
+    ) -> Record:
+        """Traces, and says of what will make it trace again; `known` are the records that did not fit."""
+        roots = (fun, *objects)
+        why = self._why(known, roots, fun, args, kwargs)
+        recorder = Recorder(roots)
+        try:
+            with recorder:
+                made = tracing(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
+                record = fresh(fun, made, innermost())
+            if (leak := leaked(recorder)) is not None:
+                raise StateTraceError.kept_tracer(*leak)
+            if birthless and record.has_births:
+                raise StateTraceError.born_inside(birthless, record.created[0])
+        except BaseException:
+            take_back(recorder)
+            raise
+        settled = record.settle(recorder)
+        self.family.log.add(record, fun, why, recorder.coarse)
+        if self._warns:
+            self._warn(fun, args, kwargs, objects, settled, why)
+        return record
+
+    def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
+        """Where the objects differ from those of the record that goes with them farthest: path, before, now."""
+        farthest: tuple[int, Any] = (-1, None)
+        for record in known:
+            structure = record.structure
+            assert structure is not None
+            try:
+                structure.registers_at(roots)
+                return None  # it was the type of a state, or a static value
+            except Other as other:
+                place = structure.edges.index(other.edge)
+                if place > farthest[0]:
+                    now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
+                    path = structure.path(other.edge, root_names(fun, args, kwargs))
+                    farthest = place, (path, said_of(other.edge), now)
+        return farthest[1]
+
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], settled: Settled, why: Any) -> None:
+        name = getattr(fun, "__qualname__", type(fun).__qualname__)
+        for state in settled.loose:
+            text = RetraceWarning.loose(name, state)
+            if text not in self.family.said:
+                self.family.said.add(text)
+                warnings.warn_explicit(text, RetraceWarning, *user_site())
+        for edge in settled.structure.edges if settled.structure is not None else ():
+            if edge.what == "array" and edge.argument.compared >= _MUCH:
+                path = settled.path(edge, root_names(fun, args, kwargs))
+                text = RetraceWarning.compared(name, path, edge.argument.compared)
+                if text not in self.family.said:
+                    self.family.said.add(text)
+                    warnings.warn_explicit(text, RetraceWarning, *user_site())
+        if settled.changed is not None:
+            edge, before, after = settled.changed
+            path = settled.path(edge, root_names(fun, args, kwargs))
+            why = path, before, after
+        names = tuple(filter(None, root_names(fun, args, kwargs)))
+        if why is None or why[0] in names or (settled.changed is None and not why[0].startswith(names)):
+            self.family.repeats = ((), 0)
+            return
+        path, before, after = why
+        # The same edge of the same objects: layers that differ from one another are traced once each.
+        this = (path, *map(identity, objects))
+        count = self.family.repeats[1] + 1 if self.family.repeats[0] == this else 1
+        self.family.repeats = (this, count)
+        if count >= 3 and path not in self.family.said:
+            self.family.said.add(path)
+            warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
+
+    def clear(self) -> None:
+        """Forgets every trace."""
+        self._records.clear()
+        self.family.forget()
+
+
+def _first_fitting(records: Sequence[Record], roots: Sequence[Any]) -> tuple[Record, Sequence[State], list[Any]] | None:
+    """The first record that fits a call, with the states that the call has found and the leaves of their values."""
+    for record in records:
+        structure = record.structure
+        assert structure is not None
+        states = structure.match(roots)
+        if states is not None and (values := record.values(states)) is not None:
+            return record, states, values
+    return None
+
+
+def _drop(cache: Callable[[], TraceCache | None], record: Record) -> None:
+    if (owner := cache()) is not None:
+        owner.discard(record)
+
+
+def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: Any) -> Call:
+    """The call of a function that a loop or branch was given, and that may be gone after it.
+
+    Args:
+      where: the loop or branch.
+      fun: the function.
+      *args, **options: as in `TraceCache.find`.
+    """
+    cache = kept(fun, where, TraceCache)
+    call = cache.find(fun, *args, **options)
+    if call.record.structure is not None:
+        keep_recent(call.record, cache.family)
+    return call
+
+
+class RefusedArgument(TypeError):
+    """An argument is neither an array nor an object of the user's."""
+
+
+def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
+    """The error for an argument that is neither an array nor an object of the user's."""
+    for name, leaf in named_arguments(fun, args, kwargs):
+        try:
+            typeof(leaf)
+        except TypeError:
+            called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
+            return RefusedArgument(
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. {_cure(name)}"
+            )
+    return TypeError("an argument is not a valid JAX type")
+
+
+def _cure(name: str) -> str:
+    """What to do with an argument that is no array; `name` says whether it is inside of another one."""
+    if name.isidentifier():
+        return "List it in `static_argnums` or `static_argnames` if Python is to see its value."
+    if cure := adapters.hints("arguments"):
+        return cure
+    return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
+
+
+def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:
+    """How the user calls the roots: the function, and the objects among the arguments."""
+    named = named_arguments(fun, args, kwargs, is_leaf=is_reference)
+    return ["", *(name for name, leaf in named if is_reference(leaf))]
