@@ -32,7 +32,7 @@ from .._jaxpr.walk import inner_jaxprs
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
 from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
-from ._refuse import check_policy, warn_unused_names
+from ._refuse import check_policy, warn_outputs_offloaded, warn_unused_names
 
 MARK = "kept from "
 
@@ -78,12 +78,14 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
       TypeError: `policy` is not callable, or is a function that makes policies and was not called.
 
     Warns:
-      PolicyWarning: The policy mentions a name that no value has, or a place where nothing was computed.
+      PolicyWarning: The policy mentions a name that no value has or a place where nothing was computed, or it offloads
+        a value that the checkpoint does not keep.
     """
     check_policy(policy)
     if policy is None:
         return None, jaxpr
     warn_unused_names(policy, jaxpr)
+    warn_outputs_offloaded(policy, jaxpr)
     if asks_source(policy):
         return _marked(policy, jaxpr)
     return policy.prepared(jaxpr) if isinstance(policy, Policy) else (honour(policy), jaxpr)

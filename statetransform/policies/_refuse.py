@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core as jex
+from jax.ad_checkpoint import Offloadable
 
+from .._jaxcompat import name_of, opened
 from .._jaxpr.sizes import parse_bytes
 from .._jaxpr.walk import names_in
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
-from ._policy import Policy, describe, names_of
+from ._policy import UNKNOWN, Policy, ask, describe, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
@@ -141,3 +144,33 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
         f"{'this name' if len(missing) == 1 else 'these names'}. {have}",
         PolicyWarning,
     )
+
+
+def warn_outputs_offloaded(policy: Callable[..., Any], jaxpr: Any) -> None:
+    """Warns when a policy offloads a value that is only an output of the checkpointed function.
+
+    A checkpoint keeps what its own backward pass reads. If no equation of the function reads an output, only what is
+    around the checkpoint can keep it, such as a `scan` whose carry it is, and the policy does not reach that
+    (https://github.com/jax-ml/jax/issues/23869).
+
+    Args:
+      policy: A policy of this package or of JAX.
+      jaxpr: The jaxpr of the checkpointed function.
+
+    Warns:
+      PolicyWarning: Names the value.
+    """
+    body, mentioned = opened(jaxpr), names_of(policy)
+    read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
+    for eqn in body.eqns:
+        name = name_of(eqn)
+        if name not in mentioned or read.intersection(eqn.outvars):
+            continue
+        if isinstance(ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, UNKNOWN), Offloadable):
+            warn(
+                f"the policy {describe(policy)} offloads nothing for {name!r}: this value is an output of the "
+                "checkpointed function that nothing in it reads, so the checkpoint does not keep it. What is around "
+                "the checkpoint does, such as a loop whose carry it is. Give the name to an input of the step, as in "
+                f"`x = checkpoint_name(x, {name!r})` on its first line.",
+                PolicyWarning,
+            )

@@ -115,6 +115,32 @@ def test_names_in_policies_of_jax_are_looked_for_too(policy):
     assert caught[0].filename == __file__
 
 
+def offloads(name):
+    return JAX.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=[name], **OFFLOAD
+    )
+
+
+def test_an_output_that_the_checkpoint_does_not_keep_is_not_offloaded_in_silence():
+    f = transform.checkpoint(lambda x: checkpoint_name(jnp.sin(jnp.sin(x)), "out"), policy=offloads("out"))
+    with pytest.warns(
+        policies.PolicyWarning, match=r"offloads nothing for 'out'(.|\n)*x = checkpoint_name\(x, 'out'\)"
+    ):
+        transform.make_jaxpr(f)(X)
+
+
+def test_the_cure_that_the_warning_names_offloads_the_carry():
+    def step(x):
+        x = checkpoint_name(x, "out")
+        return jnp.sin(jnp.sin(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = transform.checkpoint(step, policy=offloads("out"))
+        jaxpr = transform.make_jaxpr(transform.grad(lambda x: jnp.sum(f(x))))(X)
+    assert "device_put" in str(jaxpr)
+
+
 def test_policies_of_others_are_not_searched_for_texts():
     saved = {"dot_general", "sin"}
     f = transform.checkpoint(lambda x: jnp.sum(jnp.sin(x)), policy=lambda prim, *_, **__: prim.name in saved)
