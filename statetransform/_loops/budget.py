@@ -24,7 +24,7 @@ from .._jaxpr.sizes import format_bytes, parse_bytes
 from .._report.html_rows import html_rows
 from .._state.errors import BudgetError, PolicyWarning
 from . import plan
-from .choice import FETCHED, WORKING, Choice, FunctionChoice, candidates, sweep_bytes
+from .choice import WORKING, Choice, FunctionChoice, candidates, sweep_bytes
 from .far import Room
 from .files import Folder
 
@@ -178,8 +178,10 @@ class MemoryBudget:
         carry, residual, scratch, unit = (
             lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes, unit_bytes)
         )
-        size, rest = self.bytes // sharing[0], {"scratch_bytes": scratch, "lanes": lanes, "unit_bytes": unit}
-        make = lambda k, block: Choice(n, k, block, carry, residual, size, **rest)
+        size = self.bytes // sharing[0]
+        make = lambda k, block: Choice(
+            n, k, block, carry, residual, size, scratch_bytes=scratch, lanes=lanes, unit_bytes=unit
+        )
         fitting = [make(k, block) for k, block in candidates(n, size - scratch, carry, residual, unit)]
         if not fitting:
             raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
@@ -231,7 +233,7 @@ class MemoryBudget:
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warnings.warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning, stacklevel=2)
         carry, n = near.carry_bytes, near.n
-        at_work = sweep_bytes(FETCHED, 1, carry, near.residual_bytes) + near.scratch_bytes
+        at_work = sweep_bytes(0, 1, carry, near.residual_bytes) + near.scratch_bytes
         k = (near.budget - at_work) // max(carry, 1)
         host, disk = (size // sharing // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
         if k < 0 or not carry:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from .._jaxpr.sizes import format_bytes
 from . import mixed, plan
 
-FETCHED = 1  # the carry that comes from far away while a segment is reversed
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
 
 
@@ -58,8 +57,8 @@ class Choice:
             return (
                 units_bytes(self.carries, self.carry_bytes, self.residual_bytes, self.unit_bytes) + self.scratch_bytes
             )
-        k, block = (self.carries + FETCHED, 1) if self.host or self.disk else (self.carries, self.block)
-        return sweep_bytes(k, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+        block = 1 if self.host or self.disk else self.block
+        return sweep_bytes(self.carries, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
 
     @property
     def evaluations(self) -> int | None:

@@ -16,7 +16,7 @@ from statetransform._loops import files
 
 SIZE, K = 50, 4
 CARRY = 4 * SIZE
-DEVICE = (K + 9) * CARRY  # of these are the carries at work, and the residuals of a step
+DEVICE = (K + 8) * CARRY  # of these are the carries at work, and the residuals of a step
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*saves nothing")
 
@@ -233,9 +233,9 @@ def test_host_memory_that_is_the_devices_own_saves_nothing() -> None:
     ("arguments", "error", "text"),
     [
         ({"disk": "1GB"}, ValueError, "disk='1GB' needs a folder on a disk"),
-        ({"folder": "/scratch"}, ValueError, "how much may go to '/scratch'? Write `disk=` with `folder=`"),
+        ({"folder": "/scratch"}, ValueError, "folder='/scratch'` needs a size. Write `disk=` with `folder=`"),
         ({"host": "1 XB"}, ValueError, "is not a size"),
-        ({"disk": -1, "folder": "/scratch"}, ValueError, "not negative"),
+        ({"disk": -1, "folder": "/scratch"}, ValueError, "a size must be positive, not -1"),
         ({"host": [1]}, TypeError, "a number of bytes or a text such as"),
         ({"disk": "1GB", "folder": 3}, TypeError, "must be a path as text, not 3"),
         ({"disk": "1GB", "folder": b"/scratch"}, TypeError, "must be a path as text"),
