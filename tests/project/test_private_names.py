@@ -1,4 +1,4 @@
-"""What is not public in JAX is used in `statetransform/_trace/jaxcompat` only."""
+"""What is not public in JAX is used in `statetransform/_jaxcompat` only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def private_names(path: pathlib.Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in sorted(ROOT.rglob("*.py")) if p.parent.name != "jaxcompat"],
+    [p for p in sorted(ROOT.rglob("*.py")) if p.parent.name != "_jaxcompat"],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_what_is_not_public_jax_is_in_jaxcompat_only(path: pathlib.Path) -> None:
