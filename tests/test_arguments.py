@@ -138,6 +138,8 @@ def test_arguments_are_taken_as_by_the_plain_function(signature: Any, is_method:
     fun, options, args, kwargs = signature
     if name == "named_call" and options:
         return  # it takes no static arguments, as in JAX
+    if name == "checkpoint" and options.get("static_argnums") == (-1,):
+        return  # as in JAX, it counts from the last argument given by position, `jit` from the last parameter
     n = State(jnp.float32(0), name="n")
     expected = fun(*args, **kwargs)
 

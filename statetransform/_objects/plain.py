@@ -24,7 +24,7 @@ _ATOMS = frozenset({
     str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range, slice,
     datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal,
     fractions.Fraction, re.Pattern, uuid.UUID, type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath,
-    jax.sharding.PartitionSpec, types.EllipsisType,
+    jax.sharding.PartitionSpec, jax.tree_util.PyTreeDef, types.EllipsisType,
 })  # fmt: skip
 #: Equal ones may still differ in what they show: 0.0 and -0.0, Decimal("1.0") and Decimal("1.00"), range(0, 3, 2),
 #: paths of Windows in upper and lower case.

@@ -228,19 +228,27 @@ def _peak_inside(jaxpr: Any) -> int:
     for atom in body.outvars:
         if not isinstance(atom, jex.Literal):
             last[atom] = ends
-    now, most, dying = 0, 0, {}
+    now, most, held = 0, 0, {}
+    dying: dict[int, list[Any]] = {}
     users: dict[Any, int] = {}
     for eqn in body.eqns:
         for atom in eqn.invars:
             if not isinstance(atom, jex.Literal):
                 users[atom] = users.get(atom, 0) + 1
     for t, eqn in enumerate(body.eqns):
+        given = [var for var in dying.get(t, ()) if held[var]] if eqn.primitive.name in LOOPS else []
         for var in eqn.outvars:
             fused = eqn.primitive.name in ELEMENTWISE and users.get(var, 0) == 1 and last.get(var) != ends
             size = 0 if fused or is_view(eqn) or eqn.primitive.name in _ALIASES else nbytes(var.aval)
             if var in last:
-                now += size
-                dying.setdefault(last[var], []).append(size)
+                dying.setdefault(last[var], []).append(var)
+                held[var] = size
+                own = next((other for other in given if other.aval == var.aval), None)
+                if own is None:
+                    now += size
+                else:  # a loop takes over the buffer of a carry that nothing else reads
+                    given.remove(own)
+                    held[own] = 0
         most = max(most, now + scratch(eqn))
-        now -= sum(dying.pop(t, ()))
+        now -= sum(held.pop(var) for var in dying.pop(t, ()))
     return most

@@ -94,6 +94,11 @@ def has_settings(read: Callable[[], dict[Any, Any]]) -> None:
 # -- meeting a framework
 
 
+def is_one_imported() -> bool:
+    """Whether a framework is imported whose adapter is not installed."""
+    return any(framework in sys.modules for framework in _offers)
+
+
 def meet(obj: Any) -> None:
     """Installs the adapter to the framework of a module, class or function.
 

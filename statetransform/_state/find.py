@@ -234,14 +234,20 @@ def global_objects(fun: Any) -> list[Any]:
 
 #: Code whose global names were looked at.
 _looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
 def meet_all(fun: Any) -> None:
     """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
 
     Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
-    what objects hold, at each call.
+    what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
     """
+    code = _code_of(fun)
+    if code in _met and not adapters.is_one_imported():
+        return
+    if code is not None:
+        _met.add(code)
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:
         obj = waiting.pop()
@@ -276,6 +282,12 @@ def meet_all(fun: Any) -> None:
             waiting.append(getattr(obj, "__wrapped__", None))
         else:
             closed.add(kind)
+
+
+def _code_of(fun: Any) -> types.CodeType | None:
+    while not hasattr(fun, "__code__") and (inner := getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)):
+        fun = inner
+    return getattr(fun, "__code__", None)
 
 
 def _methods(cls: type) -> list[types.FunctionType]:

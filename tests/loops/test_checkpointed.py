@@ -296,7 +296,7 @@ def test_a_long_loop() -> None:
     ("checkpoint", "error", "text"),
     [
         (-1, ValueError, "scan: the number of stored carries must be 0 or more, not -1"),
-        (True, TypeError, "checkpoint=True does not say which carries are stored"),
+        (True, TypeError, "checkpoint=True does not tell which carries to store"),
         (True, TypeError, 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log".'),
         (
             jax.checkpoint_policies.dots_saveable,
@@ -304,7 +304,7 @@ def test_a_long_loop() -> None:
             "`scan(transform.checkpoint(body, policy=...), ...)`",
         ),
         (1.5, TypeError, 'must be an integer, "sqrt" or "log", not 1.5 of type float'),
-        ("all", ValueError, "checkpoint='all' is not known. Write a number of carries"),
+        ("all", ValueError, "checkpoint='all' is not recognized. Write a number of carries"),
     ],
 )
 @pytest.mark.parametrize("n", [0, 3])

@@ -337,7 +337,7 @@ def test_a_name_for_a_while_loop_is_refused_where_it_is_reversed() -> None:
         (2.5, TypeError, "must be an integer"),
         (None, TypeError, "must be an integer"),
         (-1, ValueError, "must be 0 or more, not -1"),
-        ("all", ValueError, r"policies.loops: 'all' is not known. Write a number of carries"),
+        ("all", ValueError, r"policies.loops: 'all' is not recognized. Write a number of carries"),
         (policies.dots_saveable, TypeError, "is a function"),
     ],
 )
