@@ -248,3 +248,18 @@ def test_a_layer_with_a_ref_of_outside_in_it_writes_that_ref() -> None:
 
     write(XS[0])
     close(outer[...], XS[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_trace_serves_variables_that_are_alive_at_the_same_time(options: str) -> None:
+    runs = []
+
+    @transform.jit
+    def step(cell: Any) -> None:
+        runs.append(1)
+        cell.set_value(jnp.sin(cell[...]))
+
+    cells = [nnx.Variable(jnp.ones(2), **OPTIONS[options]) for _ in range(3)]
+    for cell in cells:
+        step(cell)
+    assert len(runs) == 1
