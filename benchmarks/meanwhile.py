@@ -29,7 +29,7 @@ class Simulator:
 
 
 class Heir(Simulator):
-    """A subclass of which the trace has no instance."""
+    """A subclass without an instance in the trace."""
 
 
 def reads(obj: Any) -> Callable[[], Any]:

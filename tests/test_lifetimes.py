@@ -1,4 +1,4 @@
-"""What lives how long: nothing is kept alive that nobody else refers to, and traces live as long as those of JAX."""
+"""What lives how long: nothing is kept alive without another reference, and traces live as long as those of JAX."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
 
 
 def test_an_object_of_a_callback_lives_with_its_program_until_that_is_dropped() -> None:
-    """The compiled program calls back into the object itself. Raw JAX keeps it, too, with no bound as low as this."""
+    """The compiled program calls back into the object itself. Raw JAX also keeps it, with a higher bound."""
 
     class Logged(Model):
         def __init__(self) -> None:

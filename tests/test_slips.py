@@ -181,7 +181,7 @@ def test_a_slip_is_answered_with_what_to_write(name: str) -> None:
 
 
 class Other(State):
-    """A kind of which no function here uses a state."""
+    """A kind; no function here uses a state of it."""
 
 
 def test_a_kind_that_maps_no_state_is_a_warning() -> None:

@@ -187,7 +187,7 @@ class HijaxVariables(Variables):
 
 
 def _structure(cell: Any) -> Any:
-    """The structure of a value, from that of the variable, of which it is the only child."""
+    """The structure of a value: the only child of its variable's structure."""
     return cell._treedef.children()[0]
 
 

@@ -106,7 +106,7 @@ def parse_bytes(amount: int | float | str) -> int:
             f"a size is a number of bytes or a text such as '2GiB', not {amount!r} of type {type(amount).__name__}"
         )
     if amount < 0:
-        raise ValueError(f"a size must be positive, not {amount}")
+        raise ValueError(f"a size must not be negative, as {amount} is")
     if isinstance(amount, float | np.floating) and not math.isfinite(amount):
         raise ValueError(f"a size must be finite, not {amount}; omit the budget for no limit")
     return int(amount)

@@ -200,7 +200,7 @@ class MemoryBudget:
             least = format_bytes(max(self.bytes // lanes, 1))
             warnings.warn(
                 f"{where}: the loop was planned within {format_bytes(self.bytes)}, and got {lanes} lanes of `vmap` "
-                "after that, each of which takes so much. A budget counts the lanes that are known where the loop is "
+                "later; each of them takes that much. A budget counts the lanes that are known where the loop is "
                 f"traced: put `jit` and `checkpoint` around `vmap`, or give a lane its part, {least}.",
                 PolicyWarning,
                 stacklevel=2,

@@ -26,7 +26,7 @@ class Choice:
       disk: carries in files. If the number of steps is not known, these two are the most that there may be.
       scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
       lanes: how many lanes of `vmap` all bytes are of, those on the device and those far away.
-      is_of_one_lane: whether the loop was given lanes after it was planned, of which these bytes are one.
+      is_of_one_lane: whether the loop was given lanes after it was planned, so that these bytes are those of one lane.
       unit_bytes: bytes of a unit.
     """
 

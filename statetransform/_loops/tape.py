@@ -196,7 +196,7 @@ class Recorder:
     def reversed(
         self, given: Any, first: Index, behind: Index, recorded: Leaves, cts: Cotangents, row: Index
     ) -> tuple[Leaves, Cotangents]:
-        """The same; gives the residuals, too, which go on in their place."""
+        """The same; also gives the residuals, which go on in their place."""
         step, (fixed, ct_ys) = self._step, given
         ct_ys = [(ct, aval) for ct, aval in zip(ct_ys, step.y_avals, strict=True) if is_differentiable(aval)]
 

@@ -74,7 +74,7 @@ class State(NotAnArray, Generic[T]):
 
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
     _cell: Any = Cell()
-    _is_handle = False  # whether it stands for a cell that is found without it
+    _is_handle = False  # whether it represents a cell that is found without it
     _may_refuse = False  # whether storing a value may fail
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
@@ -258,7 +258,7 @@ class State(NotAnArray, Generic[T]):
         return found
 
     def _is_gone(self) -> bool:
-        """Whether it stands for an object that is not there any more."""
+        """Whether it represents an object that no longer exists."""
         return False
 
     def _blank(self) -> State:

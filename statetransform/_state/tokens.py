@@ -1,4 +1,4 @@
-"""What stands for an object in tree definitions, which JAX's caches hold for ever."""
+"""Tokens replace objects in tree definitions, which JAX's caches hold for ever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _serials = itertools.count()
 
 
 class Token(Generic[T]):
-    """Stands for one object in tree definitions and cache keys, without keeping it alive."""
+    """Replaces one object in tree definitions and cache keys, without keeping it alive."""
 
     __slots__ = ("__weakref__", "_ref", "serial")
 

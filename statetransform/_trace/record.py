@@ -106,14 +106,17 @@ class Record:
             self._out_avals = self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
         return self._out_avals
 
-    def values(self, states: Sequence[State]) -> list[Any] | None:
-        """The current leaves of the states read, or None when the trace does not fit their types."""
+    def values(self, states: Sequence[State], is_new: bool = False) -> list[Any] | None:
+        """The current leaves of the states read, or None when the trace does not fit their types.
+
+        A new trace has the constants of this call. They are not compared: each read of a `jax.Ref` is another array.
+        """
         leaves, treedef = jax.tree.flatten(look_at_all(states[: self.n_reads]))
         if treedef != self.read_tree or not _same_avals(leaves, self.read_avals):
             return None
         if any(not same_plain(read(states[i]), value) for i, value in self.statics):
             return None
-        for i, constant in self.constants:
+        for i, constant in () if is_new else self.constants:
             now = jax.tree.leaves(read(states[i]))
             if len(now) != len(constant) or any(a is not b for a, b in zip(now, constant, strict=True)):
                 return None

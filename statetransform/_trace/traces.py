@@ -91,7 +91,7 @@ class TraceCache:
             return Call(record, states, leaves, values, record.objects_at(roots))
         record = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
         states = record.states
-        values = record.values(states)
+        values = record.values(states, is_new=True)
         if values is None:  # another thread gave a state a new type meanwhile
             return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
         found = Call(record, states, leaves, values, record.objects_at(roots))

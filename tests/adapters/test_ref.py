@@ -234,3 +234,16 @@ def test_what_a_compiled_call_returns_is_not_overwritten_by_the_next_write() -> 
     for (before, after), expected in seen:
         np.testing.assert_allclose(before, expected, rtol=1e-4)
         np.testing.assert_allclose(after, expected * X * 0.9, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit, transform.grad], ids=["eager", "jit", "grad"])
+def test_a_ref_that_is_not_lifted_is_a_constant_of_the_call(wrap: Any) -> None:
+    f = wrap(transform.checkpoint(lambda x, r: r[...] * x**2, states=st.Param))
+    ref, values = jax.new_ref(2.0), (2.0, 5.0)
+    expected = [wrap(lambda x, v=v: v * x**2)(3.0) for v in values]
+    found = []
+    with pytest.warns(UserWarning, match="matches none of the states"):
+        for value in values:
+            ref[...] = value
+            found.append(f(3.0, ref))
+    assert found == expected

@@ -235,7 +235,7 @@ def test_host_memory_that_is_the_devices_own_saves_nothing() -> None:
         ({"disk": "1GB"}, ValueError, "disk='1GB' needs a folder on a disk"),
         ({"folder": "/scratch"}, ValueError, "folder='/scratch'` needs a size. Write `disk=` with `folder=`"),
         ({"host": "1 XB"}, ValueError, "is not a size"),
-        ({"disk": -1, "folder": "/scratch"}, ValueError, "a size must be positive, not -1"),
+        ({"disk": -1, "folder": "/scratch"}, ValueError, "a size must not be negative, as -1 is"),
         ({"host": [1]}, TypeError, "a number of bytes or a text such as"),
         ({"disk": "1GB", "folder": 3}, TypeError, "must be a path as text, not 3"),
         ({"disk": "1GB", "folder": b"/scratch"}, TypeError, "must be a path as text"),

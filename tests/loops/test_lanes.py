@@ -80,7 +80,7 @@ def test_what_all_lanes_share_counts_once_if_the_loop_is_of_that_alone() -> None
 def test_lanes_that_come_later_are_told(how: str, carries: int, loop: Any) -> None:
     budget = st.MemoryBudget(carries * CARRY + len(how))
     gradient = LATER[how]
-    with pytest.warns(policies.PolicyWarning, match=rf"got {LANES} lanes of `vmap` after that.*`jit` and `checkpoint`"):
+    with pytest.warns(policies.PolicyWarning, match=rf"got {LANES} lanes of `vmap` later.*`jit` and `checkpoint`"):
         found = gradient(loop(budget))(XS)
     assert budget.choices[-1].lanes == 1 and "for each of the lanes that came later" in str(budget.choices[-1])
     np.testing.assert_allclose(found, gradient(loop(None))(XS), rtol=1e-5)

@@ -5,8 +5,8 @@ and not on their values. A `Recorder` listens during one trace. It starts from t
 objects among its arguments, and notes *edges*: one step from an object that was reached before to a value (an
 attribute, an item, a variable that a function closes over), and the condition on the value. Each object gets a number,
 its *register*; two ways to one object are an edge and an alias. Of an object, the attributes that the trace looked up
-or set count, in vain or not; of a container, all of it once it is reached; of a function, what it closes over, its
-defaults and the global names that it looks up. What the trace never looks at splits no trace.
+or set count, also those that were not there; of a container, all of it once it is reached; of a function, what it
+closes over, its defaults and the global names that it looks up. What the trace never looks at splits no trace.
 
 Invariant: no edge keeps an object alive. Classes, functions' code and objects that count by identity are held weakly.
 """
