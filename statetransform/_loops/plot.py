@@ -43,15 +43,12 @@ def plot_schedule(plan: Schedule, ax: Any = None) -> Any:
         for x, y in segments:
             ax.plot(x, y, color=color, linewidth=width, label=None if kind in seen else kind, solid_capstyle="butt")
             seen.add(kind)
+    away_text = f", {plan.writes} far away" if plan.far else ""
     ax.set(
         xlabel="time (step evaluations)",
         ylabel="step",
-        title=f"{plan.n} steps, {plan.k} stored carries{_far(plan)}: {plan.evaluations} evaluations",
+        title=f"{plan.n} steps, {plan.k} stored carries{away_text}: {plan.evaluations} evaluations",
         ylim=(-0.02 * plan.n, 1.02 * plan.n),
     )
     ax.legend(loc="upper right", framealpha=0.9)
     return ax
-
-
-def _far(plan: Schedule) -> str:
-    return f", {plan.writes} far away" if plan.far else ""

@@ -9,13 +9,14 @@ import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from .optional import require
 
 WIDTH = 120  # of what is printed, in characters
 _GAP = "  "  # between columns
 _LEAST = 8  # characters that a column keeps
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,3 +221,16 @@ class Report(abc.ABC):
 
     def _repr_html_(self) -> str:
         return self.table().html()
+
+
+class Records(Report, Sequence[T], Generic[T]):
+    """A report that is a sequence of records."""
+
+    def __init__(self, records: Sequence[T]) -> None:
+        self._records = tuple(records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)

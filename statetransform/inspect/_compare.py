@@ -13,7 +13,7 @@ import jax
 
 from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import View, view_of
-from .._report.table import Drawing, Report, Table, byte_unit
+from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
 from ..policies._apply import checkpointed
 from ..policies._policy import Policy
@@ -51,28 +51,25 @@ class Candidate:
         return self.residual_bytes if self.temporary_bytes is None else self.temporary_bytes
 
 
-class Comparison(Drawing, Report, Sequence[Candidate]):
+class Comparison(Drawing, Records[Candidate]):
     """Candidates in the order given; prints as a table, in which the best trade-offs have a star.
 
     `plot` draws memory against recomputation, with the frontier of the best trade-offs.
     """
 
     def __init__(self, rows: Sequence[Candidate], notes: Sequence[str]) -> None:
-        self._rows = tuple(rows)
+        super().__init__(rows)
         self.notes: tuple[str, ...] = tuple(notes)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            return next(row for row in self._rows if row.name == index)
-        return self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
+            return next(row for row in self if row.name == index)
+        return super().__getitem__(index)
 
     @property
     def best(self) -> list[str]:
         """The names of the best trade-offs, least memory first."""
-        return [row.name for row in sorted(self._rows, key=lambda row: row.memory) if row.is_best]
+        return [row.name for row in sorted(self, key=lambda row: row.memory) if row.is_best]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per candidate."""
@@ -90,7 +87,7 @@ class Comparison(Drawing, Report, Sequence[Candidate]):
                 "unknown" if row.temporary_bytes is None else format_bytes(row.temporary_bytes),
                 format_count(row.flops),
                 f"{row.recompute_ratio:.2f} x",
-                *([_milliseconds(row.time)] if has_time else []),
+                *(["unknown" if row.time is None else f"{1e3 * row.time:.3g} ms"] if has_time else []),
             ]
             for row in self
         ]
@@ -114,10 +111,6 @@ class Comparison(Drawing, Report, Sequence[Candidate]):
         ax.grid(color="0.9")
         ax.set_axisbelow(True)
         ax.legend(title="* best trade-offs", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
 @boundary
@@ -246,11 +239,9 @@ def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View],
 
 def _with_best(rows: list[Candidate]) -> list[Candidate]:
     """Marks the candidates that no other one dominates."""
-
-    def is_better(a: Candidate, b: Candidate) -> bool:
-        return a.memory <= b.memory and a.flops <= b.flops and (a.memory < b.memory or a.flops < b.flops)
-
-    return [dataclasses.replace(row, is_best=not any(is_better(other, row) for other in rows)) for row in rows]
+    costs = [(row.memory, row.flops) for row in rows]
+    beaten = lambda own: any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in costs)
+    return [dataclasses.replace(row, is_best=not beaten(own)) for row, own in zip(rows, costs, strict=True)]
 
 
 def _base(candidates: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -79,7 +79,10 @@ def halves_of(view: View) -> Halves:
 
     def pull(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
         given = iter(cotangents)
-        whole = [next(given) if wanted else _no_cotangent(x) for wanted, x in zip(is_float, out, strict=True)]
+        whole = [
+            next(given) if wanted else np.zeros(x.shape, jax.dtypes.float0)
+            for wanted, x in zip(is_float, out, strict=True)
+        ]
         gradients = tree.unflatten(residuals)(whole)
         return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
 
@@ -91,7 +94,3 @@ def merged(xs: Sequence[Any], chosen: Sequence[Any], is_chosen: Sequence[bool]) 
     """Inputs with other values for those that are differentiated."""
     given = iter(chosen)
     return [next(given) if is_one else x for x, is_one in zip(xs, is_chosen, strict=True)]
-
-
-def _no_cotangent(shape: Any) -> Any:
-    return np.zeros(shape.shape, jax.dtypes.float0)

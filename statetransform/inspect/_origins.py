@@ -207,17 +207,15 @@ def list_residuals(halves: Halves) -> list[Residual]:
     # JAX rounds a saved value with `reduce_precision`, and lists the value before the rounding.
     rounded = {eqn.outvars[0]: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "reduce_precision"}
     made = {var: eqn for eqn in body.eqns for var in eqn.outvars}
-    seen = [(atom, _through(rounded, atom)) for atom in halves.residuals]
+    seen = []
+    for atom in halves.residuals:
+        producer = atom
+        while not hasattr(producer, "val") and producer in rounded:
+            producer = rounded[producer]
+        seen.append((atom, producer))
     # Not all releases can hash literals. They come first in JAX's list.
     order = sorted(seen, key=lambda pair: (0, 0) if hasattr(pair[1], "val") else place[pair[1]])
     return [_record(atom, origins.of(atom), producer, halves, made) for atom, producer in order]
-
-
-def _through(rounded: dict[Any, Any], atom: Any) -> Any:
-    """The atom behind the rounding."""
-    while not hasattr(atom, "val") and atom in rounded:
-        atom = rounded[atom]
-    return atom
 
 
 def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict[Any, Any]) -> Residual:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from .._jaxpr.sizes import format_bytes
 from .._planner.view import view_of
-from .._report.table import Report, Table, folded
+from .._report.table import Records, Report, Table, folded
 from .._trace.tracebacks import boundary
 from ._advice import advise
 from ._halves import halves_of
@@ -18,7 +18,7 @@ KINDS = ("argument", "state", "constant", "computed", "named")
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")
 
 
-class Residuals(Report, Sequence[Residual]):
+class Residuals(Records[Residual]):
     """What reverse mode keeps: a sequence of records that prints as a table.
 
     Attributes:
@@ -37,7 +37,7 @@ class Residuals(Report, Sequence[Residual]):
     """
 
     def __init__(self, records: Sequence[Residual], name: str, notes: Sequence[str] = ()) -> None:
-        self._records = tuple(records)
+        super().__init__(records)
         self.name: str = name
         self.notes: tuple[str, ...] = tuple(notes)
 
@@ -48,10 +48,7 @@ class Residuals(Report, Sequence[Residual]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return Residuals(self._records[index], self.name, self.notes)
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
+        return super().__getitem__(index)
 
     @property
     def bytes(self) -> int:
@@ -147,14 +144,11 @@ class Groups(Report, Mapping[Any, Residuals]):
         """A row per group."""
         whole = sum(group.bytes for group in self.values()) or 1
         rows = [
-            [str(value) if value is not None else "-", str(len(group)), format_bytes(group.bytes), _share(group, whole)]
+            ["-" if value is None else str(value), str(len(group)), format_bytes(size), f"{100 * size / whole:.0f} %"]
             for value, group in self.items()
+            for size in [group.bytes]
         ]
         return Table(f"residuals of {self._name} by {self._key}", [self._key, ">arrays", ">bytes", ">share"], rows)
-
-
-def _share(group: Residuals, whole: int) -> str:
-    return f"{100 * group.bytes / whole:.0f} %"
 
 
 def _check_field(key: str, verb: str) -> None:

@@ -11,7 +11,7 @@ import jax
 from .._jaxcompat import type_text
 from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import Source
-from .._report.table import Report, Table
+from .._report.table import Records, Table
 from .._trace.arguments import Static, is_hidden, named_arguments
 from .._trace.functional import Functionalized
 from .._trace.lift import Direct
@@ -57,7 +57,7 @@ class Retrace(NamedTuple):
     changes: tuple[Change, ...]
 
 
-class Retraces(Report, Sequence[Retrace]):
+class Retraces(Records[Retrace]):
     """The traces of one function, oldest first; prints as a table.
 
     Example:
@@ -68,15 +68,9 @@ class Retraces(Report, Sequence[Retrace]):
     """
 
     def __init__(self, name: str, traces: Sequence[Retrace], coarse: Iterable[str] = ()) -> None:
+        super().__init__(traces)
         self.name: str = name
         self._coarse = tuple(dict.fromkeys(coarse))
-        self._traces = tuple(traces)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._traces[index]
-
-    def __len__(self) -> int:
-        return len(self._traces)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per change."""
@@ -165,7 +159,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
         changes, closest = min(
             options,
             key=lambda pair: (len(pair[0]), -pair[1]),
-            default=(_changes(_nothing(new), new, is_first=True), None),
+            default=(_changes(new._replace(arguments={}, states={}), new, is_first=True), None),
         )
         found.append(Retrace(number, new.site, closest, tuple(changes)))
         earlier.append(new)
@@ -240,11 +234,6 @@ def _log_of(owner: Any) -> Any:
         f"explain_retrace takes a function under `transform.jit`, `transform.checkpoint` or another transform that "
         f"stages, not {owner!r} of type {type(owner).__name__}"
     )
-
-
-def _nothing(new: _Seen) -> _Seen:
-    """What the first trace is compared with."""
-    return new._replace(arguments={}, states={})
 
 
 def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:

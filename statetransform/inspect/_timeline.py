@@ -17,7 +17,7 @@ from .._planner.cost import nbytes
 from .._planner.joint import Joint, build, flattened
 from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
-from .._report.table import Drawing, Report, Table, byte_unit
+from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
 from ._step import Step, step_of
 
@@ -95,7 +95,7 @@ def _given(joint: Joint, labels: Sequence[Label]) -> Counter[str]:
     return found
 
 
-class Timeline(Drawing, Report, Sequence[Moment]):
+class Timeline(Drawing, Records[Moment]):
     """Live bytes at each operation; a sequence of moments, forward ones first.
 
     `plot` draws the live bytes over the operations, stacked by source, with the peak.
@@ -116,15 +116,9 @@ class Timeline(Drawing, Report, Sequence[Moment]):
     _size: ClassVar[tuple[float, float]] = (8.5, 4.5)
 
     def __init__(self, name: str, found: Sequence[Moment], compiled: dict[str, int] | None) -> None:
+        super().__init__(found)
         self.name: str = name
         self.compiled: dict[str, int] | None = compiled
-        self._moments = tuple(found)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._moments[index]
-
-    def __len__(self) -> int:
-        return len(self._moments)
 
     @property
     def peak(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def with_methods(
                 f"{where}: {cls.__qualname__} has no method {name!r}. "
                 f'Name the methods to transform: `transform.{where}({cls.__name__}, methods=["step"])`.'
             )
-    members: dict[str, Any] = {name: transform(_raw(cls, name)) for name in methods}
+    members: dict[str, Any] = {name: transform(inspect.getattr_static(cls, name)) for name in methods}
     for name in ("__module__", "__qualname__", "__doc__"):
         members[name] = getattr(cls, name)
 
@@ -46,11 +47,6 @@ def with_methods(
     members["__reduce_ex__"] = __reduce_ex__
     sub = type(cls)(cls.__name__, (cls,), members)
     return sub
-
-
-def _raw(cls: type, name: str) -> Any:
-    """A method as the class body has it: possibly a static or class method."""
-    return next(base.__dict__[name] for base in cls.__mro__ if name in base.__dict__)
 
 
 def _resolve(cls: type) -> Any:

@@ -12,7 +12,7 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, Protocol, overload
+from typing import Any, ParamSpec, Protocol, cast, overload
 
 import jax
 import jax.extend.core as jex
@@ -232,11 +232,7 @@ class Vectorizes(Protocol):
         ...
 
 
-def _vectorizes(function: Callable[..., Any]) -> Vectorizes:
-    return bound_as_in(jax.vmap)(function)
-
-
-@_vectorizes
+@cast(Callable[[Callable[..., Any]], Vectorizes], bound_as_in(jax.vmap))
 def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any) -> Any:
     """Vectorizes a function over states: :func:`jax.vmap`.
 
