@@ -12,7 +12,6 @@ package, whose user has said what they store; and what a primitive with rules of
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,19 +51,22 @@ class Rewriter:
         self, checkpoint: int | str | MemoryBudget, sharing: tuple[int, int], plans_scans: bool = False
     ) -> None:
         self._checkpoint, self._sharing, self._plans_scans = checkpoint, sharing, plans_scans
+        self._in_steps: dict[int, Rewriter] = {}  # by the number of loops in the step
         self._changed: dict[int, tuple[Any, Any]] = {}  # by identity, with the program itself to keep it alive
 
-    @functools.cached_property
-    def _of_steps(self) -> Rewriter:
-        """For loops in the step of a loop: they have half of its budget, since what they store is alive in the step.
+    def _in_step(self, jaxpr: Any) -> Rewriter:
+        """For the loops in the step of a loop: they share half of its budget, as what they store is alive in the step.
 
         They store nothing far away, so that a step has no files of its own.
         """
         if not isinstance(self._checkpoint, MemoryBudget):
             return self
-        half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
-        near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
-        return Rewriter(near, (1, 1), self._plans_scans)
+        n = max(number_of_loops(jaxpr), 1)
+        if n not in self._in_steps:
+            half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
+            near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
+            self._in_steps[n] = Rewriter(near, (n, 1), self._plans_scans)
+        return self._in_steps[n]
 
     def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
         """The outputs of a jaxpr."""
@@ -107,7 +109,7 @@ class Rewriter:
 
     def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
-        inner = self._of_steps.changed(params["jaxpr"], place.inside(params["jaxpr"]))
+        inner = self._in_step(params["jaxpr"]).changed(params["jaxpr"], place.inside(params["jaxpr"]))
         n_consts, n_carry = counts_of_scan(eqn)
         consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
@@ -147,7 +149,7 @@ class Rewriter:
                 f"policies.loops({self._checkpoint!r}): the number of steps of {where} is not known in advance, so "
                 "that it takes a number of stored carries. Write policies.loops(20), for example.",
             )(*inputs)
-        body = self._of_steps.changed(params["body_jaxpr"], place.inside(params["body_jaxpr"]))
+        body = self._in_step(params["body_jaxpr"]).changed(params["body_jaxpr"], place.inside(params["body_jaxpr"]))
         n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         test = lambda carry: jaxcompat.run(params["cond_jaxpr"], *inputs[:n], *carry)[0]
         step = lambda carry: jaxcompat.run(body, *inputs[n:m], *carry)

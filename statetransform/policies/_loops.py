@@ -63,8 +63,8 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
 
     Args:
       checkpoint: what each loop stores, as `checkpoint=` of :func:`statetransform.transform.scan`: a number of carries,
-        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`. Each loop has that for itself, a loop in the
-        step of another one half of it; all share the room in host memory or on disk. The names need a number of steps
+        "step", "sqrt", "log", or a :class:`statetransform.MemoryBudget`. Each loop has that for itself, and the loops
+        in its step share half of it; all share the room in host memory or on disk. The names need a number of steps
         that is known in advance, so they are not for a `while_loop`.
 
     Returns:

@@ -309,6 +309,15 @@ def test_a_loop_in_a_step_has_half_of_the_budget() -> None:
     assert max(budget.choices[-1].bytes, 2 * half.choices[-1].bytes) <= budget.bytes
 
 
+def test_loops_in_one_step_share_half_of_the_budget() -> None:
+    budget = st.MemoryBudget("64 KiB")
+    both = lambda x: by_while(4, by_while(4, x))
+    f = treated(lambda x: lax.scan(lambda x, _: (both(x), None), x, length=3)[0].sum(), budget)
+    same(transform.grad(f), jax.grad(lambda x: repeated(24, x).sum()), X)
+    assert budget.choices[-1].n == 3
+    assert budget.choices[-1].bytes <= budget.bytes
+
+
 def test_an_effect_in_order_is_refused_in_a_while_loop_and_leaves_a_scan_as_it_is() -> None:
     def printed(x: Any) -> Any:
         jax.debug.print("{}", x, ordered=True)
