@@ -102,7 +102,8 @@ class Sweeps:
             return *self._record(rows, at, top, j, first), cts
 
         numbers = (jnp.int32(i) for i in (self._stored, self._stored + 1, self._first, self._n))
-        state = rows, jnp.asarray(at), *numbers, no_cotangents(self._selected, self._consts, self._xs, ct_carry)
+        at = jnp.zeros(self._rows, jnp.int32) + at  # of the explicit mesh around, to which a constant does not belong
+        state = rows, at, *numbers, no_cotangents(self._selected, self._consts, self._xs, ct_carry)
         done, tell = (lambda c: self._n - jnp.asarray(ends, jnp.int32)[c]), (lambda watch: watch.backward)
         with counted(self._count):
             return flattened(fori_loop(0, self._count, block, state, self._step.watch, done, tell)[-1])
