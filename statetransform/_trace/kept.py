@@ -15,7 +15,7 @@ import functools
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from .._jaxcompat import ContextDict
@@ -41,7 +41,7 @@ class Family:
 
     Attributes:
       log: the traces made for them.
-      repeats: for which edge one of them was traced again, and how often in a row.
+      repeats: for which edge of which objects one of them was traced again, and how often in a row.
       said: the warnings given.
 
     Args:
@@ -60,7 +60,7 @@ class Family:
         """Forgets what the members have made."""
         self._found.clear()
         self.log.clear()
-        self.repeats: tuple[tuple[Any, ...], int] = ((), 0)
+        self.repeats: tuple[str | None, Sequence[Callable[[], Any]], int] = None, (), 0
         self.said: set[str] = set()
 
     def known(self, key: Any) -> list[Any]:

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 
 from .._jaxcompat import ContextDict, typeof
-from .._objects.plain import identity
 from .._state import adapters
 from .._state.errors import RetraceWarning, StateTraceError
 from .._state.frame import innermost
@@ -185,13 +184,14 @@ class TraceCache:
             why = path, before, after
         names = tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (settled.changed is None and not why[0].startswith(names)):
-            self.family.repeats = ((), 0)
+            self.family.repeats = None, (), 0
             return
         path, before, after = why
         # The same edge of the same objects: layers that differ from one another are traced once each.
-        this = (path, *map(identity, objects))
-        count = self.family.repeats[1] + 1 if self.family.repeats[0] == this else 1
-        self.family.repeats = (this, count)
+        last, refs, count = self.family.repeats
+        is_same = last == path and [*map(id, objects)] == [id(ref()) for ref in refs]
+        count = count + 1 if is_same else 1
+        self.family.repeats = path, [*map(_weakly, objects)], count
         if count >= 3 and path not in self.family.said:
             self.family.said.add(path)
             warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
@@ -200,6 +200,14 @@ class TraceCache:
         """Forgets every trace."""
         self._records.clear()
         self.family.forget()
+
+
+def _weakly(obj: Any) -> Callable[[], Any]:
+    """A reference that holds nothing; to what cannot be referred to weakly, one that is dead."""
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: None
 
 
 def _first_fitting(records: Sequence[Record], roots: Sequence[Any]) -> tuple[Record, Sequence[State], list[Any]] | None:

@@ -392,3 +392,24 @@ def test_an_attribute_that_counts_and_changes_says_so() -> None:
     with pytest.warns(RetraceWarning, match=r"self\.t"):
         for _ in range(4):
             clock.tick()
+
+
+def test_new_objects_at_the_address_of_old_ones_are_others() -> None:
+    class Cell:
+        __slots__ = ("__weakref__", "scale", "u", *(f"unused_{i}" for i in range(50)))  # a size of its own
+
+        def __init__(self, scale: float) -> None:
+            self.u, self.scale = State(jnp.float32(0)), scale
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            self.u.value = self.u.value + x * self.scale
+            return self.u.value
+
+    addresses = set()
+    for scale in (1.0, 2.0, 3.0, 4.0, 5.0):
+        cell = Cell(scale)
+        addresses.add(id(cell))
+        assert cell.step(1.0) == scale  # no RetraceWarning
+        del cell
+    assert len(addresses) < 5
