@@ -61,7 +61,7 @@ class Rewriter:
         """
         if not isinstance(self._checkpoint, MemoryBudget):
             return self
-        n = max(number_of_loops(jaxpr), 1)
+        n = max(number_of_loops(jaxpr, self._plans_scans), 1)
         if n not in self._in_steps:
             half = max(self._checkpoint.bytes // self._sharing[0] // 2, 1)
             near = dataclasses.replace(self._checkpoint, size=half, host=None, disk=None, folder=None)
@@ -109,7 +109,8 @@ class Rewriter:
 
     def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
-        inner = self._in_step(params["jaxpr"]).changed(params["jaxpr"], place.inside(params["jaxpr"]))
+        in_step = self if self._plans_scans else self._in_step(params["jaxpr"])
+        inner = in_step.changed(params["jaxpr"], place.inside(params["jaxpr"]))
         n_consts, n_carry = counts_of_scan(eqn)
         consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
@@ -183,9 +184,15 @@ def _of_all_lanes(test: Callable[[Any], Any], step: Callable[[Any], Any]) -> tup
     return lambda carry: jnp.any(test(carry)), advance
 
 
-def number_of_loops(jaxpr: Any) -> int:
-    """How many loops of a program store something while others run: all but those in the step of a loop."""
-    is_loop = lambda eqn: kind_of(eqn) is Kind.LOOP and _is_floating(eqn)
+def number_of_loops(jaxpr: Any, of_unknown_length: bool = False) -> int:
+    """How many loops of a program store something while others run: all but those in the step of a loop.
+
+    Args:
+      jaxpr: the program.
+      of_unknown_length: whether `while` loops alone store something.
+    """
+    kind = lambda eqn: eqn.primitive.name == "while" if of_unknown_length else kind_of(eqn) is Kind.LOOP
+    is_loop = lambda eqn: kind(eqn) and _is_floating(eqn)
     return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))
 
 
@@ -195,7 +202,7 @@ def with_reversible_loops(jaxpr: Any, size: int) -> Any:
     Together they have half of the bytes. Where that is not enough they store no carries, and the plan has to show
     whether the rest fits.
     """
-    n = sum(site.primitive == "while" and _is_floating(site.eqn) for site in walk(jaxpr))
+    n = number_of_loops(jaxpr, of_unknown_length=True)
     if not n:
         return jaxpr
     try:

@@ -25,8 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _REVERSIBLE = (
     "A loop of unknown length can be differentiated with a number of stored carries. If the loop is in library code, "
-    "write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it. In your own "
-    "code, write `transform.while_loop(..., checkpoint=20)` or `transform.fori_loop(..., checkpoint=20)`."
+    "write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it; in a loop with "
+    "`checkpoint=`, `f` is the step. In your own code, write `transform.while_loop(..., checkpoint=20)` or "
+    "`transform.fori_loop(..., checkpoint=20)`."
 )
 
 

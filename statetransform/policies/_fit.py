@@ -154,6 +154,8 @@ def plan(
 
     Raises:
       TypeError: `f` is not callable, has nothing to differentiate, or makes a `jax.Ref`.
+      ValueError: `f` differentiates a `while_loop`. Its number of steps is not known in advance, so neither is the cost
+        of a plan. `fit` runs it within a budget.
 
     Example:
       >>> import jax.numpy as jnp

@@ -55,7 +55,8 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
     Neither the function nor the libraries that it calls need to change: loops are found in its program, also in other
     loops, in `jit`, `cond`, `checkpoint` and `shard_map`, and in the rules of a `custom_jvp` or `custom_vjp`. What is
     outside of loops is kept, as under `everything_saveable`. A loop of this package with a `checkpoint=` of its own
-    stays as it is.
+    stays as it is, with the loops in its step. To treat those, give the policy to the step:
+    `transform.scan(transform.checkpoint(step, policy=policies.loops(20)), ..., checkpoint=30)`.
 
     A `while_loop` stores the carries of a schedule for a length that is not known in advance. Reverse mode works once,
     and forward mode over it, as in `hessian`. A `scan` with an effect that must not be repeated, such as
