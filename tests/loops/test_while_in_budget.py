@@ -101,7 +101,8 @@ def test_a_scan_around_the_loop_takes_nothing_from_its_share() -> None:
 
             return lax.while_loop(lambda s: s[0] < N, step, (0, x))[1]
 
-        fitting = transform.checkpoint(lambda x, f=wrap(looped): (f(x) ** 2).sum(), policy=policies.fit(40 * X.nbytes))
+        f = lambda x, loop=looped, wrap=wrap: (wrap(loop)(x) ** 2).sum()
+        fitting = transform.checkpoint(f, policy=policies.fit(40 * X.nbytes))
         jax.block_until_ready(jax.jit(transform.grad(fitting))(X))
         jax.effects_barrier()
         counts.append(len(seen))
