@@ -252,6 +252,15 @@ def test_a_backward_rule_may_read_a_state_that_the_call_did_not_write(way: str, 
         assert WAYS[way](f)(X) == 100 * value
 
 
+@pytest.mark.parametrize("way", ["grad", "jit of grad", "grad of jit"])
+def test_a_backward_rule_may_read_a_state_within_a_raw_transform(way: str, w: State) -> None:
+    f = transform.custom_vjp(lambda x: w.value * x)
+    f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (jax.jit(lambda ct: 100 * w.value * ct)(ct),))
+    for value in (3.0, 5.0):
+        w.value = jnp.float32(value)
+        assert WAYS[way](f)(X) == 100 * value
+
+
 def test_a_backward_rule_sees_what_the_forward_rule_saw(w: State) -> None:
     f = transform.custom_vjp(lambda x: w.value * x)
     f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (100 * w.value * ct,))
@@ -336,6 +345,14 @@ def test_symbolic_zeros_say_which_arguments_move(w: State) -> None:
     for wrap in (lambda f: f, transform.jit):
         assert wrap(transform.grad(f))(X, X) == 1.0
         assert wrap(transform.grad(f, argnums=(0, 1)))(X, X) == (1.0, 2.0)
+
+
+def test_symbolic_zeros_come_with_the_leaves_of_a_state() -> None:
+    w = State({"a": X, "b": X}, name="w")
+    f = transform.custom_vjp(lambda x: x * w.value["a"])
+    f.defvjp(lambda x: (x.value * w.value["a"], w.value["b"]), lambda b, ct: (10 * ct * b,), symbolic_zeros=True)
+    for wrap in (lambda f: f, transform.jit):
+        assert wrap(transform.grad(wrap(f)))(X) == 20.0
 
 
 @pytest.mark.parametrize("way", ["grad", "jit of grad", "grad of jit"])

@@ -17,7 +17,7 @@ from .._state.errors import check_function
 from .._trace.arguments import integers
 from .._trace.lift import bind
 from .._trace.wrapper import Transformed
-from ._rules import RuleCall, StagedRuleCall, as_function, hold, zero
+from ._rules import RuleCall, as_function, zero
 
 
 class CustomRule(Transformed, abc.ABC):
@@ -62,15 +62,11 @@ class CustomRule(Transformed, abc.ABC):
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
-        if runs_rule_directly(free) and not self._definition[1].get("optimize_remat"):
-            args = hold(args)
-            call = RuleCall(fun, len(nondiff))
-            pure = self._kind(as_function(fun, call.run), nondiff_argnums=nondiff)
-        else:
-            call = StagedRuleCall(fun, self._with_fixed(args, nondiff), nondiff)
-            args, pure = call.take_arguments(), self._kind(as_function(lambda *args: None, call.run))
+        is_staged = not runs_rule_directly(free) or bool(self._definition[1].get("optimize_remat"))
+        call = RuleCall(fun, self._with_fixed(args, nondiff), nondiff, is_staged)
+        pure = self._kind(as_function(lambda *args: None, call.run))
         self._define(call, pure, obj)
-        return call.finish(*pure(*args))
+        return call.finish(*pure(*call.take_arguments()))
 
     @abc.abstractmethod
     def _how_to_set(self) -> str:
