@@ -7,7 +7,6 @@ from . import inspect, policies, transform
 from ._adapters import attr, register_state_type
 from ._loops.budget import MemoryBudget
 from ._loops.plan import schedule
-from ._state.bulk import update, values
 from ._state.errors import (
     BudgetError,
     RetraceWarning,
@@ -19,6 +18,7 @@ from ._state.errors import (
 )
 from ._state.find import states
 from ._state.state import Param, RandomState, State
+from ._state.update import update, values
 from ._state.values import Values
 from ._version import __version__
 

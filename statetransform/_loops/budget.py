@@ -25,7 +25,7 @@ from .._report.html_rows import html_rows
 from .._state.errors import BudgetError, PolicyWarning
 from . import plan
 from .choice import WORKING, Choice, FunctionChoice, candidates, sweep_bytes
-from .far import Room
+from .far_memory import Room
 from .files import Folder
 
 logger = logging.getLogger("statetransform")

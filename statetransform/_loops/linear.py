@@ -18,7 +18,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from .._jaxcompat import define, is_batched, take_current_trace
-from .leaves import merge, pick
+from .arrays import merge, pick
 
 Leaves = Sequence[Any]
 Rule = Callable[[list[Any], list[Any]], Leaves]

@@ -23,11 +23,11 @@ from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
 from . import plan, segments, sweep, units, unknown_length
+from .arrays import Leaves, is_differentiable
 from .budget import MemoryBudget
 from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
-from .leaves import Leaves, is_differentiable
 from .options import stored_carries
 from .sweep import ByVjp, Saved, Selected, Step, all_leaves
 from .tangent import Loop

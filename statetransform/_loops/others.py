@@ -29,8 +29,8 @@ from .._jaxpr.walk import counts_of_scan, inner_jaxprs, walk
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from . import loops
+from .arrays import is_differentiable
 from .budget import MemoryBudget
-from .leaves import is_differentiable
 from .tangent import forward_only
 
 # Where derivative rules are written whose loops nobody else has to treat.

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._jaxpr.step_counts import counted
+from .arrays import Index, Leaves, empty, take
 from .chunks import fori_loop, while_loop
-from .far import Far, Room
+from .far_memory import Far, Room
 from .lanes import any_lane, longest
-from .leaves import Index, Leaves, empty, take
 from .plan import Periods, Schedule
 from .stack import Blocks, Stack
 from .sweep import ByVjp, Selected, Step, climb_last, flattened, no_cotangents, unwind

@@ -23,8 +23,8 @@ from jax import lax
 
 from .._jaxpr.step_counts import counted
 from . import plan
+from .arrays import Index, Leaves, merge, pick, put, take
 from .chunks import Watch, while_loop
-from .leaves import Index, Leaves, merge, pick, put, take
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

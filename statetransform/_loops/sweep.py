@@ -19,9 +19,9 @@ from jax import lax
 from .._jaxcompat import zeros
 from .._jaxpr.step_counts import counted
 from . import plan
+from .arrays import Index, Leaves, empty, merge, pick, put, select, take, zeros_like
 from .chunks import Watch, fori_loop
 from .lanes import is_left_out, longest
-from .leaves import Index, Leaves, empty, merge, pick, put, select, take, zeros_like
 from .stack import Blocks, Climb, Stack, splitter
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import jax
 
 from .._jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
-from .leaves import Leaves, is_differentiable, merge, pick, zero_tangent
+from .arrays import Leaves, is_differentiable, merge, pick, zero_tangent
 from .linear import Linear
 from .sweep import Saved, Selected
 

@@ -20,8 +20,8 @@ from jax import lax
 from .._jaxcompat import eval_jaxpr, part_of, residuals_of, zeros
 from .._jaxpr.step_counts import counted
 from .._jaxpr.walk import backward_slice
+from .arrays import Index, Leaves, is_differentiable, merge, pick, put, take
 from .chunks import fori_loop
-from .leaves import Index, Leaves, is_differentiable, merge, pick, put, take
 from .sweep import Cotangents, Selected, Step
 
 

@@ -15,8 +15,8 @@ from jax import lax
 
 from .._jaxpr.step_counts import counted
 from . import sweep
+from .arrays import Index, Leaves, empty, pick, put, take
 from .chunks import fori_loop
-from .leaves import Index, Leaves, empty, pick, put, take
 from .mixed import evaluations, legs
 from .stack import Stack
 from .sweep import ByVjp, Saved, Selected, Step, flattened, no_cotangents, plain

@@ -22,9 +22,9 @@ import numpy as np
 from jax import lax
 
 from . import plan
+from .arrays import Index, Leaves, pick, put, select, take
 from .chunks import while_loop
 from .lanes import any_lane, is_left_out
-from .leaves import Index, Leaves, pick, put, select, take
 from .stack import Stack
 from .sweep import Saved, Selected, Step
 

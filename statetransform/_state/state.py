@@ -20,9 +20,9 @@ from .._objects.lookup import slots_of
 from .._report.html_rows import html_rows
 from .cell import Cell
 from .errors import StateTraceError, describe
+from .formatting import show, show_item
 from .frame import UNSET, innermost, look_at, own_arrays, peek, read
 from .not_arrays import NotAnArray
-from .shown import show, show_item
 from .sites import user_site
 from .tokens import Token
 

@@ -5,14 +5,16 @@ from typing import Any
 
 from .._trace.functional import Functionalized, functionalize, lift
 from ..policies._names import checkpoint_name
-from ._autodiff import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp
+from ._direct import checkify, discard_writes, named_call
+from ._grad import grad, hessian, jacfwd, jacrev, value_and_grad
 from ._jit import jit
-from ._products import jvp, linearize, vjp
+from ._make_jaxpr import eval_shape, make_jaxpr
 from ._scan import associative_scan, for_loop, map, scan
-from ._thin import checkify, discard_writes, eval_shape, make_jaxpr, named_call, shard_map
+from ._shard_map import shard_map
+from ._vjp import jvp, linearize, vjp
 from ._vmap import vmap
 from ._while import fori_loop, while_loop
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from .._jaxcompat import type_text, typeof
 from .._state.errors import StateStructureError, show_site
+from .._state.formatting import show_types
 from .._state.frame import Frame, leave, look_at, look_at_all
-from .._state.shown import show_types
 from .._state.state import State
 from .._trace.arguments import NO_SELF, hide_self, reveal
 from .._trace.record import Call, Record

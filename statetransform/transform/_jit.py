@@ -27,11 +27,11 @@ from .._trace.room import with_room
 from .._trace.tracebacks import boundary, hide_frames
 from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
-from ._by_state import ByState, checked
+from ._argument_options import check_arguments, entries
 from ._entry import OTHER
-from ._options import check_arguments, entries
 from ._programs import Disabled, Program, Store, Untraced
 from ._signatures import bound_as_in
+from ._state_options import ByState, checked
 
 
 class Jitted(Transformed):

@@ -22,13 +22,13 @@ from .._jaxcompat import define_batching, is_batched, set_current_trace, take_cu
 from .._state import adapters
 from .._state.errors import StateAxisError, show_site
 from .._state.find import walk
+from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
-from .._state.shown import show_types
 from .._state.state import RandomState, State
 from .._trace.arguments import name_of
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
-from . import _by_state
+from . import _state_options
 from ._signatures import bound_as_in
 
 _WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
@@ -148,8 +148,8 @@ class Vectorized(Direct):
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        axes = _by_state.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
-        by_state = _by_state.ByState(axes)
+        axes = _state_options.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
+        by_state = _state_options.ByState(axes)
         self._given, self._axes, self._kinds = tuple(axes), by_state.states, by_state.kinds
         self._groups = sorted({axis for axis in axes.values() if axis is not None})
 

@@ -17,9 +17,9 @@ from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
 from ._bodies import Body, TracedFunction
-from ._eager import in_eager_mode
-from ._engines import Checkpoint, check_loop, number_of_steps, scan_with, while_with
+from ._eager_loops import in_eager_mode
 from ._entry import OTHER
+from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with, while_with
 from ._progress import Meter
 
 

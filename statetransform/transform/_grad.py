@@ -15,8 +15,8 @@ import jax
 
 from .._jaxcompat import typeof
 from .._state.errors import describe
+from .._state.formatting import show_types
 from .._state.frame import read
-from .._state.shown import show_types
 from .._state.state import State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate

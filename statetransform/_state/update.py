@@ -11,8 +11,8 @@ from .._objects.library import is_users_class
 from . import adapters
 from .errors import StateStructureError
 from .find import states as find_states
+from .formatting import show_types
 from .frame import look_at, own_arrays, read
-from .shown import show_types
 from .state import State
 
 

@@ -16,7 +16,9 @@ from .._state.state import State
 from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift, Staged
 from .._trace.stage import StagedFrame
-from . import _by_state
+from .._trace.wrapper import decorate
+from ._signatures import bound_as_in
+from ._state_options import ByState, checked
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
@@ -104,7 +106,7 @@ class _OnShards:
         # All options: they are part of the structure that a trace belongs to.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
-        self._specs = _by_state.ByState(state_specs)
+        self._specs = ByState(state_specs)
         self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))
 
     def _spec_of(self, state: State) -> Any:
@@ -207,7 +209,7 @@ def _map(fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs:
     return jax.shard_map(fun, in_specs=in_specs, out_specs=out_specs, **options)
 
 
-def checked(state_specs: Any) -> dict[Any, Any]:
+def _checked(state_specs: Any) -> dict[Any, Any]:
     """`state_specs` as a dict, after a check that each entry is a partition spec."""
 
     def check(key: Any, spec: Any) -> Any:
@@ -215,4 +217,48 @@ def checked(state_specs: Any) -> dict[Any, Any]:
             raise TypeError(f"shard_map: in `state_specs`, {key!r} needs a PartitionSpec, not {spec!r}")
         return spec
 
-    return _by_state.checked("shard_map", "state_specs", "how its value is partitioned", "P('i')", state_specs, check)
+    return checked("shard_map", "state_specs", "how its value is partitioned", "P('i')", state_specs, check)
+
+
+@bound_as_in(jax.shard_map)
+def shard_map(f: Any = None, *, state_specs: Any = None, **options: Any) -> Any:
+    """Maps a function over shards of its arguments: :func:`jax.shard_map`.
+
+    States are replicated, each device sees them whole, unless `state_specs` lists them.
+
+    Args:
+      f (Callable | None): the function of one shard. Without it, the call returns a decorator. Default: None.
+      out_specs (pytree of PartitionSpec): how the outputs of the shards are put together.
+      in_specs (pytree of PartitionSpec, optional): how the arguments are split. Default: from the arguments'
+        shardings, on explicit meshes.
+      mesh (Mesh | AbstractMesh, optional): the mesh. Default: the one of the context.
+      axis_names (Set): the mesh axes that are manual inside. Default: all.
+      check_vma (bool): whether JAX checks over which axes values vary. Default: True.
+      state_specs: a mapping from `State`, kind or predicate to the partition spec of its value, in and out.
+
+    Returns:
+      The mapped function.
+
+    Raises:
+      StateAxisError: a replicated state is given a value that differs between devices; list it in `state_specs`, or
+        write a value that they share (`jax.lax.psum` and the like).
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.shard_map.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax.sharding import PartitionSpec as P
+      >>> total = State(0.0, name="total")
+      >>> def add(x):
+      ...     total.value = total.value + jax.lax.psum(x.sum(), "i")
+      ...     return x
+      >>> auto = (jax.sharding.AxisType.Auto,)
+      >>> mesh = jax.make_mesh((1,), ("i",), axis_types=auto, devices=jax.devices()[:1])
+      >>> _ = transform.shard_map(add, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(4.0))
+      >>> float(total.value)
+      6.0
+    """
+    return decorate(Sharded, f, state_specs=_checked(state_specs), **options)

@@ -24,7 +24,7 @@ from jax.custom_batching import custom_vmap
 
 from .._jaxcompat import host_room, typeof, varying_axes
 from . import files
-from .leaves import Index, Leaves
+from .arrays import Index, Leaves
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 

@@ -1,0 +1,134 @@
+"""Programs that are shown and not run: `make_jaxpr`, `eval_shape`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._jaxcompat import typeof
+from .._state.errors import check_function
+from .._state.frame import Frame, kept_by_nobody, leave, read
+from .._state.values import Values
+from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, named_apart, reveal
+from .._trace.record import Call
+from .._trace.tracebacks import boundary
+from .._trace.traces import find_for_once
+from .._trace.wrapper import unbound
+from ._signatures import as_in
+
+
+@boundary
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
+
+    Args:
+      fun (Callable): the function; it is traced and not run.
+      *args: arrays, or anything with a shape and a dtype.
+      **kwargs: the same, by keyword.
+
+    Returns:
+      The output with `jax.ShapeDtypeStruct` leaves.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.eval_shape.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> import jax.numpy as jnp
+      >>> u = State(jnp.zeros(3), name="u")
+      >>> transform.eval_shape(lambda x: u.value * x, 2.0)
+      ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    record = _trace("eval_shape", fun, *abstract((args, kwargs)))
+    with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
+        out = record.finish(*jax.tree.map(_shape, record.out_avals))
+        born = frame.survivors()
+    leave((), born.items())
+    return out
+
+
+@as_in(jax.make_jaxpr)
+def make_jaxpr(
+    fun: Any = None,
+    static_argnums: Any = (),
+    axis_env: Any = None,
+    return_shape: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
+
+    Args:
+      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
+      static_argnums (int | Sequence[int]): positions of arguments that Python sees as they are. Default: ().
+      axis_env (Sequence, optional): pairs of name and size of mapped axes. Default: None.
+      return_shape (bool): whether to return a pair of the jaxpr and the output's shapes and dtypes. Default:
+        False.
+
+    Returns:
+      A function that gives the jaxpr, with the values of the states read as the first inputs and those written as the
+      last outputs.
+
+    References:
+      https://docs.jax.dev/en/latest/_autosummary/jax.make_jaxpr.html
+
+    Example:
+      >>> from statetransform import State, transform
+      >>> n = State(0, name="n")
+      >>> def f(x):
+      ...     n.value = n.value + 1
+      ...     return x
+      >>> len(transform.make_jaxpr(f)(2.0).jaxpr.outvars), n.value
+      (2, 0)
+    """
+    if fun is None:
+        given = {"static_argnums": static_argnums, "axis_env": axis_env, "return_shape": return_shape, **options}
+        return functools.partial(make_jaxpr, **given)
+    check_function("make_jaxpr", fun)
+    static = StaticArguments(fun, static_argnums, ())
+
+    @boundary
+    @functools.wraps(fun)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = static.hide(args, kwargs, has_self=False)
+        (args, kwargs), objects = hide((args, kwargs))
+        args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))
+        found: list[Call] = []
+
+        def find(*args: Any, **kwargs: Any) -> None:
+            with kept_by_nobody():
+                found.append(_find("make_jaxpr", fun, args, kwargs, objects))
+
+        jax.make_jaxpr(named_apart(find, kwargs), axis_env=axis_env)(*args, **kwargs)
+        call = found[0]
+
+        @functools.wraps(fun, assigned=("__name__",), updated=())
+        def pure(values: Any, /, *args: Any, **kwargs: Any) -> Any:
+            out, written, _ = call.apply(args, kwargs, values)
+            return out, Values(dict(zip(call.written, written, strict=True)))
+
+        values = Values({state: read(state) for state in call.reads})
+        jaxpr = jax.make_jaxpr(named_apart(pure, kwargs), axis_env=axis_env, **options)(values, *args, **kwargs)
+        if not return_shape:
+            return jaxpr
+        return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
+
+    return traced
+
+
+def _trace(where: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    (args, kwargs), objects = hide((args, kwargs))
+    return _find(where, fun, args, kwargs, objects)
+
+
+def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: list[Any]) -> Call:
+    fun, obj = unbound(fun)
+    instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
+    leading = () if obj is NO_SELF else (instance,)
+    return find_for_once(where, fun, (*leading, *args), kwargs, [*owners, *objects])
+
+
+def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
