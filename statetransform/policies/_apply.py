@@ -1,4 +1,4 @@
-"""``jax.checkpoint`` in a way that ``jax_remat3`` does not change, and with every policy honoured.
+"""``jax.checkpoint`` with every policy honoured: JAX asks the one that `prepare` makes, whatever ``jax_remat3`` is.
 
 ``jax_remat3`` swaps the implementation behind ``jax.checkpoint``. Measured on 0.10.2 and 0.12.0, with the new one:
 

@@ -1,5 +1,8 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
+# A new transform is made of `Lift`, `Direct` or `Staged` of `_trace/lift.py`. `_direct.py` has the smallest ones; one
+# that runs a function many times is made of the `Body` of `_bodies.py`.
+
 import sys
 from typing import Any
 
