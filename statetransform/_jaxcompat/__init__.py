@@ -12,7 +12,6 @@ from .arrays import is_array_type as is_array_type
 from .arrays import is_zero as is_zero
 from .arrays import is_zero_tangent as is_zero_tangent
 from .arrays import on_devices as on_devices
-from .arrays import plain_type as plain_type
 from .arrays import set_buffer as set_buffer
 from .arrays import symbolic_zero as symbolic_zero
 from .arrays import type_of_carry as type_of_carry

@@ -133,11 +133,6 @@ def is_zero(value: Any) -> bool:
     return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
 
 
-def plain_type(aval: Any) -> Any:
-    """The abstract value of an array of the same shape and dtype, on whatever device."""
-    return jax.core.ShapedArray(aval.shape, aval.dtype)
-
-
 def type_text(aval: Any, short: bool = False) -> str:
     """A type as printed jaxprs have it: ``f32[3]`` if it is to be short, else ``float32[3]``.
 

@@ -86,12 +86,11 @@ def changed_params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
     return {key: inside(value) for key, value in eqn.params.items()}
 
 
-def inlined(jaxpr: Any, *, remat: bool = True, rules: bool = False) -> Any:
-    """The jaxpr with calls replaced by what they contain.
+def inlined(jaxpr: Any, *, rules: bool = False) -> Any:
+    """The jaxpr with calls and checkpointed regions replaced by what they contain.
 
     Args:
       jaxpr: a closed jaxpr.
-      remat: also checkpointed regions.
       rules: also functions with derivatives of their own, which are then not used any more.
 
     >>> import jax, jax.numpy as jnp
@@ -99,7 +98,7 @@ def inlined(jaxpr: Any, *, remat: bool = True, rules: bool = False) -> Any:
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
-    return _flat(jaxpr, lambda eqn: _called(eqn, remat, rules), None)
+    return _flat(jaxpr, lambda eqn: _called(eqn, rules), None)
 
 
 def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:
@@ -171,10 +170,10 @@ def _has_calls(eqn: Any, called: Callable[[Any], Any]) -> bool:
     )
 
 
-def _called(eqn: Any, remat: bool, rules: bool) -> Any:
+def _called(eqn: Any, rules: bool) -> Any:
     """The jaxpr that an equation does nothing but run, or None."""
     if jaxcompat.is_remat(eqn):
-        return jaxcompat.remat_params(eqn)[0] if remat else None
+        return jaxcompat.remat_params(eqn)[0]
     if kind_of(eqn) is Kind.CALL or (rules and kind_of(eqn) is Kind.RULE):
         return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
     return None

@@ -59,16 +59,6 @@ class TracedFunction:
             raise StateStructureError.static_write(where, self.found.states[i])
 
     @property
-    def reads(self) -> list[State]:
-        """The states read, in the order of their inputs."""
-        return self.found.reads
-
-    @property
-    def written(self) -> list[State]:
-        """The states written, in the order of their values."""
-        return self.found.written
-
-    @property
     def out_avals(self) -> Any:
         """The abstract values of the output."""
         return self.found.out_avals[0]
@@ -76,7 +66,7 @@ class TracedFunction:
     @property
     def written_avals(self) -> dict[State, Any]:
         """The abstract values of the written states afterwards."""
-        return dict(zip(self.written, self.found.out_avals[1], strict=True))
+        return dict(zip(self.found.written, self.found.out_avals[1], strict=True))
 
 
 def bind(record: Record, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
@@ -133,7 +123,7 @@ class Body:
                 break
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
-        self.written: list[State] = self.staged.written
+        self.written: list[State] = self.staged.found.written
         self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
         self.init = (carry, [*self.entry.values()])
         self._sites = self.staged.found.sites
@@ -146,11 +136,6 @@ class Body:
             if not entry and max(record.written, default=-1) < record.n_reads:
                 record.fitting.add(where)
 
-    @property
-    def found(self) -> Call:
-        """The call through the record."""
-        return self.staged.found
-
     def order(self, staged: TracedFunction) -> tuple[tuple[int, ...], list[Any]]:
         """For each state that a function reads, the place of its value: among those of the carry, or behind them.
 
@@ -158,13 +143,14 @@ class Body:
           The places, and the constants of the loop: the values behind those of the carry.
         """
         place = {state: i for i, state in enumerate(self.written)}
-        constants = [state for state in staged.reads if state not in place]
+        constants = [state for state in staged.found.reads if state not in place]
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        return tuple(place[state] for state in staged.reads), look_at_all(constants)
+        return tuple(place[state] for state in staged.found.reads), look_at_all(constants)
 
     def reveal(self, out: Any) -> Any:
         """The output with the objects in their places."""
-        return reveal(out, self.found.objects) if self.found.record.has_nodes else out
+        found = self.staged.found
+        return reveal(out, found.objects) if found.record.has_nodes else out
 
     def leave(self, values: Sequence[Any]) -> None:
         """Hands the states' values after the loop to whoever is outside."""
@@ -188,7 +174,7 @@ class Body:
           test: the condition of a `while_loop`.
         """
         order, constants = self.order(self.staged)
-        record, leading = self.found.record, self.staged.leading
+        record, leading = self.staged.found.record, self.staged.leading
 
         def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
             user_carry, values = carry

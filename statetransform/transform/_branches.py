@@ -123,16 +123,17 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     """The branch with its functions traced."""
     operands, objects = hide(operands)
     staged = [TracedFunction(where, fun, operands, objects, {}) for _, fun in named]
-    written = list(dict.fromkeys(state for branch in staged for state in branch.written))
-    used = list(dict.fromkeys([*written, *[state for branch in staged for state in branch.reads]]))
+    found = [branch.found for branch in staged]
+    written = list(dict.fromkeys(state for call in found for state in call.written))
+    used = list(dict.fromkeys([*written, *[state for call in found for state in call.reads]]))
     place = {state: i for i, state in enumerate(used)}
     values = look_at_all(used)
     for state in written:
         pairs = zip([name for name, _ in named], staged, strict=True)
         _check_types(where, state, values[place[state]], list(pairs))
-    records = [branch.found.record for branch in staged]
-    orders = tuple(tuple(place[state] for state in branch.reads) for branch in staged)
-    targets = tuple(tuple(place[state] for state in branch.written) for branch in staged)
+    records = [call.record for call in found]
+    orders = tuple(tuple(place[state] for state in call.reads) for call in found)
+    targets = tuple(tuple(place[state] for state in call.written) for call in found)
     n_written = len(written)
 
     def call(i: int, leading: list[Any], values: list[Any], *operands: Any) -> tuple[Any, list[Any]]:
@@ -140,7 +141,6 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         changed = dict(zip(targets[i], changed, strict=True))
         return out, [changed.get(k, values[k]) for k in range(n_written)]
 
-    found = [branch.found for branch in staged]
     leading = [branch.leading for branch in staged]
     try:
         out, results = select(index, [partial(call, i, leading, values) for i in range(len(records))], operands)

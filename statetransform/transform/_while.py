@@ -86,7 +86,7 @@ def while_loop(
     init_val, objects = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
     test = TracedFunction("while_loop", cond_fun, (body.init[0],), objects, body.entry)
-    for state in test.written:
+    for state in test.found.written:
         raise StateTraceError.written_in_predicate(state)
     watch = Meter("while_loop", None, progress) if progress else None
     run = while_with("while_loop", checkpoint, max_steps, watch)

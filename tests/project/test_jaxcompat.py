@@ -37,7 +37,7 @@ def equations(fun, *args):
     "name", ["Tracer", "eval_jaxpr", "ArrayImpl", "trace_context", "ShapedArray", "primitive_batchers"]
 )
 def test_no_documented_module_exports_it_yet(name: str) -> None:
-    """Otherwise take it from there, and in place of `concrete_array`, `ContextDict`, `plain_type`, `define_batching`"""
+    """Otherwise take it from there, and in place of `concrete_array`, `ContextDict`, `define_batching`"""
     assert [module.__name__ for module in (jax, jex) if hasattr(module, name)] == []
 
 
