@@ -1,7 +1,8 @@
 """`scan` and `while_loop` with few stored carries, for functions of pytrees.
 
 The step is traced once and becomes a function of lists of arrays that holds no array: `Flat`. What `checkpoint=` says
-becomes a number of carries and of steps to a block; the sweeps over these are the parts of one differentiable `Loop`.
+becomes a number of carries and of steps to a block; the sweeps over these are the parts of one differentiable
+`CheckpointedLoop`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
 from .options import stored_carries
 from .sweep import ByVjp, Saved, Selected, Step, all_leaves
-from .tangent import Loop
+from .tangent import CheckpointedLoop
 from .tape import ByTape, Tape
 
 
@@ -101,7 +102,7 @@ def scan(
     if not block:
         sweeps, how = units, k
     forward, backward = functools.partial(sweeps.forward, step, how), functools.partial(sweeps.backward, step, how)
-    loop = Loop(plain, forward, flat.moves, backward, again)
+    loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
 
@@ -174,10 +175,12 @@ def while_loop(
 
     # Without a bound, no loop that can be transposed does the same.
     backward, cure = functools.partial(sweep.backward, step, ByVjp), _NEEDS_BOUND.format(where)
-    loop = Loop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
+    loop = CheckpointedLoop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
     if room:
 
-        def to_far(_: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, segments.Saved]:
+        def to_far(
+            _: Selected, consts: Leaves, init: Leaves, xs: Leaves
+        ) -> tuple[Leaves, Leaves, segments.SavedSegments]:
             carry, saved = segments.forward_unknown(step, room, goes_on(consts), consts, init)
             return carry, xs, saved
 

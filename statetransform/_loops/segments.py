@@ -26,7 +26,7 @@ from .sweep import ByVjp, Selected, Step, climb_last, flattened, no_cotangents, 
 from .unknown_length import stepping
 
 
-class Saved(NamedTuple):
+class SavedSegments(NamedTuple):
     """What the backward sweep starts from.
 
     Attributes:
@@ -48,7 +48,7 @@ class Saved(NamedTuple):
 
 def forward(
     step: Step, room: Room, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
-) -> tuple[Leaves, Leaves, Saved]:
+) -> tuple[Leaves, Leaves, SavedSegments]:
     """`sweep.forward` for a loop of known length, with `room.rows` carries far away."""
     n = step.length
     assert n is not None
@@ -71,12 +71,12 @@ def forward(
     carry, ys, far = state
     blocks = Blocks(periods.last, 1, n - periods.last)
     carry, ys, saved = climb_last(step, ByVjp, selected, consts, carry, xs, ys, blocks)
-    return carry, ys, Saved(None, saved.stack, far)
+    return carry, ys, SavedSegments(None, saved.stack, far)
 
 
 def forward_unknown(
     step: Step, room: Room, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
-) -> tuple[Leaves, Saved]:
+) -> tuple[Leaves, SavedSegments]:
     """`unknown_length.forward` with `room.rows` carries far away, an even number."""
     most = room.rows
 
@@ -95,7 +95,7 @@ def forward_unknown(
     state = start, room.empty(init), rows, jnp.int32(0), jnp.int32(step.k + 2)
     is_on, done = (lambda state: any_lane(state[0][2])), (lambda state: state[0][0])
     (_, n, _, carry), far, rows, count, period = while_loop(is_on, segment, state, step.watch, done)
-    return carry, Saved(n, None, far, rows, count, period)
+    return carry, SavedSegments(n, None, far, rows, count, period)
 
 
 def backward(
@@ -104,7 +104,7 @@ def backward(
     selected: Selected,
     consts: Leaves,
     xs: Leaves,
-    saved: Saved,
+    saved: SavedSegments,
     ct_carry: Leaves,
     ct_ys: Leaves,
 ) -> Leaves:

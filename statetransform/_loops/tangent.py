@@ -26,7 +26,7 @@ Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
+class CheckpointedLoop:
     """What is known of a loop over lists of arrays. All take constants, initial carry and inputs.
 
     Attributes:
@@ -50,7 +50,7 @@ class Loop:
     backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Leaves]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
-    near: Loop | None = None
+    near: CheckpointedLoop | None = None
 
     def __call__(self, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """Runs the loop, differentiably."""
@@ -100,7 +100,12 @@ def perturbed(dots: Primals) -> Selected:
 
 
 def tangent(
-    loop: Loop, selected: Selected, primals: Primals, dots: Primals, out: tuple[Leaves, Leaves], saved: Saved
+    loop: CheckpointedLoop,
+    selected: Selected,
+    primals: Primals,
+    dots: Primals,
+    out: tuple[Leaves, Leaves],
+    saved: Saved,
 ) -> tuple[Leaves, Leaves]:
     """The tangents of the last carry and the outputs, as one linear equation in those of the primals.
 
@@ -132,7 +137,7 @@ class Tangent:
       avals: the abstract values of the last carry and the outputs.
     """
 
-    loop: Loop
+    loop: CheckpointedLoop
     selected: Selected
     tree: Any
     n_carry: int

@@ -125,12 +125,12 @@ class ByTape:
 
     size: int
 
-    def __call__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> Recorder:
+    def __call__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, carry: Leaves) -> ByResiduals:
         """For one sweep."""
-        return Recorder(self.size, step, selected, consts, xs, carry)
+        return ByResiduals(self.size, step, selected, consts, xs, carry)
 
 
-class Recorder:
+class ByResiduals:
     """A `sweep.Reverse` by residuals of `size` steps; `recorded` are arrays `[size, ...]`.
 
     Blocks of other sizes, the last one of `size`, are `count`; their residuals begin at any row.

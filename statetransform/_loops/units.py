@@ -20,7 +20,7 @@ from .chunks import fori_loop
 from .mixed import evaluations, legs
 from .stack import Stack
 from .sweep import ByVjp, Saved, Selected, Step, flattened, no_cotangents, plain
-from .tape import Recorder
+from .tape import ByResiduals
 
 
 def shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
@@ -54,7 +54,7 @@ class Sweeps:
         self._first = ~self._legs[self._stored]
         self._again = evaluations(self._n, units) - self._n - self._first
         example = step.whole((False,) * len(step.avals), [])
-        self._recorder = Recorder(self._n - self._first, step, selected, consts, xs, example, self._count)
+        self._recorder = ByResiduals(self._n - self._first, step, selected, consts, xs, example, self._count)
         carries = pick(step.avals, self._needed)
         self._avals, (self._of_carry, self._of_residuals) = shared(carries, self._recorder.avals)
         self._rows = units + 2

@@ -19,7 +19,7 @@ _RISE = 1.25  # between two cuts: of the bytes that cross at the smaller one
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class PlanBlocks:
     """Blocks in a row.
 
     Attributes:
@@ -143,7 +143,7 @@ class Row:
                     best, is_falling = p, True
         return [*found, best] if is_falling else found
 
-    def cut(self, places: Sequence[int]) -> Blocks:
+    def cut(self, places: Sequence[int]) -> PlanBlocks:
         """Blocks between some places."""
         cuts = [0, *places, len(self._primal)]
         count, graph = len(cuts) - 1, self._graph
@@ -157,10 +157,10 @@ class Row:
                 for k in range(first, bisect.bisect_right(cuts, self._last.get(v, -1))):
                     crossing[k].add(v)
         nodes = [self._primal[a:b] for a, b in itertools.pairwise(cuts)]
-        return Blocks(nodes, backward, list(map(frozenset, crossing)))
+        return PlanBlocks(nodes, backward, list(map(frozenset, crossing)))
 
 
-class Writer:
+class PlanWriter:
     """Writes a plan block by block, knowing which values are held.
 
     Args:
@@ -172,7 +172,7 @@ class Writer:
       sequence: what has been written.
     """
 
-    def __init__(self, graph: Graph, row: Row, blocks: Blocks) -> None:
+    def __init__(self, graph: Graph, row: Row, blocks: PlanBlocks) -> None:
         self._graph, self._row, self._blocks = graph, row, blocks
         self._holders: dict[int, int] = {}
         self._reached = 0

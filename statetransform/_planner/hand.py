@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .blocks import Blocks, Row, Writer
+from .blocks import PlanBlocks, PlanWriter, Row
 from .graph import Graph
 
 _BLOCKS = 64  # at most
@@ -59,9 +59,9 @@ def kept_by_hand(graph: Graph) -> list[frozenset[int]]:
     return list(dict.fromkeys(found))[:_KEEPING]
 
 
-def segments(graph: Graph, row: Row, blocks: Blocks, kept: frozenset[int]) -> list[int]:
+def segments(graph: Graph, row: Row, blocks: PlanBlocks, kept: frozenset[int]) -> list[int]:
     """What enters a block is held, and what is to be kept of what its backward part uses; the rest comes again."""
-    writer, held = Writer(graph, row, blocks), []
+    writer, held = PlanWriter(graph, row, blocks), []
     for b in range(blocks.count):
         made = {v for i in blocks.nodes[b] for v in graph.nodes[i].outputs}
         held.append(blocks.crossing[b + 1] | (kept & made))
@@ -72,9 +72,9 @@ def segments(graph: Graph, row: Row, blocks: Blocks, kept: frozenset[int]) -> li
     return writer.sequence
 
 
-def halves(graph: Graph, row: Row, blocks: Blocks) -> list[int]:
+def halves(graph: Graph, row: Row, blocks: PlanBlocks) -> list[int]:
     """The first half is left with nothing but its end, and comes again when the second half is done; so within each."""
-    writer = Writer(graph, row, blocks)
+    writer = PlanWriter(graph, row, blocks)
 
     def run(start: int, stop: int) -> None:
         if stop - start == 1:

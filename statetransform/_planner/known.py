@@ -35,7 +35,7 @@ _TRIED = 16  # plans that are kept for each
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class MeasuredPlan:
     """A plan with its figures.
 
     Attributes:
@@ -80,8 +80,8 @@ class Known:
         self._file = file
         self._plain: int | None = None
         self.plain_alone: int | None = None
-        self.answers: dict[int, Record] = {}
-        self.tried: list[Record] = []
+        self.answers: dict[int, MeasuredPlan] = {}
+        self.tried: list[MeasuredPlan] = []
         if file is not None:
             self._read(file)
 
@@ -94,7 +94,7 @@ class Known:
         self._plain = size
         self._write()
 
-    def add(self, budget: int, answer: Record, tried: list[Record]) -> None:
+    def add(self, budget: int, answer: MeasuredPlan, tried: list[MeasuredPlan]) -> None:
         """A budget's plan, and what else was compiled for it."""
         self.answers[budget] = answer
         self.tried = list(dict.fromkeys([answer, *tried, *self.tried]))[:_TRIED]
@@ -103,7 +103,7 @@ class Known:
     def _read(self, file: Path) -> None:
         try:
             found = json.loads(file.read_text())
-            record = lambda row: Record(tuple(row[0]), tuple(row[1]), *row[2:])
+            record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), *row[2:])
             self._plain, self.plain_alone = found["plain"], found["plain_alone"]
             self.answers = {int(budget): record(row) for budget, row in found["answers"].items()}
             self.tried = list(map(record, found["tried"]))

@@ -83,7 +83,7 @@ def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
     looked_at, with_tangent = _looked_at(closed), _with_tangent(closed, moves)
     is_still = lambda atom: isinstance(atom, jex.Literal) or (atom in looked_at and atom not in with_tangent)
 
-    def run(size: int, loop: Loop) -> Any:
+    def run(size: int, loop: ScanLoop) -> Any:
         still = {id(x) for atom, x in zip(loop.atoms, loop.inputs, strict=True) if is_still(atom)}
         budget = MemoryBudget(max(size, 1))
         scan = functools.partial(binomial_scan, checkpoint=budget, is_still=lambda x: id(x) in still, **loop.options)
@@ -119,7 +119,7 @@ def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
+class ScanLoop:
     """A scan with its inputs.
 
     Attributes:
@@ -169,7 +169,7 @@ class Loop:
         return body
 
 
-Run = Callable[[Loop], tuple[Sequence[Any], Sequence[Any]]]
+Run = Callable[[ScanLoop], tuple[Sequence[Any], Sequence[Any]]]
 
 
 def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run | None) -> list[Any]:
@@ -181,7 +181,7 @@ def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run 
         del place
         if not _can_open(eqn):
             return None
-        carry, ys = run(Loop(eqn, inputs))
+        carry, ys = run(ScanLoop(eqn, inputs))
         return [*carry, *ys]
 
     return evaluate(body, consts, inputs, visit)

@@ -27,7 +27,7 @@ from .._jaxpr.walk import walk
 from . import devices
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
-from .known import Known, Record, known_of
+from .known import Known, MeasuredPlan, known_of
 from .loops import scans_in
 from .meter import Meter
 from .simulate import InvalidPlanError, check, profile
@@ -218,10 +218,10 @@ class Planner:
 
     def _tried(
         self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan] | None
-    ) -> Iterator[Record]:
+    ) -> Iterator[MeasuredPlan]:
         """Plans as they compile: the first, and corrections while these promise something."""
-        best: Record | None = None
-        last: Record | None = None
+        best: MeasuredPlan | None = None
+        last: MeasuredPlan | None = None
         tried: set[tuple[Any, ...]] = set()
         for _ in range(1 + _CORRECTIONS):
             is_loose = False
@@ -241,7 +241,7 @@ class Planner:
             last, best = found, min(filter(None, [best, found]), key=lambda record: record.rank(budget))
 
     def _rival(
-        self, pattern: Pattern, budget: int, plain: int | None, best: Record | None, tried: set[tuple[Any, ...]]
+        self, pattern: Pattern, budget: int, plain: int | None, best: MeasuredPlan | None, tried: set[tuple[Any, ...]]
     ) -> tuple[Version, Plan] | None:
         """A plan by hand that may be better than what was found: less work within the budget, or fewer bytes.
 
@@ -266,7 +266,7 @@ class Planner:
         return offer[1].bytes * (plain / max(seen, 1) if plain else 1.0)
 
     def _corrected(
-        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan], found: Record
+        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan], found: MeasuredPlan
     ) -> tuple[Version, Plan] | None:
         """A smaller plan where the compiler needs more than there is, a larger one where it needs much less."""
         if found.compiled is None:
@@ -287,14 +287,14 @@ class Planner:
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
 
-    def _compiled(self, pattern: Pattern, version: Version, plan: Plan, is_loose: bool = False) -> Record:
+    def _compiled(self, pattern: Pattern, version: Version, plan: Plan, is_loose: bool = False) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
         step = whole(Emitted(version.joint, plan.sequence, is_loose), version.joint.n_inputs)
         cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
-        return Record(version.recipe, plan.sequence, is_loose, plan.bytes, self._bytes_of(version, step), cost)
+        return MeasuredPlan(version.recipe, plan.sequence, is_loose, plan.bytes, self._bytes_of(version, step), cost)
 
-    def _confirmed(self, pattern: Pattern, found: Record, budget: int) -> Record:
+    def _confirmed(self, pattern: Pattern, found: MeasuredPlan, budget: int) -> MeasuredPlan:
         """With the larger figure of both forms where it is near the budget, and the usual compiler's above it."""
         emitted, version = self._emitted(pattern, found)
         step, size = whole(emitted, version.joint.n_inputs), found.compiled
@@ -322,11 +322,11 @@ class Planner:
     def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = True) -> int | None:
         return temporary_bytes(version.as_outermost(step, with_value), version)
 
-    def _emitted(self, pattern: Pattern, record: Record) -> tuple[Emitted, Version]:
+    def _emitted(self, pattern: Pattern, record: MeasuredPlan) -> tuple[Emitted, Version]:
         version = self.versions(pattern).made_by(record.recipe)
         return Emitted(version.joint, record.sequence, record.is_loose), version
 
-    def _is_valid(self, pattern: Pattern, record: Record) -> bool:
+    def _is_valid(self, pattern: Pattern, record: MeasuredPlan) -> bool:
         """Whether a plan, which may come from a file, is one of this function."""
         try:
             check(self.versions(pattern).made_by(record.recipe).joint.graph, record.sequence)
@@ -334,7 +334,7 @@ class Planner:
             return False
         return True
 
-    def _recalled(self, pattern: Pattern, record: Record) -> Decision:
+    def _recalled(self, pattern: Pattern, record: MeasuredPlan) -> Decision:
         return Decision(self._emitted(pattern, record)[0], record.planned, record.compiled, record.cost)
 
     def _trusted(self, pattern: Pattern, offer: tuple[Version, Plan]) -> Decision:

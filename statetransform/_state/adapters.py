@@ -30,7 +30,7 @@ from .state import State
 NOT_SET = ("not set",)
 
 
-class _Kind(NamedTuple):
+class _KnownClass(NamedTuple):
     """What is known of a class: how its instances are cells, whether they go by reference, or carry cells."""
 
     cell: Any
@@ -45,7 +45,7 @@ _lock = threading.RLock()
 _cells: dict[type, Any] = {}
 _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _carriers: list[type] = []
-_kinds: weakref.WeakKeyDictionary[type, _Kind] = weakref.WeakKeyDictionary()
+_kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
 #: What gives the cells that a framework keeps for itself, each a function of anything.
 own_cells: list[Callable[[Any], Any]] = []
@@ -128,7 +128,7 @@ def _meet(names: Iterable[str]) -> None:
                 listener.meets_settings()
 
 
-def _kind(cls: type) -> _Kind:
+def _kind(cls: type) -> _KnownClass:
     """What is known of a class; the first look installs the adapter.
 
     Raises:
@@ -141,7 +141,7 @@ def _kind(cls: type) -> _Kind:
         holder = next((names for base, names in _holders.items() if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
-        known = _kinds[cls] = _Kind(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)
+        known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)
     return known
 
 

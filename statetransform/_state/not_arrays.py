@@ -34,7 +34,7 @@ OPERATIONS = {
 _SCALARS = (bool, int, float, complex, str, bytes)
 
 
-class Kind(abc.ABCMeta):
+class StateMeta(abc.ABCMeta):
     """The class of `State` and its subclasses; an `ABCMeta`, so that a kind of state may be abstract."""
 
     if not TYPE_CHECKING:  # those of `ABCMeta` take several times as long
@@ -64,7 +64,7 @@ class Kind(abc.ABCMeta):
             return made
 
 
-class NotAnArray(metaclass=Kind):
+class NotAnArray(metaclass=StateMeta):
     """Refuses what arrays can do. Subclasses may define any of it themselves."""
 
     __slots__ = ()

@@ -20,7 +20,7 @@ from ..policies._policy import Policy
 from ..policies._refuse import check_policy
 from ._halves import halves_of
 from ._origins import list_residuals
-from ._step import Measured, Step, step_of
+from ._step import GradientStep, Measured, step_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Way(NamedTuple):
     name: str
     kept: int
     compiled: Measured
-    plain: Step
+    plain: GradientStep
 
     def plain_flops(self, is_estimate: bool, known: dict[str, float]) -> float:
         """The operations of the program without checkpoints, compiled once where candidates share it."""

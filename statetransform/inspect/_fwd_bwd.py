@@ -23,7 +23,7 @@ _LONGEST = 48  # characters of a parameter of an equation; longer ones say nothi
 _QUIET = ("accuracy", "ft_in", "ft_out", "policy", "prevent_cse", "unroll")  # parameters that say nothing either
 
 
-class _Writer:
+class _JaxprWriter:
     """Gives names to variables and writes equations as JAX does. (JAX's own printer takes no names.)
 
     Attributes:
@@ -41,7 +41,7 @@ class _Writer:
 
         >>> from statetransform._planner.view import view_of
         >>> import jax.numpy as jnp
-        >>> forward, backward = _Writer().halves(halves_of(view_of(jnp.sin, (2.0,), {})))
+        >>> forward, backward = _JaxprWriter().halves(halves_of(view_of(jnp.sin, (2.0,), {})))
         >>> print(*forward, sep="\\n")
         in    x:f32[]
         a:f32[] = sin x
@@ -259,5 +259,5 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: A
       states: w
     """
     view = view_of(f, args, kwargs, argnums, states)
-    writer = _Writer()
+    writer = _JaxprWriter()
     return FwdBwd(view.name, writer.halves(halves_of(view)), writer.kinds)

@@ -21,7 +21,7 @@ from .._planner.view import View, differentiated
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class GradientStep:
     """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
 
     Attributes:
@@ -57,9 +57,9 @@ class Step:
         """Whether anything is computed twice on purpose."""
         return any(jaxcompat.is_remat(site.eqn) for site in walk(self.jaxpr))
 
-    def without_checkpoints(self) -> Step:
+    def without_checkpoints(self) -> GradientStep:
         """The step of the same function with what its checkpoints contain in their places."""
-        return Step(Version(inlined(self.version.closed), self.version.pattern), self.inputs)
+        return GradientStep(Version(inlined(self.version.closed), self.version.pattern), self.inputs)
 
     def measured(self, compile: bool = True) -> Measured:
         """What can be said of the step, compiled for the default device or not; it is not run."""
@@ -69,7 +69,7 @@ class Step:
         return Measured(self, jax.jit(run).lower(*self.inputs).compile())
 
 
-def step_of(view: View) -> Step:
+def step_of(view: View) -> GradientStep:
     """The gradient step of a function; nothing is computed.
 
     >>> from statetransform._planner.view import view_of
@@ -80,7 +80,7 @@ def step_of(view: View) -> Step:
     """
     version = Version(*differentiated(view))
     cotangents = version.avals[len(view.inputs) :]
-    return Step(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]])
+    return GradientStep(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Measured:
       program: the compiled step; None if it was not compiled.
     """
 
-    step: Step
+    step: GradientStep
     program: Any = None
 
     @functools.cached_property

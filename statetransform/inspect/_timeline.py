@@ -19,7 +19,7 @@ from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
 from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
-from ._step import Step, step_of
+from ._step import GradientStep, step_of
 
 _NAMED_STATES = 8  # more states than that are one group
 
@@ -42,7 +42,7 @@ class Moment:
         return sum(self.live.values())
 
 
-def moments(step: Step, labels: Sequence[Label]) -> list[Moment]:
+def moments(step: GradientStep, labels: Sequence[Label]) -> list[Moment]:
     """What is alive at each operation, in the order of the program.
 
     >>> from statetransform._planner.view import view_of
@@ -72,7 +72,7 @@ def moments(step: Step, labels: Sequence[Label]) -> list[Moment]:
     return found
 
 
-def _joint(step: Step) -> Joint:
+def _joint(step: GradientStep) -> Joint:
     """The graph of a step in which checkpoints recompute their values in the backward pass."""
     pattern, body = step.version.pattern, jaxcompat.opened(step.jaxpr)
     cotangents = set(body.invars[len(pattern.inputs) :])

@@ -40,7 +40,7 @@ class Whole(Jitted):
         return Store(Family(), warns=False)  # of retracing: the traces of the body do
 
 
-class _Loop:
+class _EagerLoop:
     """A loop with its options: an object of this package, into which no trace looks."""
 
     def __init__(self, where: str, loop: Callable[..., Any], n_functions: int, lanes: tuple[int, ...]) -> None:
@@ -52,7 +52,7 @@ class _Loop:
             return self._loop(*args)
 
 
-class _LoopWithHoles(_Loop):
+class _EagerLoopWithHoles(_EagerLoop):
     """The same, with what fills the holes of its functions as the first argument."""
 
     def __call__(self, *args: Any) -> Any:
@@ -109,7 +109,7 @@ def in_eager_mode(
     except TypeError:  # an option that cannot be hashed
         return OTHER
     if compiled is None:
-        compiled = Whole((_LoopWithHoles if holes else _Loop)(where, loop, len(functions), lanes))
+        compiled = Whole((_EagerLoopWithHoles if holes else _EagerLoop)(where, loop, len(functions), lanes))
     remember(_used, key, compiled, _BOUND)
     try:
         return compiled(holes, *functions, *operands) if holes else compiled(*functions, *operands)

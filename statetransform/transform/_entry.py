@@ -41,7 +41,7 @@ from .._jaxcompat import concrete_array, is_top_level
 from .._objects.plain import same_plain
 from .._state.frame import commit, refuse_tracers
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
-from .._trace.structure.generated import Writer
+from .._trace.structure.generated import WalkWriter
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
@@ -76,7 +76,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     arguments = _Arguments(program.keeps_places)
     if not arguments.unpack(has_self, args, kwargs):
         return None
-    writer = Writer(structure, arguments.roots, failure="return OTHER", is_outermost=True)
+    writer = WalkWriter(structure, arguments.roots, failure="return OTHER", is_outermost=True)
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
     in_place = structure.registers_in_place()  # which the program copies itself

@@ -18,7 +18,7 @@ from .._report.optional import require
 _UPDATES = 20  # of a bar, for a loop of known length
 
 
-class Meter(Watch):
+class ProgressBar(Watch):
     """Shows how far a loop is.
 
     Args:

@@ -24,7 +24,7 @@ from ._bodies import Body
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with
-from ._progress import Meter
+from ._progress import ProgressBar
 from ._signatures import as_in
 from ._vmap import vmap
 
@@ -221,7 +221,7 @@ def _scan(
     carry_of = lambda out: split(out)[0]
     body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
     n = steps_of(xs, options["length"])
-    watch = Meter(where, n, progress) if progress and n else None
+    watch = ProgressBar(where, n, progress) if progress and n else None
     scan = scan_with(where, checkpoint, watch)
 
     def loop(step: Callable[..., Any], init: Any, xs: Any) -> Any:

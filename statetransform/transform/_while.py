@@ -20,7 +20,7 @@ from ._bodies import Body, TracedFunction
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with, while_with
-from ._progress import Meter
+from ._progress import ProgressBar
 
 
 @boundary
@@ -88,7 +88,7 @@ def while_loop(
     test = TracedFunction("while_loop", cond_fun, (body.init[0],), objects, body.entry)
     for state in test.found.written:
         raise StateTraceError.written_in_predicate(state)
-    watch = Meter("while_loop", None, progress) if progress else None
+    watch = ProgressBar("while_loop", None, progress) if progress else None
     run = while_with("while_loop", checkpoint, max_steps, watch)
 
     def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
@@ -169,7 +169,7 @@ def fori_loop(
     start, stop, n = _bounds(lower, upper)
     index = typeof(start)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
-    watch = Meter("fori_loop", n, progress) if progress and n != 0 else None
+    watch = ProgressBar("fori_loop", n, progress) if progress and n != 0 else None
 
     def loop(step: Callable[..., Any], init: Any, lower: Any, upper: Any) -> Any:
         one = lambda i, carry: step(carry, lambda user_carry: (i, user_carry))[0]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from statetransform import MemoryBudget, State, transform
 from statetransform._loops import sweep
 from statetransform._loops.sweep import ByVjp, Selected, Step
-from statetransform._loops.tangent import Loop, Tangent, forward_only
+from statetransform._loops.tangent import CheckpointedLoop, Tangent, forward_only
 from statetransform._loops.tape import ByTape
 
 N = 7
@@ -32,10 +32,10 @@ def plain(consts: Any, init: Any, xs: Any) -> Any:
     return jax.lax.scan(lambda carry, x: step(consts, carry, x), init, xs)
 
 
-def loop(reversing: Any, again: bool = True) -> Loop:
+def loop(reversing: Any, again: bool = True) -> CheckpointedLoop:
     avals = tuple(map(jax.typeof, PRIMALS[1]))
     steps = Step(step, (jax.typeof(jnp.float32(0)),), False, 2, None, N, avals)
-    return Loop(
+    return CheckpointedLoop(
         plain,
         functools.partial(sweep.forward, steps, reversing),
         lambda selected: selected,

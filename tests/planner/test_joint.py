@@ -18,7 +18,7 @@ from statetransform._planner.blocks import Row
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.hand import segments
 from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build, flattened, joint_step
-from statetransform._planner.known import Record
+from statetransform._planner.known import MeasuredPlan
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
 from statetransform._planner.solve import Solver
 
@@ -163,9 +163,9 @@ def planner_of_layers(batch: int, widths: Sequence[int]) -> tuple[Planner, Patte
 def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
     """Makes a compiler of a function from planned to compiled bytes."""
 
-    def compiled(planner: Planner, pattern: Pattern, version: Any, plan: Any, is_loose: bool = False) -> Record:
+    def compiled(planner: Planner, pattern: Pattern, version: Any, plan: Any, is_loose: bool = False) -> MeasuredPlan:
         cost = plan.cost / planner.versions(pattern).first.joint.work
-        return Record(version.recipe, plan.sequence, is_loose, plan.bytes, bytes_of(plan.bytes), cost)
+        return MeasuredPlan(version.recipe, plan.sequence, is_loose, plan.bytes, bytes_of(plan.bytes), cost)
 
     monkeypatch.setattr(Planner, "_compiled", compiled)
     monkeypatch.setattr(Planner, "_confirmed", lambda planner, pattern, found, budget: found)

@@ -25,7 +25,7 @@ _KEYS = 8  # of a dict: up to here each has a name of its own
 _TOGETHER = 4  # states: from here on their tokens are compared with those of the last call
 
 
-class Writer:
+class WalkWriter:
     """Writes the walk over a structure as the source of a function.
 
     Args:
@@ -317,7 +317,7 @@ def _in_dict(edge: Edge) -> Any:
 def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:
     """`Structure.match` as a function of its own."""
     roots = [f"roots[{i}]" for i in range(1 + max((e.key for e in structure.edges if e.how == "root"), default=0))]
-    writer = Writer(structure, roots)
+    writer = WalkWriter(structure, roots)
     found = f"return [{', '.join(f'r{i}' for i in structure.states)}]"
     walk = writer.compile("roots", [*writer.lines, found])
 
