@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._trace import kept
+from statetransform._trace import families
 
 N = 40
 X = jnp.float32(1)
@@ -291,7 +291,7 @@ def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
     transform.scan(second, 0.0, xs)
     del first
     gc.collect()
-    kept._recent.clear()  # as after many other loops
+    families._recent.clear()  # as after many other loops
     gc.collect()
     n = len(runs)
     transform.scan(second, 0.0, xs)

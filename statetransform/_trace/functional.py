@@ -13,9 +13,9 @@ from .._state.frame import look_at
 from .._state.state import State
 from .._state.values import Values
 from .arguments import StaticArguments, hide, reveal
-from .kept import Family
+from .families import Family
 from .lift import Lift, Staged
-from .record import Call
+from .trace import Call
 from .tracebacks import boundary
 from .traces import TraceCache
 from .wrapper import decorate
@@ -72,7 +72,7 @@ class Functionalized:
         args, kwargs, objects = self._hide(args, kwargs)
         call = self._cache.find(self.__wrapped__, args, kwargs, objects)
         last = self._last()
-        if last is not None and last.record is call.record and last.states == call.states:
+        if last is not None and last.trace is call.trace and last.states == call.states:
             return last  # as long as the user has it, the same one
         self._last = weakref.ref(call)
         return call
@@ -80,8 +80,8 @@ class Functionalized:
     @boundary
     def values(self, /, *args: Any, **kwargs: Any) -> Values:
         """The current values of all states that a call with these arguments reads or writes."""
-        record = self.trace(*args, **kwargs)
-        return Values({state: look_at(state) for state in (*record.reads, *record.written)})
+        call = self.trace(*args, **kwargs)
+        return Values({state: look_at(state) for state in (*call.reads, *call.written)})
 
     @boundary
     def apply(self, values: Mapping[State, Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Values]:

@@ -20,7 +20,7 @@ from .._state.raw_reads import fresh
 from .._state.state import State
 from .._state.values import Values
 from .arguments import NO_SELF, StaticArguments, hide, revealing
-from .kept import Unshared, kept
+from .families import Unshared, cache_of
 from .outcome import Outcome, Results, pack
 from .traces import TraceCache
 from .wrapper import Transformed, unbound
@@ -136,7 +136,7 @@ class Staged(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)
         self._is_lifted = None if states is None else selects(states)
-        self._cache = kept(self._fun, (around, _key_of(states)), TraceCache)
+        self._cache = cache_of(self._fun, (around, _key_of(states)), TraceCache)
 
     @property
     def history(self) -> Any:

@@ -79,18 +79,18 @@ class TraceLog:
         """The traces that were made for a function itself."""
         return [traced for traced in tuple(self._entries) if traced.fun() is fun]
 
-    def add(self, record: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
+    def add(self, trace: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
-        called = [_called(state) for state in record.states]
-        flat = map(jax.tree.flatten, jax.tree.unflatten(record.read_tree, record.read_avals))
+        called = [_called(state) for state in trace.states]
+        flat = map(jax.tree.flatten, jax.tree.unflatten(trace.read_tree, trace.read_avals))
         settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
         self._entries.append(
             Traced(
-                record.arguments,
+                trace.arguments,
                 tuple((called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)),
-                tuple((called[i], value) for i, value in record.statics),
-                tuple((called[i], tuple(map(id, leaves))) for i, leaves in record.constants),
-                record.structure is not None,
+                tuple((called[i], value) for i, value in trace.statics),
+                tuple((called[i], tuple(map(id, leaves))) for i, leaves in trace.constants),
+                trace.structure is not None,
                 why,
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),

@@ -6,7 +6,7 @@ the first read of a state binds a private primitive without operands *in the tra
 however deep in JAX transforms the read stands; afterwards those equations become inputs of the jaxpr.
 
 The JAX transform may stand around the body during that one trace (`around=jax.checkpoint`): states are
-then operands of its equation like everything that its function closes over, and calling the record
+then operands of its equation like everything that its function closes over, and calling the trace
 re-binds one equation, not the body's.
 """
 
@@ -31,8 +31,8 @@ from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .outcome import pack
 from .placed import noted, sharding_of
-from .record import Record
 from .room import has_room, with_room
+from .trace import Trace
 
 read_p = jex.Primitive("read_state")
 read_p.multiple_results = True
@@ -117,7 +117,7 @@ def signature_of(arguments: Any) -> Any:
     return treedef, tuple([typeof(leaf) for leaf in leaves])
 
 
-def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Record:
+def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Trace:
     """Traces a function once, lifting the states that it uses; the arguments are those of `tracing`."""
     return fresh(fun, tracing(fun, *args, **options), innermost())
 
@@ -130,7 +130,7 @@ def tracing(
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
     is_pure: bool = False,
-) -> Callable[[bool], Record]:
+) -> Callable[[bool], Trace]:
     """What traces a function, told whether JAX's caches are fresh, see `fresh`.
 
     Args:
@@ -141,7 +141,7 @@ def tracing(
       is_lifted: which states are lifted; the others are constants.
       is_pure: whether the caller threads the values explicitly.
     """
-    return functools.partial(_Tracing.record, fun, args, kwargs, objects, around, is_lifted, is_pure)
+    return functools.partial(_Tracing.run, fun, args, kwargs, objects, around, is_lifted, is_pure)
 
 
 class _Tracing:
@@ -163,7 +163,7 @@ class _Tracing:
         self._culprit: Culprit | None = None
 
     @classmethod
-    def record(
+    def run(
         cls,
         fun: Any,
         args: Any,
@@ -173,8 +173,8 @@ class _Tracing:
         is_lifted: Any,
         is_pure: bool,
         is_fresh: bool,
-    ) -> Record:
-        """The record for these arguments.
+    ) -> Trace:
+        """The trace for these arguments.
 
         Nested transforms come through here once for each, so that it takes few frames of Python's stack.
         """
@@ -196,11 +196,11 @@ class _Tracing:
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
-            record = Record(self.frame, self.outcome, jaxpr, consts, self.tree)
-            record.signature = signature_of((args, kwargs))
+            made = Trace(self.frame, self.outcome, jaxpr, consts, self.tree)
+            made.signature = signature_of((args, kwargs))
             leaves, treedef = jax.tree.flatten((args, kwargs))
-            record.arguments = treedef.unflatten(map(typeof, leaves))
-            return record
+            made.arguments = treedef.unflatten(map(typeof, leaves))
+            return made
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
 

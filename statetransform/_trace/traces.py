@@ -1,4 +1,8 @@
-"""The traces of one function: which one fits a call, and whether another is made."""
+"""The traces of one function: which one fits a call, and whether another is made.
+
+This is the place where a retrace is decided: `TraceCache.find`. A trace fits a call if the arguments have the types
+that it was made for, the objects have its structure (`Structure.match`), and the states its types (`Trace.values`).
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,22 @@ from .._state.sites import user_site
 from .._state.state import State
 from . import keys
 from .arguments import is_reference, named_arguments
-from .kept import Family, keep_recent, kept
-from .record import Call, Record
+from .families import Family, cache_of, keep_recent
 from .stage import tracing
 from .structure.edges import brief, said_of
 from .structure.leaks import leaked, take_back
 from .structure.recorder import Recorder
-from .structure.settled import Settled
+from .structure.reuse import Reuse
 from .structure.structure import Other
+from .trace import Call, Trace
 
 _MUCH = 8 << 20  # bytes: a comparison takes about a millisecond
 
 
 class TraceCache:
-    """The records of one function, by what the trace depended on.
+    """The traces of one function, by what the trace depended on.
 
-    Each slot, for the types of the arguments and JAX's configuration, has the records of different structures, the
+    Each slot, for the types of the arguments and JAX's configuration, has the traces of different structures, the
     one used last first.
 
     Args:
@@ -45,7 +49,7 @@ class TraceCache:
 
     __slots__ = ("__weakref__", "_is_pure", "_records", "_warns", "family")
 
-    _BOUND = 64  # records in a slot
+    _BOUND = 64  # traces in a slot
 
     def __init__(self, family: Family, warns: bool = True, is_pure: bool = False) -> None:
         self._warns, self._is_pure = warns, is_pure
@@ -62,7 +66,7 @@ class TraceCache:
         is_lifted: Callable[[State], bool] | None = None,
         birthless: str = "",
     ) -> Call:
-        """The call through the record that fits now, traced if there is none.
+        """The call through the trace that fits now, traced if there is none.
 
         Args:
           fun, around, is_lifted: as in `trace`.
@@ -82,38 +86,38 @@ class TraceCache:
         own = slot.get(key, ())
         found, others = _first_fitting(own, roots), []
         if found is None:
-            others = [record for record in self.family.known(key) if record not in own]
+            others = [trace for trace in self.family.known(key) if trace not in own]
             found = _first_fitting(others, roots)
         if found is not None:
-            record, states, values = found
-            self._keep(slot, key, record)
-            return Call(record, states, leaves, values, record.objects_at(roots))
-        record = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
-        states = record.states
-        values = record.values(states, is_new=True)
+            trace, states, values = found
+            self._keep(slot, key, trace)
+            return Call(trace, states, leaves, values, trace.objects_at(roots))
+        trace = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
+        states = trace.states
+        values = trace.values(states, is_new=True)
         if values is None:  # another thread gave a state a new type meanwhile
             return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
-        found = Call(record, states, leaves, values, record.objects_at(roots))
-        if record.structure is not None:
-            self._keep(slot, key, record)
-            self.family.add(key, record)
-            record.expires_with(roots, functools.partial(_drop, weakref.ref(self)))
-        record.let_go()
+        found = Call(trace, states, leaves, values, trace.objects_at(roots))
+        if trace.structure is not None:
+            self._keep(slot, key, trace)
+            self.family.add(key, trace)
+            trace.expires_with(roots, functools.partial(_drop, weakref.ref(self)))
+        trace.let_go()
         return found
 
-    def _keep(self, slot: dict[Any, Any], key: Any, record: Record) -> None:
-        """Puts a record in front of its slot."""
+    def _keep(self, slot: dict[Any, Any], key: Any, trace: Trace) -> None:
+        """Puts a trace in front of its slot."""
         mine = slot.get(key, ())
-        if not mine or mine[0] is not record:
-            slot[key] = (record, *[other for other in mine if other is not record])[: self._BOUND]
+        if not mine or mine[0] is not trace:
+            slot[key] = (trace, *[other for other in mine if other is not trace])[: self._BOUND]
 
-    def discard(self, record: Record) -> None:
-        """Keeps a record no longer."""
+    def discard(self, trace: Trace) -> None:
+        """Keeps a trace no longer."""
         for slot in self._records.dicts():
-            for key, records in [*slot.items()]:
-                if record in records:
-                    slot[key] = tuple(other for other in records if other is not record)
-        self.family.discard(record)
+            for key, traces in [*slot.items()]:
+                if trace in traces:
+                    slot[key] = tuple(other for other in traces if other is not trace)
+        self.family.discard(trace)
 
     def trace(
         self,
@@ -123,40 +127,42 @@ class TraceCache:
         objects: Sequence[Any],
         around: Callable[..., Any] | None = None,
         is_lifted: Callable[[State], bool] | None = None,
-        known: Sequence[Record] = (),
+        known: Sequence[Trace] = (),
         birthless: str = "",
-    ) -> Record:
-        """Traces, and says of what will make it trace again; `known` are the records that did not fit."""
+    ) -> Trace:
+        """Traces, and says of what will make it trace again; `known` are the traces that did not fit."""
         roots = (fun, *objects)
         why = self._why(known, roots, fun, args, kwargs)
         recorder = Recorder(roots)
         try:
             with recorder:
                 made = tracing(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
-                record = fresh(fun, made, innermost())
+                trace = fresh(fun, made, innermost())
             if (leak := leaked(recorder)) is not None:
                 raise StateTraceError.kept_tracer(*leak)
-            if birthless and record.has_births:
-                raise StateTraceError.born_inside(birthless, record.created[0])
+            if birthless and trace.has_births:
+                raise StateTraceError.born_inside(birthless, trace.created[0])
         except BaseException:
             take_back(recorder)
             raise
-        settled = record.settle(recorder)
-        self.family.log.add(record, fun, why, recorder.coarse)
+        reuse = trace.decide_reuse(recorder)
+        self.family.log.add(trace, fun, why, recorder.coarse)
         if self._warns:
-            self._warn(fun, args, kwargs, objects, settled, why)
-        return record
+            self._warn(fun, args, kwargs, objects, reuse, why)
+        return trace
 
-    def _why(self, known: Sequence[Record], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
-        """Where the objects differ from those of the record that goes with them farthest: path, before, now."""
+    def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
+        """Where the objects differ from those of the trace that goes with them farthest: path, before, now."""
         farthest: tuple[int, Any] = (-1, None)
-        for record in known:
-            structure = record.structure
+        for trace in known:
+            structure = trace.structure
             assert structure is not None
             try:
                 structure.registers_at(roots)
                 return None  # it was the type of a state, or a static value
             except Other as other:
+                if other.edge.how == "value":
+                    return None
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:
                     now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
@@ -164,26 +170,19 @@ class TraceCache:
                     farthest = place, (path, said_of(other.edge), now)
         return farthest[1]
 
-    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], settled: Settled, why: Any) -> None:
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)
-        for state in settled.loose:
-            text = RetraceWarning.loose(name, state)
-            if text not in self.family.said:
-                self.family.said.add(text)
-                warnings.warn_explicit(text, RetraceWarning, *user_site())
-        for edge in settled.structure.edges if settled.structure is not None else ():
+        for state in reuse.loose:
+            self._warn_once(RetraceWarning.loose(name, state))
+        for edge in reuse.structure.edges if reuse.structure is not None else ():
             if edge.what == "array" and edge.argument.compared >= _MUCH:
-                path = settled.path(edge, root_names(fun, args, kwargs))
-                text = RetraceWarning.compared(name, path, edge.argument.compared)
-                if text not in self.family.said:
-                    self.family.said.add(text)
-                    warnings.warn_explicit(text, RetraceWarning, *user_site())
-        if settled.changed is not None:
-            edge, before, after = settled.changed
-            path = settled.path(edge, root_names(fun, args, kwargs))
-            why = path, before, after
-        names = tuple(filter(None, root_names(fun, args, kwargs)))
-        if why is None or why[0] in names or (settled.changed is None and not why[0].startswith(names)):
+                path = reuse.path(edge, root_names(fun, args, kwargs))
+                self._warn_once(RetraceWarning.compared(name, path, edge.argument.compared))
+        if reuse.changed is not None:
+            edge, before, after = reuse.changed
+            why = reuse.path(edge, root_names(fun, args, kwargs)), before, after
+        names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
+        if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
             self.family.repeats = None, (), 0
             return
         path, before, after = why
@@ -192,9 +191,13 @@ class TraceCache:
         is_same = last == path and [*map(id, objects)] == [id(ref()) for ref in refs]
         count = count + 1 if is_same else 1
         self.family.repeats = path, [*map(_weakly, objects)], count
-        if count >= 3 and path not in self.family.said:
-            self.family.said.add(path)
-            warnings.warn_explicit(RetraceWarning.repeated(name, path, before, after), RetraceWarning, *user_site())
+        if count >= 3:
+            self._warn_once(RetraceWarning.repeated(name, path, before, after), path)
+
+    def _warn_once(self, text: str, key: str | None = None) -> None:
+        if (key or text) not in self.family.said:
+            self.family.said.add(key or text)
+            warnings.warn_explicit(text, RetraceWarning, *user_site())
 
     def clear(self) -> None:
         """Forgets every trace."""
@@ -210,20 +213,20 @@ def _weakly(obj: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _first_fitting(records: Sequence[Record], roots: Sequence[Any]) -> tuple[Record, Sequence[State], list[Any]] | None:
-    """The first record that fits a call, with the states that the call has found and the leaves of their values."""
-    for record in records:
-        structure = record.structure
+def _first_fitting(traces: Sequence[Trace], roots: Sequence[Any]) -> tuple[Trace, Sequence[State], list[Any]] | None:
+    """The first trace that fits a call, with the states that the call has found and the leaves of their values."""
+    for trace in traces:
+        structure = trace.structure
         assert structure is not None
         states = structure.match(roots)
-        if states is not None and (values := record.values(states)) is not None:
-            return record, states, values
+        if states is not None and (values := trace.values(states)) is not None:
+            return trace, states, values
     return None
 
 
-def _drop(cache: Callable[[], TraceCache | None], record: Record) -> None:
+def _drop(cache: Callable[[], TraceCache | None], trace: Trace) -> None:
     if (owner := cache()) is not None:
-        owner.discard(record)
+        owner.discard(trace)
 
 
 def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: Any) -> Call:
@@ -234,10 +237,10 @@ def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: An
       fun: the function.
       *args, **options: as in `TraceCache.find`.
     """
-    cache = kept(fun, where, TraceCache)
+    cache = cache_of(fun, where, TraceCache)
     call = cache.find(fun, *args, **options)
-    if call.record.structure is not None:
-        keep_recent(call.record, cache.family)
+    if call.trace.structure is not None:
+        keep_recent(call.trace, cache.family)
     return call
 
 

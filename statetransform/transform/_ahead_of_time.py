@@ -127,7 +127,7 @@ class AheadOfTime:
         called = object.__new__(Program)
         called.__dict__.update(self._program.__dict__, jitted=self._stage)
         results = called.run("__call__", states, args, kwargs)
-        return self._program.finish(states, results, lambda record: record.objects_at(roots))
+        return self._program.finish(states, results, lambda trace: trace.objects_at(roots))
 
     def _fill(self, rest: Any, n_given: int) -> Any:
         """The positional arguments, with the static ones in their places again."""

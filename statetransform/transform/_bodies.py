@@ -14,7 +14,7 @@ from .._state.formatting import show_types
 from .._state.frame import Frame, leave, look_at, look_at_all
 from .._state.state import State
 from .._trace.arguments import NO_SELF, hide_self, reveal
-from .._trace.record import Call, Record
+from .._trace.trace import Call, Trace
 from .._trace.traces import find_for_once
 from .._trace.wrapper import unbound
 
@@ -30,7 +30,7 @@ class TracedFunction:
       values: values on entry that differ from the states' own (with the weak type removed).
 
     Attributes:
-      found: the call through the record.
+      found: the call through the trace.
       leading: the instance of a method, as an argument; to be passed in front of the others.
     """
 
@@ -55,7 +55,7 @@ class TracedFunction:
                 self.found: Call = find_for_once(where, fun, abstract, {}, roots, birthless=where)
         else:
             self.found = find_for_once(where, fun, abstract, {}, roots, birthless=where)
-        for i, _ in self.found.record.static_written:
+        for i, _ in self.found.trace.static_written:
             raise StateStructureError.static_write(where, self.found.states[i])
 
     @property
@@ -69,18 +69,18 @@ class TracedFunction:
         return dict(zip(self.found.written, self.found.out_avals[1], strict=True))
 
 
-def bind(record: Record, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
-    """Re-binds a record: the output and the written values.
+def bind(trace: Trace, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
+    """Re-binds a trace: the output and the written values.
 
     Args:
-      record: the trace.
+      trace: the trace.
       order: for each state read, the place of its value in `values`.
       leading: the instance in front of the arguments.
       args: the arguments.
       values: of states.
     """
     leaves = jax.tree.leaves(((*leading, *args), {}))
-    out, written, _ = record.bind(leaves, jax.tree.leaves([values[i] for i in order]))
+    out, written, _ = trace.bind(leaves, jax.tree.leaves([values[i] for i in order]))
     return out, written
 
 
@@ -112,8 +112,8 @@ class Body:
         entry: dict[State, Any] = {}
         while True:
             self.staged = TracedFunction(where, fun, make_args(carry), objects, entry)
-            record = self.staged.found.record
-            if where in record.fitting:
+            trace = self.staged.found.trace
+            if where in trace.fitting:
                 break
             after = self.staged.written_avals
             before = {state: entry.get(state, look_at(state)) for state in after}
@@ -127,14 +127,14 @@ class Body:
         self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
         self.init = (carry, [*self.entry.values()])
         self._sites = self.staged.found.sites
-        if where not in record.fitting:
+        if where not in trace.fitting:
             after = self.staged.written_avals
             _check_carry(where, carry, carry_of(self.staged.out_avals))
             for state in self.written:
                 _check_type(where, state, self.entry[state], after[state], self._sites[state])
-            # The types on entry are the record's own, unless a state is written without being read.
-            if not entry and max(record.written, default=-1) < record.n_reads:
-                record.fitting.add(where)
+            # The types on entry are the trace's own, unless a state is written without being read.
+            if not entry and max(trace.written, default=-1) < trace.n_reads:
+                trace.fitting.add(where)
 
     def order(self, staged: TracedFunction) -> tuple[tuple[int, ...], list[Any]]:
         """For each state that a function reads, the place of its value: among those of the carry, or behind them.
@@ -150,7 +150,7 @@ class Body:
     def reveal(self, out: Any) -> Any:
         """The output with the objects in their places."""
         found = self.staged.found
-        return reveal(out, found.objects) if found.record.has_nodes else out
+        return reveal(out, found.objects) if found.trace.has_nodes else out
 
     def leave(self, values: Sequence[Any]) -> None:
         """Hands the states' values after the loop to whoever is outside."""
@@ -174,17 +174,17 @@ class Body:
           test: the condition of a `while_loop`.
         """
         order, constants = self.order(self.staged)
-        record, leading = self.staged.found.record, self.staged.leading
+        trace, leading = self.staged.found.trace, self.staged.leading
 
         def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
             user_carry, values = carry
-            out, written = bind(record, order, leading, make_args(user_carry), (*values, *constants))
+            out, written = bind(trace, order, leading, make_args(user_carry), (*values, *constants))
             return (carry_of(out), written), out
 
         if test is None:
             return loop(step, self.init, *operands)
         test_order, test_constants = self.order(test)
-        tested, test_leading = test.found.record, test.leading
+        tested, test_leading = test.found.trace, test.leading
 
         def condition(carry: Any) -> Any:
             user_carry, values = carry

@@ -131,19 +131,19 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     for state in written:
         pairs = zip([name for name, _ in named], staged, strict=True)
         _check_types(where, state, values[place[state]], list(pairs))
-    records = [call.record for call in found]
+    traces = [call.trace for call in found]
     orders = tuple(tuple(place[state] for state in call.reads) for call in found)
     targets = tuple(tuple(place[state] for state in call.written) for call in found)
     n_written = len(written)
 
     def call(i: int, leading: list[Any], values: list[Any], *operands: Any) -> tuple[Any, list[Any]]:
-        out, changed = bind(records[i], orders[i], leading[i], operands, values)
+        out, changed = bind(traces[i], orders[i], leading[i], operands, values)
         changed = dict(zip(targets[i], changed, strict=True))
         return out, [changed.get(k, values[k]) for k in range(n_written)]
 
     leading = [branch.leading for branch in staged]
     try:
-        out, results = select(index, [partial(call, i, leading, values) for i in range(len(records))], operands)
+        out, results = select(index, [partial(call, i, leading, values) for i in range(len(traces))], operands)
     except TypeError as error:
         text = _differences(where, named, staged)
         if text is None:

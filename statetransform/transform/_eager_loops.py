@@ -25,7 +25,7 @@ from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._state import adapters
 from .._trace.arguments import hide_self, is_reference, strict
-from .._trace.kept import Family, anchor_of, remember
+from .._trace.families import Family, anchor_of, remember
 from .._trace.traces import RefusedArgument
 from .._trace.wrapper import Bound
 from ._entry import OTHER

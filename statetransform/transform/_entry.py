@@ -82,10 +82,6 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     in_place = structure.registers_in_place()  # which the program copies itself
     handle = [f"r{i}.bare" if i in in_place else writer.handle(i) for i in structure.states]
     value_of = [f"r{i}.bare._value" if i in in_place else writer.value(i) for i in structure.states]
-    for i, value in program.statics:
-        name = writer.constant(value)
-        writer.lines.append(f"x = {value_of[i]}")
-        writer.leave_if(f"x is not {name} and not same_plain(x, {name})")
     # Read in here: what fails on the way says that the structure is another.
     leading = [f"v{k}" for k in range(len(program.inputs))]
     if leading:

@@ -4,7 +4,7 @@ There is one way in. A call goes through the programs of the function, the one u
 used a few times has a generated function, `enter`, that follows the recorded paths from the function, the instance and
 the arguments to the states, checks the structure on the way, and gives the values; no signature is computed and no
 pytree walked in Python. JAX's own dispatch finds the compiled program, and what comes back is stored. Whatever does not
-fit goes the slow way: find a record or trace, keep it, call.
+fit goes the slow way: find a trace or make one, keep it, call.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .._jaxcompat import is_jit_disabled
 from .._state.frame import active, look_at, stack
 from .._state.state import State
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, is_reference, positional_parameters
-from .._trace.kept import Unshared, kept
+from .._trace.families import Unshared, cache_of
 from .._trace.lift import at_once, bind
-from .._trace.record import Record
 from .._trace.room import with_room
+from .._trace.trace import Trace
 from .._trace.tracebacks import boundary, hide_frames
 from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
@@ -73,7 +73,7 @@ class Jitted(Transformed):
 
     def _make_store(self) -> Store:
         own = () if self._sharding_of is None else (Unshared(),)
-        return kept(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
+        return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     @property
     def history(self) -> Any:
@@ -175,7 +175,7 @@ class Jitted(Transformed):
     def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any, states: list[State]) -> Any:
         """After a program gave more than ordinary values of written states."""
         _, roots, _ = self._roots(obj, args, kwargs)
-        return program.finish(states, results, lambda record: record.objects_at(roots))
+        return program.finish(states, results, lambda trace: trace.objects_at(roots))
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
@@ -197,7 +197,7 @@ class Jitted(Transformed):
             enter = program.settle(args, kwargs) if stack.frame is None else None  # not used within a transform
             self._store.use(program)
             del enter  # which is held from now on
-            return program, states, results, lambda record: record.objects_at(roots)
+            return program, states, results, lambda trace: trace.objects_at(roots)
         call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
         for program, states in fitting:
             if (taken := program.accept(call, states, roots)) is not None:
@@ -206,12 +206,12 @@ class Jitted(Transformed):
         else:
             program, states = self._new_program(call, treedef, has_self, args), list(call.states)
         results = self._run(program, method, states, args, kwargs, call)
-        if call.record.structure is not None:
+        if call.trace.structure is not None:
             self._store.add(program)
             forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
-            call.record.expires_with(roots, forget)
+            call.trace.expires_with(roots, forget)
         objects = call.objects
-        return program, states, results, lambda record: objects
+        return program, states, results, lambda trace: objects
 
     def _run(self, program: Program, method: str, states: Any, args: Any, kwargs: Any, call: Any) -> Any:
         try:
@@ -261,7 +261,7 @@ class Jitted(Transformed):
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
 
 
-def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None], record: Record) -> None:
+def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None], trace: Trace) -> None:
     if (owner := store()) is not None and (gone := program()) is not None:
         owner.drop(gone)
 

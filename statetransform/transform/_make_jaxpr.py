@@ -13,7 +13,7 @@ from .._state.errors import check_function
 from .._state.frame import Frame, kept_by_nobody, leave, read
 from .._state.values import Values
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, named_apart, reveal
-from .._trace.record import Call
+from .._trace.trace import Call
 from .._trace.tracebacks import boundary
 from .._trace.traces import find_for_once
 from .._trace.wrapper import unbound
@@ -42,9 +42,9 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> transform.eval_shape(lambda x: u.value * x, 2.0)
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
-    record = _trace("eval_shape", fun, *abstract((args, kwargs)))
+    call = _trace("eval_shape", fun, *abstract((args, kwargs)))
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
-        out = record.finish(*jax.tree.map(_shape, record.out_avals))
+        out = call.finish(*jax.tree.map(_shape, call.out_avals))
         born = frame.survivors()
     leave((), born.items())
     return out

@@ -1,8 +1,8 @@
 """What `jit` compiles and keeps: programs, each for one structure of what the function gets.
 
 A `Program` is one function made by `jax.jit`, which takes the value of each state that it uses, then the arguments.
-JAX calls it back for types that it has not seen; then it binds the record that the slow path has put there, and never
-traces itself. Several records may share a program, for arguments of several types; its structure has the
+JAX calls it back for types that it has not seen; then it binds the trace that the slow path has put there, and never
+traces itself. Several traces may share a program, for arguments of several types; its structure has the
 conditions of all of them. The output structure says which states were written.
 """
 
@@ -17,13 +17,12 @@ from typing import Any
 import jax
 
 from .._jaxcompat import Tracer, is_jit_disabled, splice
-from .._objects.plain import same_plain
 from .._state.errors import StateTraceError, lost_in_donation
 from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
-from .._trace.kept import Family
-from .._trace.record import Call, Record
+from .._trace.families import Family
 from .._trace.structure.structure import Other, Structure
+from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs, names_of, names_of_arguments
@@ -32,7 +31,7 @@ _numbers = itertools.count()
 
 
 class Untraced(Exception):
-    """Leaves a trace of `jax.jit` for types that the program has no record of."""
+    """Leaves a trace of `jax.jit` for types that the program has no trace of."""
 
 
 class Disabled(Exception):
@@ -40,10 +39,10 @@ class Disabled(Exception):
 
 
 class _Pending(threading.local):
-    """The record that the callback is to bind, for the program that this thread is about to call."""
+    """The trace that the callback is to bind, for the program that this thread is about to call."""
 
     program: Program | None = None
-    record: Any = None
+    trace: Any = None
     places: Any = None
     states: Any = None
 
@@ -70,7 +69,6 @@ class Program:
     Attributes:
       structure: finds the states that the program has to do with.
       donated, passed: positions of the states whose values go in.
-      statics: positions of static states with their values.
       targets: positions of the states written, in the plainest output.
       uses: how often the slow path took it; `settle` counts.
     """
@@ -88,20 +86,19 @@ class Program:
         options_of: Callable[[int, int], dict[str, Any]],
         sharding_of: Callable[[State], Any] | None = None,
     ) -> None:
-        record = call.record
+        trace = call.trace
         self.treedef = treedef
-        self.structure: Structure | None = record.structure
-        reads, written = range(record.n_reads), set(record.written) if donates else set()
+        self.structure: Structure | None = trace.structure
+        reads, written = range(trace.n_reads), set(trace.written) if donates else set()
         self.donated: tuple[int, ...] = tuple(i for i in reads if i in written)
         self.passed: tuple[int, ...] = tuple(i for i in reads if i not in written)
-        self.statics = record.statics
         self.targets: tuple[int, ...] | None = None
         self._enter: Callable[[], Entry | None] = lambda: None  # stores hold it: it holds the program
         self._may_enter = True
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
-        self._outputs: dict[int, tuple[Record, tuple[int, ...]]] = {}
+        self._outputs: dict[int, tuple[Trace, tuple[int, ...]]] = {}
         self._sharding_of = sharding_of
         pure = _pure(weakref.ref(self), getattr(fun, "__name__", type(fun).__name__))
         self.jitted: Any = jax.jit(self._named(pure, fun, call), **options_of(len(self.donated), self.n_leading))
@@ -118,7 +115,7 @@ class Program:
 
     def _named(self, pure: Callable[..., Any], fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
         """What JAX compiles, with parameters named like the states and the arguments."""
-        args, kwargs = call.record.arguments
+        args, kwargs = call.trace.arguments
         args = args[self._has_self :]
         names = zip(names_of_arguments(fun, len(args), self._has_self), args, strict=True)
         own = [name for name, arg in names if self.keeps_places or not is_dropped(arg)]
@@ -127,19 +124,19 @@ class Program:
         return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
 
     def bind(self, values: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called by JAX for types that it has not seen: re-binds the record into JAX's own trace."""
-        record, places, states = _pending.record, _pending.places, _pending.states
+        """Called by JAX for types that it has not seen: re-binds the trace into JAX's own trace."""
+        trace, places, states = _pending.trace, _pending.places, _pending.states
         given = zip(self.inputs, values, strict=True)
         by_place = {place: self._placed(value, states[place]) for place, value in given}
-        inputs = jax.tree.leaves([by_place[places[i]] for i in range(record.n_reads)])
-        out, written, born = record.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
-        targets = tuple(places[i] for i in record.written)
+        inputs = jax.tree.leaves([by_place[places[i]] for i in range(trace.n_reads)])
+        out, written, born = trace.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
+        targets = tuple(places[i] for i in trace.written)
         written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
-        if record.is_plain and self.targets in (None, targets):
+        if trace.is_plain and self.targets in (None, targets):
             self.targets = targets
             return out, written
         number = next(_numbers)
-        self._outputs[number] = record, places
+        self._outputs[number] = trace, places
         return out, {number: (written, born)}
 
     def _placed(self, value: Any, state: State) -> Any:
@@ -150,31 +147,24 @@ class Program:
         return value if sharding is None else jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), value)
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
-        """The states that it has to do with; None when the structure or a static state is another."""
-        if self.structure is None:
-            return None
-        states = self.structure.match(roots)
-        if states is None or any(not same_plain(read(states[i]), value) for i, value in self.statics):
-            return None
-        return states
+        """The states that it has to do with; None when the structure is another."""
+        return None if self.structure is None else self.structure.match(roots)
 
     def accept(self, call: Call, states: list[State], roots: Sequence[Any]) -> list[State] | None:
-        """Takes in a record for other types, if it does with the values that go in; gives the states."""
-        record = call.record
-        if record.structure is None or self.structure is None:
+        """Takes in a trace for other types, if it does with the values that go in; gives the states."""
+        trace = call.trace
+        if trace.structure is None or self.structure is None:
             return None
         place = {state: i for i, state in enumerate(states)}
-        reads = [place.get(state) for state in call.states[: record.n_reads]]
+        reads = [place.get(state) for state in call.states[: trace.n_reads]]
         inputs = {*self.donated, *self.passed}
-        if not inputs.issuperset(reads) or {place.get(call.states[i]) for i, _ in record.statics} - {
-            i for i, _ in self.statics
-        }:
+        if not inputs.issuperset(reads):
             return None
-        if self.donates and set(self.donated) != {*reads} & {place.get(call.states[i]) for i in record.written}:
+        if self.donates and set(self.donated) != {*reads} & {place.get(call.states[i]) for i in trace.written}:
             return None
         extra = [state for state in call.states if state not in place]
         try:
-            structure = self.structure.merged(record.structure, roots)
+            structure = self.structure.merged(trace.structure, roots)
             if extra:
                 structure = structure.with_states(extra, roots)
         except Other:  # the trace that was just made has changed one of the objects
@@ -184,12 +174,12 @@ class Program:
         return [*states, *extra]
 
     def places_of(self, call: Call, states: list[State]) -> tuple[int, ...]:
-        """For each position of a call's record, the position here."""
+        """For each position of a call's trace, the position here."""
         place = {state: i for i, state in enumerate(states)}
         return tuple(place[state] for state in call.states)
 
     def run(self, method: str, states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None) -> Any:
-        """Calls a method of the `jax.jit` function; `call` has the record for these types, if it was looked for."""
+        """Calls a method of the `jax.jit` function; `call` has the trace for these types, if it was looked for."""
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = look_at_all([states[i] for i in self.donated])
         passed = look_at_all([states[i] for i in self.passed])
@@ -199,16 +189,16 @@ class Program:
             args = [arg for arg in args if not is_dropped(arg)]
             kwargs = {key: arg for key, arg in kwargs.items() if not is_dropped(arg)}
         leading = [*donated, *passed, instance] if self._has_instance else [*donated, *passed]
-        before = _pending.program, _pending.record, _pending.places, _pending.states
+        before = _pending.program, _pending.trace, _pending.places, _pending.states
         if call is None:
             _pending.program = None
         else:
-            _pending.program, _pending.record = self, call.record
+            _pending.program, _pending.trace = self, call.trace
             _pending.places, _pending.states = self.places_of(call, list(states)), states
         try:
             return getattr(self.jitted, method)(*leading, *args, **kwargs)
         finally:
-            _pending.program, _pending.record, _pending.places, _pending.states = before
+            _pending.program, _pending.trace, _pending.places, _pending.states = before
 
     @property
     def enter(self) -> Entry | None:
@@ -245,7 +235,7 @@ class Program:
                 if other is not state and other in donated:
                     raise StateTraceError.donated_twice(other, state) from error
 
-    def finish(self, states: Sequence[State], results: Any, objects_at: Callable[[Record], list[Any]]) -> Any:
+    def finish(self, states: Sequence[State], results: Any, objects_at: Callable[[Trace], list[Any]]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
         out, written = results
         if type(written) is not dict:
@@ -254,8 +244,8 @@ class Program:
                 leave(zip([states[i] for i in self.targets], written, strict=True))
             return out
         ((number, (written, born)),) = written.items()
-        record, places = self._outputs[number]
-        call = Call(record, [states[i] for i in places], [], [], objects_at(record) if record.has_nodes else [])
+        trace, places = self._outputs[number]
+        call = Call(trace, [states[i] for i in places], [], [], objects_at(trace) if trace.has_nodes else [])
         return call.finish(out, written, born)
 
 

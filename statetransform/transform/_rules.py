@@ -22,7 +22,7 @@ from .._state.frame import Frame
 from .._state.state import State
 from .._trace.arguments import is_by_reference
 from .._trace.lift import Lift
-from .._trace.record import Call
+from .._trace.trace import Call
 from .._trace.stage import trace
 from .._trace.tracebacks import hide_frames
 
@@ -98,16 +98,16 @@ class RuleCall:
         self._concrete = [None if has_tracer(leaf) or not is_staged else leaf for leaf in leaves]
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
-        self._record: Call | None = None
+        self._found: Call | None = None
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
         if is_staged:
-            record = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
-            values: Any = record.values(record.states)
-            self._record = Call(record, record.states, [], [], record.objects_at(()))
-            self._inputs = self._known = self._record.reads
-            self._arguments = (*jax.tree.unflatten(record.read_tree, values), *free)
+            traced = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
+            values: Any = traced.values(traced.states)
+            self._found = Call(traced, traced.states, [], [], traced.objects_at(()))
+            self._inputs = self._known = self._found.reads
+            self._arguments = (*jax.tree.unflatten(traced.read_tree, values), *free)
 
     def take_arguments(self) -> tuple[Any, ...]:
         """The arguments for JAX's function. They are not kept: JAX may hold on to the rules, and so to this object."""
@@ -117,8 +117,8 @@ class RuleCall:
     def run(self, *args: Any) -> Any:
         """The function: `(out, written, born)`."""
         values, args = self._split(args)
-        if self._record is not None:
-            return self._record.apply(args, {}, values)
+        if self._found is not None:
+            return self._found.apply(args, {}, values)
         return self._lifted(self._fun, values, self._whole(args))[0]
 
     def forward(self, rule: Function) -> Function:
@@ -128,7 +128,7 @@ class RuleCall:
             values, args = self._split(args)
             values = {state: jax.tree.map(_primal, value, is_leaf=_has_flag) for state, value in values.items()}
             results, entered = self._lifted(rule, values, self._whole(args))
-            if self._record is None:
+            if self._found is None:
                 self._known, values = list(entered), entered
             return _with_states(results, lambda residuals: (residuals, list(values.values())))
 
@@ -164,7 +164,7 @@ class RuleCall:
     def finish(self, out: Any, written: Any, born: Any) -> Any:
         """After JAX has returned: hands the writes on and returns the output."""
         self._is_over = True
-        return (self._record or self._outcome).finish(out, written, born)
+        return (self._found or self._outcome).finish(out, written, born)
 
     def _split(self, args: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
         """The values of the states and the user's arguments, from those of JAX's function."""
@@ -196,9 +196,9 @@ class RuleCall:
         lift = Lift(fun, make)
         results = lift.call(values, args, {})
         self._outcome = lift.outcome
-        if self._record is not None and self._outcome.written != self._record.written:
+        if self._found is not None and self._outcome.written != self._found.written:
             where = getattr(self._fun, "__qualname__", "custom rule")
-            raise StateStructureError.rule(where, self._record.written, self._outcome.written)
+            raise StateStructureError.rule(where, self._found.written, self._outcome.written)
         return results, frames.pop().entered
 
 

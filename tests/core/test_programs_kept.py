@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, inspect, transform
-from statetransform._trace import kept
+from statetransform._trace import families
 from statetransform.transform._programs import Store
 
 N = 20
@@ -61,7 +61,7 @@ def test_programs_of_functions_that_are_gone_are_freed_at_once_but_for_a_few(way
         for _ in range(4):
             f(X)
         counts.append(n_programs())
-    assert counts[-1] <= counts[0] + kept._SPARE
+    assert counts[-1] <= counts[0] + families._SPARE
     del f
     before = n_programs()
     assert before <= counts[0]
@@ -79,7 +79,7 @@ def test_each_of_many_functions_that_live_is_traced_once() -> None:
 
     for way in (transform.jit, transform.checkpoint):
         runs.clear()
-        functions = [way(make(float(i))) for i in range(kept._SEARCHED + 6)]
+        functions = [way(make(float(i))) for i in range(families._SEARCHED + 6)]
         for _ in range(2):
             for i, f in enumerate(functions):
                 assert f(X) == i
@@ -118,7 +118,7 @@ def test_clearing_frees_every_program(clear: str) -> None:
 
 
 def test_of_loops_over_functions_that_are_gone_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_RECENT", 5)
+    monkeypatch.setattr(families, "_RECENT", 5)
     monkeypatch.setattr(Store, "_BOUND", 5)
     gradient = transform.grad(lambda x, f: transform.fori_loop(0, 3, lambda i, c: f(c), x))
     step = lambda scale: lambda c: c * scale

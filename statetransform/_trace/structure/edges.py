@@ -11,6 +11,7 @@ import numpy as np
 
 from ..._objects.lookup import inherited, instance_attribute
 from ..._objects.plain import MISSING, is_plain, same_plain
+from ..._state.frame import read
 
 #: Conditions that say that something is not there.
 ABSENCE = ("absent", "nowhere", "unset")
@@ -24,7 +25,7 @@ class Edge(NamedTuple):
       how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "members" (a tuple,
         made anew, of what it holds), "cell", "global", "method" (the function behind a bound method), "class",
         "inherited" (what a class has under a name, from one of its bases on), "reader" (what a function gives for it:
-        the handle of a cell of another framework).
+        the handle of a cell of another framework), "value" (of a static state).
       key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
         "object" and "state" (of a class), "sequence", "mapping", "array" (equal content), "is" (the very
@@ -60,7 +61,7 @@ def step(parent: Any, how: str, key: Any) -> Any:
         return key(parent)
     if how == "inherited":
         return inherited(parent, key)
-    return type(parent)
+    return read(parent) if how == "value" else type(parent)
 
 
 def holds(x: Any, what: str, argument: Any) -> bool:

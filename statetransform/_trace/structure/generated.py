@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..._objects.library import is_ours
 from ..._objects.plain import identity, same_plain
 from ..._state.cell import Reader
+from ..._state.frame import read
 from .edges import Edge, absent, holds, step
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class WalkWriter:
             plain = key.isidentifier() and not keyword.iskeyword(key)
             found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
             return f"{found}.__func__" if how == "method" else found
+        if how == "value":
+            return self.value(int(above[1:])) if self._is_outermost else f"{self.constant(read)}({above})"
         if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
         index = repr(key) if type(key) in (int, str) else self.constant(key)
@@ -297,7 +300,7 @@ def _keyed(structure: Structure) -> dict[int, dict[str, str]]:
 
 def _direct(structure: Structure) -> dict[int, Edge]:
     """The edges to states for whose values nobody needs the state itself, by register."""
-    needed = {edge.parent for edge in structure.edges}
+    needed = {edge.parent for edge in structure.edges if edge.how != "value"}
     needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
     cells = [edge for edge in structure.edges if edge.what == "state" and _is_handle(edge)]
     is_direct = lambda edge: edge.register not in needed and _in_dict(edge) is not None

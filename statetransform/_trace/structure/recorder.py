@@ -36,8 +36,8 @@ from ..._objects.plain import MISSING, identity, is_plain
 from ..._objects.starts import unwatch, watch
 from ..._state import adapters
 from ..._state.state import State
+from .classes import Classes
 from .edges import Edge
-from .recorded_classes import Classes
 from .visits import Visit, visit_module, visit_of
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """What is kept of a trace.
 
-A `Record` knows positions and no objects, so it serves all objects of the structure that it was traced for: it numbers
-the states in use, those read first. A `Call` is a record together with the states that one call has found.
+A `Trace` knows positions and no objects, so it serves all objects of the structure that it was traced for: it numbers
+the states in use, those read first. A `Call` is a trace together with the states that one call has found.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -13,19 +14,18 @@ from typing import Any, TypeAlias
 import jax
 
 from .._jaxcompat import Tracer, eval_jaxpr, typeof
-from .._objects.plain import same_plain
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
 from .._state.state import State
 from .outcome import Outcome, reveal_output
 from .structure.recorder import Recorder
-from .structure.settled import Settled
+from .structure.reuse import Reuse
 from .structure.structure import Other, Structure
 
 StagedFrame: TypeAlias = Any  # the one of `stage`, which imports this module
 
 
-class Record:
+class Trace:
     """One trace of a function: a jaxpr from arguments and states read to results.
 
     Positions count the states in use; the first `len(read_trees)` of them are read.
@@ -41,7 +41,7 @@ class Record:
       out_tree: the tree definition of the results.
       out_objects: the registers of the objects in the output.
       structure: of the objects that it serves; None when it serves one call only.
-      fitting: names of the loops whose carry was checked against this record.
+      fitting: names of the loops whose carry was checked against this trace.
     """
 
     def __init__(self, frame: StagedFrame, outcome: Outcome, jaxpr: Any, consts: Any, out_tree: Any) -> None:
@@ -54,7 +54,7 @@ class Record:
         self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
         self.read_avals: tuple[Any, ...] = tuple(aval for _, avals in frame.reads.values() for aval in avals)
         others = [*outcome.written, *frame.statics, *[s for s, _ in outcome.static_written], *frame.constants]
-        #: The states of the call that traced; `settle` lets go of them.
+        #: The states of the call that traced; `let_go` lets go of them.
         self.states: list[State] = list(dict.fromkeys([*frame.reads, *others]))
         position = {state: i for i, state in enumerate(self.states)}
         self.written: tuple[int, ...] = tuple(position[state] for state in outcome.written)
@@ -76,7 +76,6 @@ class Record:
         self._objects: list[Any] | None = outcome.objects
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
-        self._out_avals: Any = None
         self._owners: list[Any] = []
 
     @property
@@ -94,17 +93,10 @@ class Record:
         """The states that a call makes; not those of any particular call."""
         return list(self._firsts[0] if self._firsts else self._blanks)
 
-    @property
-    def in_avals(self) -> list[Any]:
-        """The abstract values of the inputs: the arguments' leaves, then those of the states read."""
-        return [var.aval for var in self.jaxpr.invars]
-
-    @property
+    @functools.cached_property
     def out_avals(self) -> Any:
         """The abstract values of the results, in their structure."""
-        if self._out_avals is None:
-            self._out_avals = self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
-        return self._out_avals
+        return self.out_tree.unflatten([var.aval for var in self.jaxpr.outvars])
 
     def values(self, states: Sequence[State], is_new: bool = False) -> list[Any] | None:
         """The current leaves of the states read, or None when the trace does not fit their types.
@@ -113,8 +105,6 @@ class Record:
         """
         leaves, treedef = jax.tree.flatten(look_at_all(states[: self.n_reads]))
         if treedef != self.read_tree or not _same_avals(leaves, self.read_avals):
-            return None
-        if any(not same_plain(read(states[i]), value) for i, value in self.statics):
             return None
         for i, constant in () if is_new else self.constants:
             now = jax.tree.leaves(read(states[i]))
@@ -126,38 +116,38 @@ class Record:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
         return self.out_tree.unflatten(run(self.jaxpr, self.consts, *arguments, *values))
 
-    def settle(self, recorder: Recorder) -> Settled:
+    def decide_reuse(self, recorder: Recorder) -> Reuse:
         """Decides after the trace whether it may be kept, and for which structure."""
-        settled = Settled(recorder, self.states, self.jaxpr)
-        structure = settled.structure
+        reuse = Reuse(recorder, self.states, self.statics, self.jaxpr)
+        structure = reuse.structure
         if structure is None or not self.is_closed or self._has_tracers():
-            return settled
+            return reuse
         registers = [recorder.register_of(obj) for obj in self._objects or ()]
         if None not in registers:
             self.structure = structure
             self.out_objects = tuple(registers)  # type: ignore[arg-type]
-        return settled
+        return reuse
 
     def let_go(self) -> None:
         """Forgets the objects of the call that traced."""
         if self.structure is not None:
             self.states, self._objects = [], None
 
-    def expires_with(self, roots: Sequence[Any], forget: Callable[[Record], None]) -> None:
-        """Has the record forgotten when an object dies whose arrays are constants of the trace.
+    def expires_with(self, roots: Sequence[Any], forget: Callable[[Trace], None]) -> None:
+        """Has the trace forgotten when an object dies whose arrays are constants of the trace.
 
         The trace holds these arrays, so it would keep alive what nobody else can reach.
         """
         try:
             owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
-        except Other:  # a callback of the program has changed one of the objects; no later call will have this record
+        except Other:  # a callback of the program has changed one of the objects; no later call will have this trace
             return
         this = weakref.ref(self)
 
         def died(_: Any) -> None:
-            record = this()
-            if record is not None:
-                forget(record)
+            trace = this()
+            if trace is not None:
+                forget(trace)
 
         self._owners += [weakref.ref(owner, died) for owner in owners]
 
@@ -187,22 +177,22 @@ class Record:
 
 
 class Call:
-    """One call of a function through its record.
+    """One call of a function through its trace.
 
     Attributes:
-      record: the trace.
+      trace: the trace.
       states: the states in use, by position.
       leaves: those of the arguments.
       values: the leaves of the states read.
       objects: those that stand in the output.
     """
 
-    __slots__ = ("__weakref__", "leaves", "objects", "record", "states", "values")
+    __slots__ = ("__weakref__", "leaves", "objects", "states", "trace", "values")
 
     def __init__(
-        self, record: Record, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
+        self, trace: Trace, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
     ) -> None:
-        self.record: Record = record
+        self.trace: Trace = trace
         self.states: Sequence[State] = states
         self.leaves: list[Any] = leaves
         self.values: list[Any] = values
@@ -211,65 +201,65 @@ class Call:
     def __repr__(self) -> str:
         made = f", {len(self.created)} created" if self.created else ""
         states = f"{len(self.reads)} states read, {len(self.written)} written{made}"
-        return f"<trace of {len(self.record.in_avals)} inputs: {states}>"
+        return f"<trace of {len(self.in_avals)} inputs: {states}>"
 
     @property
     def reads(self) -> list[State]:
         """The states read, in the order of their inputs."""
-        return list(self.states[: self.record.n_reads])
+        return list(self.states[: self.trace.n_reads])
 
     @property
     def written(self) -> list[State]:
         """The states written, in the order of their values."""
-        return [self.states[i] for i in self.record.written]
+        return [self.states[i] for i in self.trace.written]
 
     @property
     def created(self) -> list[State]:
         """The states that a call makes; not those of any particular call."""
-        return self.record.created
+        return self.trace.created
 
     @property
     def jaxpr(self) -> Any:
         """The jaxpr, from the arguments' leaves and the values read to the results."""
-        return self.record.jaxpr
+        return self.trace.jaxpr
 
     @property
     def consts(self) -> Any:
         """The values of the jaxpr's constant variables."""
-        return self.record.consts
+        return self.trace.consts
 
     @property
     def in_avals(self) -> list[Any]:
         """The abstract values of the inputs: the arguments' leaves, then those of the states read."""
-        return self.record.in_avals
+        return [var.aval for var in self.trace.jaxpr.invars]
 
     @property
     def out_avals(self) -> Any:
         """The abstract values of the results, in their structure."""
-        return self.record.out_avals
+        return self.trace.out_avals
 
     @property
     def sites(self) -> dict[State, Any]:
         """Where each written state was written."""
-        return {self.states[i]: site for i, site in self.record.sites.items()}
+        return {self.states[i]: site for i, site in self.trace.sites.items()}
 
     def apply(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
         """Runs the jaxpr with the values of the states by state, of at least those read."""
         inputs = jax.tree.leaves([values[state] for state in self.reads])
-        return self.record.bind(jax.tree.leaves((args, kwargs)), inputs)
+        return self.trace.bind(jax.tree.leaves((args, kwargs)), inputs)
 
     def run(self) -> Any:
         """Binds the jaxpr, leaves the states to whoever is outside and returns the output."""
-        return self.finish(*self.record.bind(self.leaves, self.values))
+        return self.finish(*self.trace.bind(self.leaves, self.values))
 
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output; once for each call."""
-        record, states = self.record, self.states
-        births = record.births() if record.has_births else []
-        pairs = [(states[i], value) for i, value in zip(record.written, written, strict=True)]
-        pairs += [(states[i], value) for i, value in record.static_written]
+        trace, states = self.trace, self.states
+        births = trace.births() if trace.has_births else []
+        pairs = [(states[i], value) for i, value in zip(trace.written, written, strict=True)]
+        pairs += [(states[i], value) for i, value in trace.static_written]
         leave(pairs, zip(births, born, strict=True), self.sites)
-        return reveal_output(out, births, self.objects) if record.has_nodes else out
+        return reveal_output(out, births, self.objects) if trace.has_nodes else out
 
 
 def _same_avals(leaves: list[Any], avals: tuple[Any, ...]) -> bool:

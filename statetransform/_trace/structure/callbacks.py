@@ -25,7 +25,7 @@ _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, 
 _no_callables = {str, bytes, int, float, complex, bool, type(None)}  # grows by classes of JAX and NumPy
 
 
-def held_by(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
+def objects_behind(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
     """The objects that a jaxpr's callbacks and rules lead to, and whether it is a rule that leads there.
 
     Args:

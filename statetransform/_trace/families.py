@@ -92,7 +92,7 @@ _of_functions: dict[int, tuple[weakref.ref[Any], OrderedDict[Any, Any]]] = {}
 _recent = ContextDict()
 
 
-def kept(fun: Callable[..., Any], way: Hashable, make: Callable[[Family], T]) -> T:
+def cache_of(fun: Callable[..., Any], way: Hashable, make: Callable[[Family], T]) -> T:
     """What a function keeps for one way of transforming it, made if there is nothing; to be held by its wrapper.
 
     Args:

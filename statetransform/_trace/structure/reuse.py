@@ -1,4 +1,4 @@
-"""What became of the structure that a trace has seen: which edges still hold, and what is pinned by identity."""
+"""Whether a trace can be used again: which edges still hold after it, and which objects it is about by identity."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..._objects.library import is_framework_class
 from ..._objects.plain import MISSING, reference
 from ..._state import adapters
 from ..._state.state import State
+from .callbacks import objects_behind
 from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
-from .held import held_by
 from .recorder import Recorder
 from .structure import Structure
 from .visits import BY_CLASS
@@ -19,8 +19,14 @@ from .visits import BY_CLASS
 _SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
 
 
-class Settled:
-    """What became of the structure that a trace has seen.
+class Reuse:
+    """Whether a trace can be used again, and for which structure.
+
+    Args:
+      recorder: the recorder that has listened to the trace.
+      used: the states in use.
+      statics: the positions of static ones among them, with their values.
+      jaxpr: the traced program.
 
     Attributes:
       structure: what a later call is compared with; None when the trace serves one call only.
@@ -28,7 +34,9 @@ class Settled:
       changed: the edge on an argument that the function itself changed, with the value before and after.
     """
 
-    def __init__(self, recorder: Recorder, used: Sequence[State], jaxpr: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, used: Sequence[State], statics: Sequence[tuple[int, Any]], jaxpr: Any
+    ) -> None:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self._edges = recorder.edges
@@ -39,6 +47,7 @@ class Settled:
             return
         kept = self._unchanged(recorder, {register for register in registers if register is not None}, jaxpr)
         if kept is not None:
+            kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in statics]  # type: ignore[arg-type]
             self.structure = Structure(kept, registers, len(recorder.objects), recorder.objects)  # type: ignore[arg-type]
 
     def path(self, edge: Edge, root_names: Sequence[str]) -> str:
@@ -56,7 +65,7 @@ class Settled:
             and (whats.get(place) in _SHARED or (whats.get(place) == "type" and isinstance(obj, BY_CLASS)))
         )
         whats = {edge.register: edge.what for edge in recorder.edges}
-        for obj, is_rule in held_by(jaxpr, is_shared):
+        for obj, is_rule in objects_behind(jaxpr, is_shared):
             # The program is about this object, and no other of its structure; a rule is yet to look at it.
             register: Any = recorder.register_of(obj)
             if is_rule and (isinstance(obj, types.FunctionType) or whats.get(register) == "object"):
