@@ -50,9 +50,9 @@ class Traced(NamedTuple):
     """
 
     arguments: Any
-    reads: tuple[tuple[str, Any, tuple[Any, ...]], ...]
-    statics: tuple[tuple[str, Any], ...]
-    constants: tuple[tuple[str, tuple[int, ...]], ...]
+    reads: Sequence[tuple[str, Any, tuple[Any, ...]]]
+    statics: Sequence[tuple[str, Any]]
+    constants: Sequence[tuple[str, tuple[int, ...]]]
     is_reusable: bool
     why: tuple[str, str, str] | None
     settings: dict[str, Any]
@@ -82,14 +82,14 @@ class TraceLog:
     def add(self, trace: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
         called = [_called(state) for state in trace.states]
-        flat = map(jax.tree.flatten, jax.tree.unflatten(trace.read_tree, trace.read_avals))
+        flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
         settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
         self._entries.append(
             Traced(
                 trace.arguments,
-                tuple((called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)),
-                tuple((called[i], value) for i, value in trace.statics),
-                tuple((called[i], tuple(map(id, leaves))) for i, leaves in trace.constants),
+                [(called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)],
+                [(called[i], value) for i, value in trace.statics],
+                [(called[i], tuple(map(id, leaves))) for i, leaves in trace.constants],
                 trace.structure is not None,
                 why,
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},

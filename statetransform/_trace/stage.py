@@ -74,7 +74,7 @@ class StagedFrame(Frame):
         if self._is_lifted is not None and not self._is_lifted(state):
             self.constants[state] = leaves
             return value
-        avals = tuple(self.type_of_input(leaf) for leaf in leaves)
+        avals = tuple([self.type_of_input(leaf) for leaf in leaves])
         inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
         self.placed.update(noted(inputs, map(sharding_of, leaves)))
         self.reads[state] = (treedef, avals)
@@ -109,12 +109,6 @@ class StagedFrame(Frame):
         super().check_write(state)
         if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
             raise StateTraceError.not_lifted(state)
-
-
-def signature_of(arguments: Any) -> Any:
-    """Structure, shapes, dtypes, weak types and shardings of arguments."""
-    leaves, treedef = jax.tree.flatten(arguments)
-    return treedef, tuple([typeof(leaf) for leaf in leaves])
 
 
 def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Trace:
@@ -196,11 +190,9 @@ class _Tracing:
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
-            made = Trace(self.frame, self.outcome, jaxpr, consts, self.tree)
-            made.signature = signature_of((args, kwargs))
             leaves, treedef = jax.tree.flatten((args, kwargs))
-            made.arguments = treedef.unflatten(map(typeof, leaves))
-            return made
+            arguments = treedef.unflatten([typeof(leaf) for leaf in leaves])
+            return Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree)
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
 

@@ -31,8 +31,7 @@ class Trace:
     Positions count the states in use; the first `len(read_trees)` of them are read.
 
     Attributes:
-      signature: the types of the arguments that it was traced for.
-      arguments: the same as `(args, kwargs)`, with abstract values as leaves.
+      arguments: `(args, kwargs)` that it was traced for, with abstract values as leaves.
       read_tree, read_avals: the tree definition of the list of the values read, and the abstract values of its leaves.
       written: the positions of the written states, in the order of their values.
       sites: where each of them was written.
@@ -44,30 +43,25 @@ class Trace:
       fitting: names of the loops whose carry was checked against this trace.
     """
 
-    def __init__(self, frame: StagedFrame, outcome: Outcome, jaxpr: Any, consts: Any, out_tree: Any) -> None:
-        self.signature: Any = None
-        self.arguments: Any = None
+    def __init__(
+        self, frame: StagedFrame, outcome: Outcome, arguments: Any, jaxpr: Any, consts: Any, out_tree: Any
+    ) -> None:
+        self.arguments: Any = arguments
         self.jaxpr: Any = jaxpr
         self.consts: Any = consts
         self.out_tree: Any = out_tree
         self.n_reads: int = len(frame.reads)
         self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
-        self.read_avals: tuple[Any, ...] = tuple(aval for _, avals in frame.reads.values() for aval in avals)
+        self.read_avals: tuple[Any, ...] = tuple([aval for _, avals in frame.reads.values() for aval in avals])
         others = [*outcome.written, *frame.statics, *[s for s, _ in outcome.static_written], *frame.constants]
         #: The states of the call that traced; `let_go` lets go of them.
         self.states: list[State] = list(dict.fromkeys([*frame.reads, *others]))
         position = {state: i for i, state in enumerate(self.states)}
-        self.written: tuple[int, ...] = tuple(position[state] for state in outcome.written)
+        self.written: tuple[int, ...] = tuple([position[state] for state in outcome.written])
         self.sites: dict[int, Any] = {position[s]: site for s, site in outcome.sites.items() if s in position}
-        self.static_written: tuple[tuple[int, Any], ...] = tuple(
-            (position[state], value) for state, value in outcome.static_written
-        )
-        self.statics: tuple[tuple[int, Any], ...] = tuple(
-            (position[state], value) for state, value in frame.statics.items()
-        )
-        self.constants: tuple[tuple[int, list[Any]], ...] = tuple(
-            (position[state], leaves) for state, leaves in frame.constants.items()
-        )
+        self.static_written: list[tuple[int, Any]] = [(position[s], value) for s, value in outcome.static_written]
+        self.statics: list[tuple[int, Any]] = [(position[s], value) for s, value in frame.statics.items()]
+        self.constants: list[tuple[int, list[Any]]] = [(position[s], xs) for s, xs in frame.constants.items()]
         self.has_nodes: bool = outcome.has_nodes
         self.is_closed: bool = outcome.is_closed
         self._firsts: list[list[State]] = [outcome.born]

@@ -55,7 +55,7 @@ class Differentiated:
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
         values = self._gathered.values(look_at_all(self.states))
-        chosen = tuple(args[i] for i in self._positions)
+        chosen = tuple([args[i] for i in self._positions])
         chosen = chosen[0] if self._single else chosen
         self.primal = (
             (values, chosen) if self._has_states and self._has_arguments else (values if self._has_states else chosen)

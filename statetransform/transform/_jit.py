@@ -93,6 +93,8 @@ class Jitted(Transformed):
           n_donated, leading: how many arguments come first that are given away, and how many come first.
         """
         options = dict(self._jax_options)
+        if not options:
+            return {"donate_argnums": tuple(range(n_donated))}
         parameters = positional_parameters(self._fun) or ()
         names = options.get("donate_argnames") or ()
         donated = [

@@ -68,7 +68,8 @@ class Program:
 
     Attributes:
       structure: finds the states that the program has to do with.
-      donated, passed: positions of the states whose values go in.
+      donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
+      n_leading: how many arguments there are before those of the user.
       targets: positions of the states written, in the plainest output.
       uses: how often the slow path took it; `settle` counts.
     """
@@ -90,28 +91,20 @@ class Program:
         self.treedef = treedef
         self.structure: Structure | None = trace.structure
         reads, written = range(trace.n_reads), set(trace.written) if donates else set()
-        self.donated: tuple[int, ...] = tuple(i for i in reads if i in written)
-        self.passed: tuple[int, ...] = tuple(i for i in reads if i not in written)
+        self.donated: tuple[int, ...] = tuple([i for i in reads if i in written])
+        self.passed: tuple[int, ...] = tuple([i for i in reads if i not in written])
+        self.inputs: tuple[int, ...] = self.donated + self.passed
+        self.n_leading: int = len(self.inputs) + has_instance
         self.targets: tuple[int, ...] | None = None
         self._enter: Callable[[], Entry | None] = lambda: None  # stores hold it: it holds the program
         self._may_enter = True
         self.uses = 0
         self.donates = donates
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
-        self._outputs: dict[int, tuple[Trace, tuple[int, ...]]] = {}
+        self._outputs: dict[int, tuple[Trace, list[int]]] = {}
         self._sharding_of = sharding_of
         pure = _pure(weakref.ref(self), getattr(fun, "__name__", type(fun).__name__))
         self.jitted: Any = jax.jit(self._named(pure, fun, call), **options_of(len(self.donated), self.n_leading))
-
-    @property
-    def n_leading(self) -> int:
-        """How many arguments there are before those of the user."""
-        return len(self.inputs) + self._has_instance
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The positions of the states whose values are the first arguments."""
-        return self.donated + self.passed
 
     def _named(self, pure: Callable[..., Any], fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
         """What JAX compiles, with parameters named like the states and the arguments."""
@@ -130,7 +123,7 @@ class Program:
         by_place = {place: self._placed(value, states[place]) for place, value in given}
         inputs = jax.tree.leaves([by_place[places[i]] for i in range(trace.n_reads)])
         out, written, born = trace.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
-        targets = tuple(places[i] for i in trace.written)
+        targets = tuple([places[i] for i in trace.written])
         written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
         if trace.is_plain and self.targets in (None, targets):
             self.targets = targets
@@ -157,8 +150,7 @@ class Program:
             return None
         place = {state: i for i, state in enumerate(states)}
         reads = [place.get(state) for state in call.states[: trace.n_reads]]
-        inputs = {*self.donated, *self.passed}
-        if not inputs.issuperset(reads):
+        if not {*self.inputs}.issuperset(reads):
             return None
         if self.donates and set(self.donated) != {*reads} & {place.get(call.states[i]) for i in trace.written}:
             return None
@@ -172,11 +164,6 @@ class Program:
         self.structure = structure
         self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]
-
-    def places_of(self, call: Call, states: list[State]) -> tuple[int, ...]:
-        """For each position of a call's trace, the position here."""
-        place = {state: i for i, state in enumerate(states)}
-        return tuple(place[state] for state in call.states)
 
     def run(self, method: str, states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None) -> Any:
         """Calls a method of the `jax.jit` function; `call` has the trace for these types, if it was looked for."""
@@ -193,8 +180,9 @@ class Program:
         if call is None:
             _pending.program = None
         else:
+            place = {state: i for i, state in enumerate(states)}
             _pending.program, _pending.trace = self, call.trace
-            _pending.places, _pending.states = self.places_of(call, list(states)), states
+            _pending.places, _pending.states = [place[state] for state in call.states], states
         try:
             return getattr(self.jitted, method)(*leading, *args, **kwargs)
         finally:

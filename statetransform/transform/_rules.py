@@ -22,8 +22,8 @@ from .._state.frame import Frame
 from .._state.state import State
 from .._trace.arguments import is_by_reference
 from .._trace.lift import Lift
-from .._trace.trace import Call
 from .._trace.stage import trace
+from .._trace.trace import Call
 from .._trace.tracebacks import hide_frames
 
 Function = Callable[..., Any]

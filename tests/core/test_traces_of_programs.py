@@ -374,7 +374,7 @@ def test_models_of_flax() -> None:
 def edges(fun: Any) -> int:
     """How many edges the structure of a function has."""
     found: Any = transform.functionalize(fun).trace(X)
-    structure = found.record.structure
+    structure = found.trace.structure
     return 0 if structure is None else len(structure.edges)
 
 
