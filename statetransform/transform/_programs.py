@@ -156,12 +156,9 @@ class Program:
             return None
         extra = [state for state in call.states if state not in place]
         try:
-            structure = self.structure.merged(trace.structure, roots)
-            if extra:
-                structure = structure.with_states(extra, roots)
+            self.structure = self.structure.merged(trace.structure, extra, roots)
         except Other:  # the trace that was just made has changed one of the objects
             return None
-        self.structure = structure
         self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]
 

@@ -157,15 +157,8 @@ class Structure:
                 edge = by_register[edge.parent]
         return owners
 
-    def with_states(self, states: Sequence[State], roots: Sequence[Any]) -> Structure:
-        """The same structure, giving some states more."""
-        found = self.registers_at(roots)
-        places = {identity(obj): i for i, obj in reversed([*enumerate(found)]) if obj is not None}
-        more = [places[identity(state)] for state in states]
-        return Structure(self.edges, [*self.states, *more], self.size, found)
-
-    def merged(self, other: Structure, roots: Sequence[Any]) -> Structure:
-        """A structure with the conditions of both, which both fit these roots; the states are this one's."""
+    def merged(self, other: Structure, more: Sequence[State], roots: Sequence[Any]) -> Structure:
+        """A structure with the conditions of both, which both fit these roots; `more` follow the states of this one."""
         mine, theirs = self.registers_at(roots), other.registers_at(roots)
         places = {identity(obj): i for i, obj in reversed([*enumerate(mine)]) if obj is not None}
         known = {edge[:3] for edge in self.edges}
@@ -185,7 +178,7 @@ class Structure:
             if (above, how, key) not in known:
                 known.add((above, how, key))
                 edges.append(Edge(above, how, key, what, argument, register))
-        return Structure(edges, self.states, len(objects), objects)
+        return Structure(edges, [*self.states, *[places[identity(s)] for s in more]], len(objects), objects)
 
 
 def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[int, ...]]:
