@@ -34,6 +34,8 @@ if jax.__version__.startswith("0.10."):
 
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
+gc.set_threshold(10_000, 20, 20)  # as often as usual, collections take a twentieth of the time
+
 RUNS = {"eager": lambda f: f, "jit": transform.jit, "checkpoint": transform.checkpoint}
 TRACES = {
     "jit": transform.jit,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import jax
@@ -53,54 +51,12 @@ def test_train_and_eval_and_a_replaced_layer_are_seen() -> None:
     np.testing.assert_allclose(step(model, X), twin(X), rtol=1e-4)
 
 
-def test_a_call_that_raises_changes_nothing() -> None:
-    model = Net()
-    before = nnx.clone(model)
-
-    def fails() -> Any:
-        model(X)
-        raise ZeroDivisionError
-
-    for wrap in (transform.jit, transform.checkpoint, lambda f: f):
-        if wrap is transform.jit or wrap is transform.checkpoint:
-            with pytest.raises(ZeroDivisionError):
-                wrap(fails)()
-            same(model, before)
-
-
-def test_a_module_is_freed() -> None:
-    model = Net()
-    transform.jit(lambda m, x: m(x))(model, X)
-    gone = weakref.ref(model)
-    gc.collect()
-    del model
-    gc.collect()
-    assert gone() is None
-
-
 def test_handles_write_variables() -> None:
     model = Net()
     states = st.states(model, nnx.BatchStat)
     assert set(states) == {"norm.mean", "norm.var"}
     states["norm.mean"].value = jnp.ones(5)
     np.testing.assert_allclose(model.norm.mean[...], 1)
-
-
-def test_transforms_of_nnx_inside_ours() -> None:
-    ours, theirs = Net(), Net()
-    inside = transform.jit(lambda m: nnx.value_and_grad(lambda m: m(X))(m)[0] + nnx.jit(lambda m: m(X))(m))
-    outside = lambda m: nnx.value_and_grad(lambda m: m(X))(m)[0] + nnx.jit(lambda m: m(X))(m)
-    for _ in range(2):
-        np.testing.assert_allclose(inside(ours), outside(theirs), rtol=1e-4)
-    same(ours, theirs)
-
-
-def test_ours_inside_nnx_jit() -> None:
-    ours, theirs = Net(), Net()
-    found = nnx.jit(lambda m: transform.checkpoint(lambda x: m(x))(X))
-    for _ in range(2):
-        np.testing.assert_allclose(found(ours), theirs(X), rtol=1e-4)
-    same(ours, theirs)
 
 
 def test_modules_of_one_structure_share_a_trace() -> None:

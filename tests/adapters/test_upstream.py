@@ -22,11 +22,6 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_importing_the_package_imports_no_framework() -> None:
-    code = "import sys, statetransform; print([n for n in ('flax', 'brainstate', 'optax') if n in sys.modules])"
-    assert run(code) == "[]"
-
-
 def test_refs_have_the_methods_and_functions_that_are_replaced() -> None:
     for name in ("__getitem__", "__setitem__", "addupdate", "at"):
         assert name in vars(jax.Ref)

@@ -44,22 +44,24 @@ PACKAGE = """
         return x * GAIN
 """
 USE = """
-    import json, sys, warnings
+    import importlib, json, sys, warnings
     warnings.simplefilter("error")
     import jax, jax.numpy as jnp
     from statetransform import inspect
     for name in ("code", "queue"):
         sys.modules.pop(name, None)
-    from NAME import model
-    x = jnp.float32(2)
-    found = [float(model.f(x)) for _ in range(4)]
-    model.GAIN = 5.0
-    found += [float(model.f(x)) for _ in range(2)]
-    net = model.Net()
-    found.append(float(net.out(x)))
-    net.gain, net.name = 5.0, "other"
-    found += [float(net.out(x)), float(model.total.value)]
-    print(json.dumps([model.__file__, jax.__file__, found, len(inspect.explain_retrace(model.f))]))
+    x, results = jnp.float32(2), {}
+    for name in sys.argv[1:]:
+        model = importlib.import_module(f"{name}.model")
+        found = [float(model.f(x)) for _ in range(4)]
+        model.GAIN = 5.0
+        found += [float(model.f(x)) for _ in range(2)]
+        net = model.Net()
+        found.append(float(net.out(x)))
+        net.gain, net.name = 5.0, "other"
+        found += [float(net.out(x)), float(model.total.value)]
+        results[name] = [model.__file__, found, len(inspect.explain_retrace(model.f))]
+    print(json.dumps([jax.__file__, results]))
 """
 
 
@@ -70,28 +72,29 @@ def install(folder: pathlib.Path, name: str) -> None:
     (folder / name / "model.py").write_text(textwrap.dedent(PACKAGE))
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [("PYTHONPATH", "mine"), ("site-packages", "mine"), ("editable", "mine"), ("PYTHONPATH", "code")],
-)
-def test_a_package_is_followed_wherever_it_is(place: str, name: str, tmp_path: pathlib.Path) -> None:
+def test_a_package_is_followed_wherever_it_is(tmp_path: pathlib.Path) -> None:
     """In an environment of its own, which finds JAX in the folder of another one, as overlays do."""
     venv.create(tmp_path / "env", with_pip=False)
     found = {"base": str(tmp_path / "env"), "platbase": str(tmp_path / "env")}
     site = pathlib.Path(sysconfig.get_path("purelib", "venv", found))
     python = pathlib.Path(sysconfig.get_path("scripts", "venv", found)) / pathlib.Path(sys.executable).name
-    folder = site if place == "site-packages" else tmp_path / "src"
-    install(folder, name)
+    on_path, editable = tmp_path / "path", tmp_path / "src"
+    folders = {"mine": on_path, "code": on_path, "installed": site, "developed": editable}
+    for name, folder in folders.items():
+        install(folder, name)
     ours, jaxs = (str(pathlib.Path(module.__file__).parents[1]) for module in (st, jax))  # type: ignore[arg-type]
-    (site / "overlay.pth").write_text("\n".join([ours, jaxs, *([str(folder)] if place == "editable" else [])]))
-    env = {**os.environ, "PYTHONPATH": str(folder) if place == "PYTHONPATH" else "", "JAX_PLATFORMS": "cpu"}
-    source = textwrap.dedent(USE).replace("NAME", name)
-    done = subprocess.run([python, "-c", source], env=env, capture_output=True, text=True, check=False)
+    (site / "overlay.pth").write_text("\n".join([ours, jaxs, str(editable)]))
+    env = {**os.environ, "PYTHONPATH": str(on_path), "JAX_PLATFORMS": "cpu"}
+    command = [python, "-c", textwrap.dedent(USE), *folders]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    file, jax_file, values, traces = json.loads(done.stdout)
-    assert file.startswith(str(folder)) and jax_file.startswith(jaxs)
-    assert values == [4.0] * 4 + [10.0] * 2 + [2.0, 10.0, 12.0]
-    assert traces == 2
+    jax_file, results = json.loads(done.stdout)
+    assert jax_file.startswith(jaxs)
+    for name, folder in folders.items():
+        file, values, traces = results[name]
+        assert file.startswith(str(folder))
+        assert values == [4.0] * 4 + [10.0] * 2 + [2.0, 10.0, 12.0]
+        assert traces == 2
 
 
 def test_a_file_says_what_is_a_library() -> None:

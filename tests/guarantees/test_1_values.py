@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -15,14 +18,14 @@ from ..tables import ROWS, Row, apply_jax, apply_ours, stacks
 X = jnp.float32(1.5)
 
 
-def _check(rows: tuple[Row, ...], case: Case) -> None:
-    """In eager mode and compiled."""
-    twin = apply_jax(rows, case.twin)
+def _check(rows: tuple[Row, ...], case: Case, *wraps: Any) -> None:
+    """As it is, and under other transforms around it."""
+    twin = jax.jit(apply_jax(rows, case.twin))
     calls, values = [], case.initial()
     for _ in range(2):  # the second call is the one that a cache gets wrong
         reference, values = twin(values, X)
         calls.append((reference, values))
-    for wrap in (lambda f: f, transform.jit):
+    for wrap in (lambda f: f, *wraps):
         states = case.states()
         stateful = wrap(apply_ours(rows, case.make(states)))
         for reference, values in calls:
@@ -34,7 +37,7 @@ def _check(rows: tuple[Row, ...], case: Case) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_each_transform_of_each_program_gives_the_values_of_the_twin(row: Row, case: Case) -> None:
     if row.takes(case):
-        _check((row,), case)
+        _check((row,), case, transform.jit)
     else:
         assert (row.is_loop and not case.carries) or (row.shares and not case.is_shared)
 

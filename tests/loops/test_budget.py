@@ -133,8 +133,13 @@ def test_a_budget_that_nothing_can_meet_says_what_could() -> None:
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("units", [12, 48])
-@pytest.mark.parametrize("name", ["logistic", "sine of a stencil", "leapfrog", "Burgers", "rod"])
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        *[(name, 12) for name in ("logistic", "sine of a stencil", "leapfrog", "Burgers", "rod")],
+        *[(name, 48) for name in ("leapfrog", "rod")],
+    ],
+)
 def test_simulations_stay_within_the_budget_as_compiled(name: str, units: int) -> None:
     carry = sum(x.nbytes for x in jax.tree.leaves(start(name, 256)))
     assert temporary(name, 400, st.MemoryBudget(units * carry), size=256) <= 1.03 * units

@@ -74,8 +74,7 @@ def test_what_all_lanes_share_counts_once_if_the_loop_is_of_that_alone() -> None
     assert budget.choices[-1].lanes == 1
 
 
-@pytest.mark.parametrize("loop", [by_scan, by_while])
-@pytest.mark.parametrize("carries", [20, 2 * N])
+@pytest.mark.parametrize(("loop", "carries"), [(by_scan, 20), (by_scan, 2 * N), (by_while, 20)])
 @pytest.mark.parametrize("how", LATER)
 def test_lanes_that_come_later_are_told(how: str, carries: int, loop: Any) -> None:
     budget = st.MemoryBudget(carries * CARRY + len(how))

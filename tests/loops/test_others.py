@@ -80,7 +80,7 @@ def test_forward_mode_and_second_derivatives(loop: Any) -> None:
     f, written_out = treated(functools.partial(loop, 5)), functools.partial(repeated, 5)
     same(lambda x: transform.jvp(f, (x,), (x,)), lambda x: jax.jvp(written_out, (x,), (x,)), X)
     scalar = lambda f: lambda x: (f(x) ** 2).sum()
-    same(transform.hessian(scalar(f)), jax.hessian(scalar(written_out)), X, tolerance=1e-4)
+    same(transform.jit(transform.hessian(scalar(f))), jax.jit(jax.hessian(scalar(written_out))), X, tolerance=1e-4)
 
 
 def test_lanes_inside_and_outside(loop: Any) -> None:
@@ -157,8 +157,10 @@ NESTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("how", NESTS)
-@pytest.mark.parametrize("loop", [by_scan, by_while])
+IN_SCANS = ("scan", "while_loop", "cond", "custom_vjp", "shard_map")
+
+
+@pytest.mark.parametrize(("how", "loop"), [*[(how, by_while) for how in NESTS], *[(how, by_scan) for how in IN_SCANS]])
 def test_loops_are_found_wherever_they_are(how: str, loop: Any) -> None:
     around = NESTS[how] if isinstance(NESTS[how], tuple) else (NESTS[how],) * 2
     found, reference = treated(around[0](lambda x: loop(4, x))), around[1](lambda x: repeated(4, x))

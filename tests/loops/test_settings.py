@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,13 +16,15 @@ from statetransform import transform
 
 N = 9
 
-SETTINGS = {
-    "strict": lambda: jax.numpy_dtype_promotion("strict"),
-    "x64": lambda: jax.enable_x64(True),
-    "debug_nans": lambda: jax.debug_nans(True),
-    "checking_leaks": jax.checking_leaks,
-    "rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
-}
+
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """All that is checked while a program is traced."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        yield
+
+
+SETTINGS = {"strict": strict, "x64": lambda: jax.enable_x64(True), "debug_nans": lambda: jax.debug_nans(True)}
 
 
 def scan(x: jax.Array, w: jax.Array, n: Any, checkpoint: Any) -> jax.Array:

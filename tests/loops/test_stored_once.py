@@ -12,32 +12,35 @@ import pytest
 from benchmarks.loop_steps import STEPS, gradient, start, temporary
 from statetransform import State, transform
 
-pytestmark = pytest.mark.optimized
-
 BEYOND = 8.05  # carries in temporary memory besides the stored ones, and a few numbers
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", STEPS)
 def test_each_step_holds_the_stored_carries_once(name: str) -> None:
     assert temporary(name, 400, 20) <= 20 + BEYOND
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", ["logistic", "sine of a stencil", "leapfrog", "network"])
 def test_so_does_a_loop_of_unknown_length(name: str) -> None:
     assert temporary(name, 400, 20, is_unknown=True) <= 20 + BEYOND
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("n", "k"), [(400, 10), (400, 40), (4000, 20)])
 def test_so_it_is_for_any_number_of_steps_and_carries(n: int, k: int) -> None:
     assert temporary("sine of a stencil", n, k) <= k + BEYOND
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", ["logistic", "leapfrog"])
 def test_each_device_holds_its_part_once(name: str) -> None:
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cpu")[:4])
     assert temporary(name, 400, 20, size=4096, mesh=mesh) <= 20 + BEYOND
 
 
+@pytest.mark.optimized
 def test_a_state_keeps_the_last_carry() -> None:
     u = State(jnp.linspace(0.1, 0.9, 1 << 15), name="u")
 

@@ -168,7 +168,7 @@ WIRES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(WIRES, st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([2, MemoryBudget(80)]))
 def test_whatever_leads_to_what_the_gradient_is_that_of_the_plain_scan(wires: Any, moves: Any, few: Any) -> None:
     """Property: the gradient in some of the operands of a loop, whatever its step computes of what."""

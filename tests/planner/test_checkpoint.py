@@ -305,7 +305,7 @@ def temporary_bytes(f: Any) -> int:
 
 @pytest.mark.optimized
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
-@pytest.mark.parametrize("share", [0.75, 0.6, 0.5])
+@pytest.mark.parametrize("share", [0.75, 0.5])
 def test_the_compiled_step_honours_the_budget_or_a_warning_says_how_far_it_does_not(share: float) -> None:
     budget = int(share * temporary_bytes(grad(loss)))
     with warnings.catch_warnings(record=True) as caught:

@@ -57,7 +57,7 @@ def network() -> Any:
 
 @pytest.mark.optimized
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
-@pytest.mark.parametrize("share", [0.35, 0.2, 0.125])
+@pytest.mark.parametrize("share", [0.35, 0.125])
 @pytest.mark.parametrize("make", [diffusion, seen_diffusion, network])
 def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(make: Any, share: float) -> None:
     loss, args = make()

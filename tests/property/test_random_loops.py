@@ -80,8 +80,8 @@ def simple(part: Part, x: Any, n: Any, key: Any) -> Carry:
     return x, n, key
 
 
-class Staged:
-    """Runs programs with loops, branches and calls of JAX."""
+class Run:
+    """Runs programs; how it runs what is in a loop, branch or call is for its subclasses."""
 
     def run(self, program: Program, x: Any, n: Any, key: Any) -> Carry:
         for part in program:
@@ -94,6 +94,13 @@ class Staged:
 
     def _within(self, program: Program, carry: Carry) -> Carry:
         return self.run(program, *carry)
+
+    def _nested(self, part: Part, inside: list[Callable[[Carry], Carry]], carry: Carry) -> Carry:
+        raise NotImplementedError
+
+
+class Staged(Run):
+    """Runs programs with loops, branches and calls of JAX."""
 
     def _nested(self, part: Part, inside: list[Callable[[Carry], Carry]], carry: Carry) -> Carry:
         f, steps = inside[0], int(part.number)
@@ -141,20 +148,8 @@ class Staged:
         return wrap(lambda carry: f(carry))(carry)
 
 
-class WrittenOut:
+class WrittenOut(Run):
     """Runs programs step by step."""
-
-    def run(self, program: Program, x: Any, n: Any, key: Any) -> Carry:
-        for part in program:
-            if part.inside:
-                inside = [functools.partial(self._within, inner) for inner in part.inside]
-                x, n, key = self._nested(part, inside, (x, n, key))
-            else:
-                x, n, key = simple(part, x, n, key)
-        return x, n, key
-
-    def _within(self, program: Program, carry: Carry) -> Carry:
-        return self.run(program, *carry)
 
     def _nested(self, part: Part, inside: list[Callable[[Carry], Carry]], carry: Carry) -> Carry:
         f, steps = inside[0], int(part.number)
