@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from .._objects.lookup import class_lookup
-from .._state.adapters import cell_behind, holds, register
+from .._state.adapters import holds, register
+from .._state.cell import cell_behind
 from .._state.state import State
 from .descriptor import CellDescriptor
 

@@ -28,8 +28,8 @@ import brainstate
 import jax
 
 from .._objects.hooks import listening
-from .._objects.plain import MISSING
-from .._state.adapters import NOT_SET, has_settings, holds, own_cells, register
+from .._objects.plain import MISSING, NOT_SET
+from .._state.adapters import has_settings, holds, own_cells, register
 from .._state.cell import InDict
 from .._state.errors import StateTransformError
 from .._state.frame import UNSET, Frame, innermost, on_entering, stack

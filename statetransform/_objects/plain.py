@@ -20,6 +20,7 @@ import numpy as np
 #: As `id`, which is a call of its own kind: with JAX imported an audit hook makes it cost 0.2 us.
 identity = object.__hash__
 MISSING: Any = object()
+NOT_SET = ("not set",)  # of a context variable or a setting; equal to a copy of itself
 _ATOMS = frozenset({
     str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range, slice,
     datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal,

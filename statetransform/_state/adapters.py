@@ -11,23 +11,27 @@ that no frame lifts, and `attached`, in the frame, the one that the function get
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from .._objects.hooks import listening
-from .cell import Cell
+from .._objects.library import is_ours, is_users_class, is_users_function
+from .._objects.lookup import contents, instance_attribute, instance_dict, slot_names
+from .._objects.names import globals_of
+from .._objects.plain import identity
 from .errors import StateTransformError
 from .frame import no_frame
 from .state import State
-
-NOT_SET = ("not set",)
 
 
 class _KnownClass(NamedTuple):
@@ -51,6 +55,10 @@ _has_nodes: list[bool] = []
 own_cells: list[Callable[[Any], Any]] = []
 _settings: list[Callable[[], dict[Any, Any]]] = []
 _hints: dict[str, list[tuple[str, str]]] = {}
+#: Code whose global names were looked at.
+_looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
 # -- what adapters say
@@ -94,7 +102,7 @@ def has_settings(read: Callable[[], dict[Any, Any]]) -> None:
 # -- meeting a framework
 
 
-def is_one_imported() -> bool:
+def _is_one_imported() -> bool:
     """Whether a framework is imported whose adapter is not installed."""
     return any(framework in sys.modules for framework in _offers)
 
@@ -145,25 +153,72 @@ def _kind(cls: type) -> _KnownClass:
     return known
 
 
+def meet_all(fun: Any) -> None:
+    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
+
+    Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
+    what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
+    """
+    code = _code_of(fun)
+    if code in _met and not _is_one_imported():
+        return
+    if code is not None:
+        _met.add(code)
+    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
+    while waiting:
+        obj = waiting.pop()
+        kind: Any = type(obj)
+        if kind in closed or identity(obj) in seen:
+            continue
+        seen.add(identity(obj))
+        if kind is types.FunctionType:
+            meet(obj)
+            waiting += [contents(cell) for cell in obj.__closure__ or ()]
+            waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
+            if obj.__code__ not in _looked_at and is_users_function(obj):
+                _looked_at.add(obj.__code__)
+                waiting += [child for _, child in globals_of(obj)]
+        elif kind is types.ModuleType or issubclass(kind, type):
+            meet(obj)
+        elif kind is types.MethodType:
+            waiting += [obj.__self__, obj.__func__]
+        elif issubclass(kind, functools.partial):
+            waiting += [obj.func, *obj.args, *obj.keywords.values()]
+        elif issubclass(kind, dict):
+            waiting += dict.values(obj)
+        elif issubclass(kind, (list, tuple, deque, set, frozenset)):
+            waiting += obj
+        elif cell_of(kind) is not None or issubclass(kind, State):
+            continue
+        elif is_users_class(kind):
+            waiting += (instance_dict(obj) or {}).values()
+            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
+            waiting += [method for base in kind.__mro__ for method in _methods(base)]
+        elif is_ours(kind):
+            waiting.append(getattr(obj, "__wrapped__", None))
+        else:
+            closed.add(kind)
+
+
+def _code_of(fun: Any) -> types.CodeType | None:
+    while not hasattr(fun, "__code__") and (inner := getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)):
+        fun = inner
+    return getattr(fun, "__code__", None)
+
+
+def _methods(cls: type) -> list[types.FunctionType]:
+    if not is_users_class(cls):
+        return []
+    found = [child for child in vars(cls).values() if type(child) is types.FunctionType]
+    return [fun for fun in found if fun.__code__ not in _looked_at]
+
+
 # -- what the core asks
 
 
 def cell_of(cls: type) -> Any:
     """How the instances of a class are cells; None when they are none."""
     return None if issubclass(cls, State | type) else _kind(cls).cell
-
-
-def cell_behind(found: Any) -> Any:
-    """The cell that is an attribute, from what the class has under its name; None for any other attribute."""
-    if isinstance(found, property):
-        found = getattr(found.fget, "cell", None)
-    return found if isinstance(found, Cell) else None
-
-
-def cells_in(cls: type) -> dict[str, Any]:
-    """The attributes of a class that are cells of some instances."""
-    named = ((name, cell_behind(found)) for base in reversed(cls.__mro__) for name, found in vars(base).items())
-    return {name: cell for name, cell in named if cell is not None}
 
 
 def hidden(cls: type) -> frozenset[str]:
@@ -225,7 +280,7 @@ def hints(topic: str) -> str:
 
 def detached(tree: Any) -> Any:
     """A pytree with carriers of their own in it, whose cells no frame lifts."""
-    return jax.tree.map(_detached, tree, is_leaf=is_carrier) if _carriers else tree
+    return jax.tree.map(_detached, tree, is_leaf=_is_leaf) if _carriers else tree
 
 
 def _detached(leaf: Any) -> Any:
@@ -248,7 +303,7 @@ def _put_together(treedef: Any, leaves: Any) -> Any:
 def attached(tree: Any) -> Any:
     """A pytree with carriers of their own in it, whose cells belong to the present frame."""
     attach = lambda leaf: jax.tree.map(lambda value: value, leaf) if is_carrier(leaf) else leaf
-    return jax.tree.map(attach, tree, is_leaf=is_carrier) if _carriers else tree
+    return jax.tree.map(attach, tree, is_leaf=_is_leaf) if _carriers else tree
 
 
 class Gathered:

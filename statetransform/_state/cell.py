@@ -98,3 +98,16 @@ class Reader:
     def slot(self) -> tuple[str, type] | None:
         """The attribute of a cell in which a handle of some class sits, if there is one."""
         return None
+
+
+def cell_behind(found: Any) -> Any:
+    """The cell that is an attribute, from what the class has under its name; None for any other attribute."""
+    if isinstance(found, property):
+        found = getattr(found.fget, "cell", None)
+    return found if isinstance(found, Cell) else None
+
+
+def cells_in(cls: type) -> dict[str, Any]:
+    """The attributes of a class that are cells of some instances."""
+    named = ((name, cell_behind(found)) for base in reversed(cls.__mro__) for name, found in vars(base).items())
+    return {name: cell for name, cell in named if cell is not None}

@@ -1,13 +1,8 @@
-"""Walking object graphs: which states are reachable from an object, and by which path.
-
-Two users: `states`, which names each state by its path, and the record of a trace, which asks which names a function
-looks up.
-"""
+"""Walking object graphs: which states are reachable from an object, and by which path."""
 
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
 import numbers
 import types
@@ -19,10 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._objects.library import is_ours, is_users_class, is_users_function, is_users_module
-from .._objects.lookup import contents, instance_attribute, instance_dict, slot_names, slots_of
-from .._objects.plain import identity
+from .._objects.library import is_ours, is_users_class, is_users_function
+from .._objects.lookup import slots_of
+from .._objects.names import globals_of
 from . import adapters
+from .cell import cells_in
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
@@ -33,10 +29,6 @@ _OPAQUE = (
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
 _SEQUENCES = (list, tuple, deque)
-_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
-_LOAD_GLOBAL, _LOAD_NAME, _STORE_GLOBAL, _STORE_DEREF = (
-    dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_DEREF")
-)
 
 
 def states(tree: Any, *kinds: Kind) -> dict[str, State]:
@@ -208,127 +200,12 @@ def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterat
         yield str(i), child
     yield from (fun.__kwdefaults__ or {}).items()
     if through_globals and is_users_function(fun):
-        yield from _globals(fun)
-
-
-def _globals(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function finds by the names that it looks up in its module, and in modules that these lead to."""
-    looked_up, used, _ = names_of(fun.__code__)
-    for name in looked_up:
-        child = fun.__globals__.get(name)
-        yield name, child
-        if isinstance(child, types.ModuleType) and is_users_module(child):
-            yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in used if inner in vars(child))
-
-
-def global_objects(fun: Any) -> list[Any]:
-    """The objects that a function finds by the names that it looks up in its module."""
-    while not isinstance(fun, types.FunctionType):
-        inner = getattr(fun, "__wrapped__", None) or getattr(fun, "func", None) or getattr(fun, "__func__", None)
-        if inner is None:
-            return []
-        fun = inner
-    found = [fun.__globals__[name] for name in names_of(fun.__code__)[0] if name in fun.__globals__]
-    return [obj for obj in found if not isinstance(obj, types.ModuleType | types.FunctionType | type)]
-
-
-#: Code whose global names were looked at.
-_looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-_met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-
-
-def meet_all(fun: Any) -> None:
-    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
-
-    Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
-    what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
-    """
-    code = _code_of(fun)
-    if code in _met and not adapters.is_one_imported():
-        return
-    if code is not None:
-        _met.add(code)
-    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
-    while waiting:
-        obj = waiting.pop()
-        kind: Any = type(obj)
-        if kind in closed or identity(obj) in seen:
-            continue
-        seen.add(identity(obj))
-        if kind is types.FunctionType:
-            adapters.meet(obj)
-            waiting += [contents(cell) for cell in obj.__closure__ or ()]
-            waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
-            if obj.__code__ not in _looked_at and is_users_function(obj):
-                _looked_at.add(obj.__code__)
-                waiting += [child for _, child in _globals(obj)]
-        elif kind is types.ModuleType or issubclass(kind, type):
-            adapters.meet(obj)
-        elif kind is types.MethodType:
-            waiting += [obj.__self__, obj.__func__]
-        elif issubclass(kind, functools.partial):
-            waiting += [obj.func, *obj.args, *obj.keywords.values()]
-        elif issubclass(kind, dict):
-            waiting += dict.values(obj)
-        elif issubclass(kind, (*_SEQUENCES, set, frozenset)):
-            waiting += obj
-        elif adapters.cell_of(kind) is not None or issubclass(kind, State):
-            continue
-        elif is_users_class(kind):
-            waiting += (instance_dict(obj) or {}).values()
-            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
-            waiting += [method for base in kind.__mro__ for method in _methods(base)]
-        elif is_ours(kind):
-            waiting.append(getattr(obj, "__wrapped__", None))
-        else:
-            closed.add(kind)
-
-
-def _code_of(fun: Any) -> types.CodeType | None:
-    while not hasattr(fun, "__code__") and (inner := getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)):
-        fun = inner
-    return getattr(fun, "__code__", None)
-
-
-def _methods(cls: type) -> list[types.FunctionType]:
-    if not is_users_class(cls):
-        return []
-    found = [child for child in vars(cls).values() if type(child) is types.FunctionType]
-    return [fun for fun in found if fun.__code__ not in _looked_at]
-
-
-@functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The names that a function looks up in its module, all that it uses, and `global` or `nonlocal` ones that it sets.
-
-    Those of the functions within it included, if `deep`.
-
-    Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
-    """
-    looked_up, stored, used = dict[str, None](), dict[str, None](), dict.fromkeys(code.co_names)
-    own = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
-    extended, raw = 0, code.co_code
-    for op, arg in zip(raw[::2], raw[1::2], strict=True):
-        arg |= extended
-        extended = arg << 8 if op == dis.EXTENDED_ARG else 0
-        if op == _LOAD_GLOBAL:
-            looked_up[code.co_names[arg >> 1]] = None
-        elif op == _LOAD_NAME:
-            looked_up[code.co_names[arg]] = None
-        elif op == _STORE_GLOBAL:
-            stored[code.co_names[arg]] = None
-        elif op == _STORE_DEREF and arg >= len(own):
-            stored[code.co_freevars[arg - len(own)]] = None
-    for const in code.co_consts:
-        if deep and isinstance(const, types.CodeType):
-            for found, inner in zip((looked_up, used, stored), names_of(const), strict=True):
-                found.update(dict.fromkeys(inner))
-    return tuple(looked_up), tuple(used), tuple(stored)
+        yield from globals_of(fun)
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     """The instance attributes of an object, from its `__dict__` and its slots; handles for those that are cells."""
-    found = adapters.cells_in(type(obj))
+    found = cells_in(type(obj))
     cells = {name: state for name, cell in found.items() if (state := cell.known(obj)) is not None}
     for name, child in list(getattr(obj, "__dict__", {}).items()):
         yield name, cells.pop(name, child)

@@ -100,9 +100,14 @@ class ByReference:
         self.obj = obj
 
 
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves and the structure of a pytree; what goes by reference is a leaf, whatever it is to its framework."""
+    return jax.tree.flatten(tree, is_leaf=adapters.leaf_test())
+
+
 def hide(tree: Any) -> tuple[Any, list[Any]]:
     """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=adapters.leaf_test())
+    leaves, treedef = flatten(tree)
     objects: list[Any] = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, _ARRAYS):
@@ -148,7 +153,8 @@ def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., 
 
 def hide_self(obj: Any) -> tuple[Any, list[Any]]:
     """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    return (REFERENCE, [obj]) if jax.tree_util.all_leaves([obj], is_leaf=adapters.leaf_test()) else hide(obj)
+    leaves, _ = flatten(obj)
+    return (REFERENCE, [obj]) if len(leaves) == 1 and leaves[0] is obj else hide(obj)
 
 
 def is_by_reference(leaf: Any) -> bool:

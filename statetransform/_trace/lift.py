@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from .._jaxcompat import trace_state
 from .._state import adapters
-from .._state.find import meet_all, selects
+from .._state.find import selects
 from .._state.frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
 from .._state.raw_reads import fresh
 from .._state.state import State
@@ -36,7 +36,7 @@ class Lift:
     """
 
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame, is_pure: bool = False) -> None:
-        meet_all(fun)
+        adapters.meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._is_in_raw = trace_around(), is_called_in_raw()

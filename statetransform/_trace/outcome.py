@@ -16,7 +16,7 @@ import jax
 from .._state import adapters
 from .._state.frame import Frame, leave
 from .._state.state import State
-from .arguments import REFERENCE, is_by_reference, is_reference
+from .arguments import REFERENCE, flatten, is_by_reference, is_reference
 
 Results = tuple[Any, list[Any], list[Any]]
 Site = tuple[str, int]
@@ -50,14 +50,11 @@ class Outcome:
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
       has_nodes: whether anything in the output stands for an object.
-      has_carriers: whether pytrees of cells are in the output.
     """
 
-    __slots__ = ("born", "has_carriers", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
+    __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
 
-    def __init__(
-        self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int], has_carriers: bool = False
-    ) -> None:
+    def __init__(self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int]) -> None:
         changed = frame.written()
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
@@ -66,14 +63,12 @@ class Outcome:
         self.objects: list[Any] = objects
         self.is_closed: bool = len(out_born) == len(born)
         self.has_nodes: bool = bool(objects or out_born)
-        self.has_carriers: bool = has_carriers
 
     def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside, without writes for None, and returns the output."""
         pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
-        if self.has_carriers:
-            out = adapters.attached(out)
+        out = adapters.attached(out)
         return reveal_output(out, self.born, self.objects) if self.has_nodes else out
 
 
@@ -93,13 +88,9 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         call only, so it is worth a collection to see that they were temporary; a function that runs at once just
         gives their values, too.
     """
-    leaves, treedef = jax.tree.flatten(out, is_leaf=adapters.leaf_test())
+    leaves, treedef = flatten(out)
     del out
-    has_carriers = False
-    for i, leaf in enumerate(leaves):
-        if not isinstance(leaf, jax.Array) and adapters.is_carrier(leaf):
-            leaves[i], has_carriers = adapters.detached(leaf), True
-    leaf = None
+    leaves = adapters.detached(leaves)
     changed, survivors = frame.written(), frame.survivors()
     places = {id(state) for state in survivors}
     is_unaccounted = len(survivors) > sum(id(leaf) in places for leaf in leaves)
@@ -122,7 +113,7 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         elif not isinstance(leaf, jax.Array) and is_by_reference(leaf):
             objects.append(leaf)
             leaves[i] = REFERENCE
-    outcome = Outcome(frame, born, objects, out_born, has_carriers)
+    outcome = Outcome(frame, born, objects, out_born)
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
 

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
+from .._objects.names import global_objects
 from .._state.errors import StateAxisError, describe, show_site
-from .._state.find import global_objects, walk
+from .._state.find import walk
 from .._state.frame import look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, revealing

@@ -13,7 +13,7 @@ import pytest
 import statetransform as st
 from statetransform._adapters.descriptor import CellDescriptor
 from statetransform._jaxcompat import buffer_of, set_buffer
-from statetransform._state.adapters import cell_behind
+from statetransform._state.cell import cell_behind
 
 
 def run(code: str) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import transform
+from statetransform._objects.names import names_of
 from statetransform._state import find
 
 LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
@@ -38,14 +39,12 @@ def test_they_are_those_that_dis_shows(module: types.ModuleType) -> None:
             for instruction in dis.get_instructions(code)
             if instruction.opname in LOADS
         }
-        assert set(find.names_of(function.__code__)[0]) == expected
-    assert {"n399", "there", "__name__"} <= set(find.names_of(made["many"].__code__)[0])
+        assert set(names_of(function.__code__)[0]) == expected
+    assert {"n399", "there", "__name__"} <= set(names_of(made["many"].__code__)[0])
 
 
 def test_the_walk_does_not_go_through_this_package() -> None:
     """What a function reaches are its own states, not those in caches of the transforms that it calls."""
-    from statetransform._state import find
-
     walked = []
     children = find._children
     try:

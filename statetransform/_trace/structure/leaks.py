@@ -12,6 +12,7 @@ from ..._objects.library import is_users_class
 from ..._objects.lookup import class_lookup, contents, instance_attribute, instance_dict, slot_names
 from ..._objects.plain import MISSING, identity
 from ..._state import adapters
+from ..._state.cell import cell_behind
 from ..._state.frame import UNSET, peek
 from ..._state.state import State
 from .recorder import Recorder
@@ -37,7 +38,7 @@ def _changes(recorder: Recorder) -> Iterator[tuple[Any, str, str, Any, Any]]:
         first.setdefault((register, name), before)
     for (register, name), before in first.items():
         obj = recorder.objects[register]
-        if adapters.cell_behind(class_lookup(type(obj), name)) is None:  # frames take care of cells
+        if cell_behind(class_lookup(type(obj), name)) is None:  # frames take care of cells
             yield obj, name, "", before, instance_attribute(obj, name)
     functions = {obj: {} for obj in recorder.objects if isinstance(obj, types.FunctionType) and obj.__dict__}
     for owner, before in {**functions, **recorder.classes.before}.items():

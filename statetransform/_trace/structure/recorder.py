@@ -32,9 +32,10 @@ from ..._objects.lookup import (
     own_getattribute,
     slot_names,
 )
-from ..._objects.plain import MISSING, identity, is_plain
+from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
 from ..._objects.starts import unwatch, watch
 from ..._state import adapters
+from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
 from .edges import Edge
@@ -286,7 +287,7 @@ class Recorder:
     def asks(self, reader: Callable[[Any], Any]) -> None:
         """Notes what a setting was before the trace."""
         if not self._is_busy and self.is_new(0, reader):
-            self.reach(0, "reader", reader, self._settings.get(reader, adapters.NOT_SET))
+            self.reach(0, "reader", reader, self._settings.get(reader, NOT_SET))
 
     def edge_to(self, register: int) -> Edge | None:
         """The edge by which an object was reached first."""
@@ -372,7 +373,7 @@ class Recorder:
             self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
 
     def _all_attributes(self, register: int, value: Any) -> None:
-        attributes, cells = instance_dict(value), adapters.cells_in(type(value))
+        attributes, cells = instance_dict(value), cells_in(type(value))
         if attributes is not None and (cells or register in self.hidden):  # not all of them count
             self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
             for name in list(attributes):
@@ -409,7 +410,7 @@ class Recorder:
             if name in ("name", "metadata"):
                 self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
             return
-        if (cell := adapters.cell_behind(found)) is not None:
+        if (cell := cell_behind(found)) is not None:
             state = cell.state_of(obj)
             if state is not None:
                 self.reach(register, "reader", cell, state)

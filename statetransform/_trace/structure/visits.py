@@ -25,9 +25,9 @@ import jax
 import numpy as np
 
 from ..._objects.library import is_of_library, is_ours, is_users_class, is_users_function, is_users_module
-from ..._objects.plain import MISSING, Content, is_plain, reference
+from ..._objects.names import names_of
+from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
-from ..._state.find import names_of
 from ..._state.state import State
 from .edges import Edge
 
@@ -103,7 +103,7 @@ def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[st
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get(adapters.NOT_SET)
+    return variable.get(NOT_SET)
 
 
 def _of_thread(local: Any) -> dict[str, Any]:
