@@ -60,13 +60,14 @@ def typeof(value: Any) -> Any:
     return value if isinstance(value, jax.core.AbstractValue) else jax.typeof(value)
 
 
-def zeros(aval: Any, leading: tuple[int, ...] = ()) -> Any:
-    """Zeros of an abstract value's type, with more axes in front.
+def zeros(aval: Any, leading: tuple[int, ...] = (), zero: Any = None) -> Any:
+    """Zeros of an abstract value's type, with more axes in front; made of a scalar, if one is given.
 
     On a mesh with explicit axes the type has a sharding, and under `shard_map` it says over which axes the values vary.
     `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
     """
-    scalar, shape, spec = jax.lax.full((), 0, aval.dtype), (*leading, *aval.shape), aval.sharding.spec
+    scalar, shape = jax.lax.full((), 0, aval.dtype) if zero is None else zero, (*leading, *aval.shape)
+    spec = aval.sharding.spec
     if any(name is not None for name in spec):
         mesh = aval.sharding.mesh
         with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone

@@ -7,6 +7,7 @@ differentiation does not use them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax.extend.core as jex
 from .. import _jaxcompat as jaxcompat
 from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
-from .walk import inner_jaxprs
+from .walk import backward_slice, inner_jaxprs
 
 # A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
@@ -99,6 +100,41 @@ def inlined(jaxpr: Any, *, rules: bool = False) -> Any:
     ['sin']
     """
     return _flat(jaxpr, lambda eqn: _called(eqn, rules), None)
+
+
+def without_dead(jaxpr: Any) -> Any:
+    """The jaxpr with nothing in its loops and branches that no output of these depends on.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.fori_loop(0, 9, lambda i, x: (jnp.sin(x), x * 2)[1], x))(1.0)
+    >>> "sin" in str(jaxpr), "sin" in str(without_dead(jaxpr))
+    (True, False)
+    """
+    body = jaxcompat.opened(jaxpr)
+    eqns = [_without_dead(eqn) for eqn in body.eqns]
+    return jaxpr if all(map(operator.is_, eqns, body.eqns)) else _with_equations(jaxpr, eqns)
+
+
+def _without_dead(eqn: Any) -> Any:
+    is_changed = False
+
+    def needed(inner: Any) -> Any:
+        nonlocal is_changed
+        body = jaxcompat.opened(inner)
+        eqns = list(map(_without_dead, backward_slice(body, body.outvars)))
+        if len(eqns) == len(body.eqns) and all(map(operator.is_, eqns, body.eqns)):
+            return inner
+        is_changed = True
+        return _with_equations(inner, eqns)
+
+    params = changed_params(eqn, needed)
+    return eqn.replace(params=params) if is_changed else eqn
+
+
+def _with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
+    body = jaxcompat.opened(jaxpr)
+    consts = dict(zip(body.constvars, jaxcompat.consts_of(jaxpr), strict=True))
+    return jaxcompat.with_equations(body, eqns, body.outvars, consts)
 
 
 def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:

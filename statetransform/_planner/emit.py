@@ -234,6 +234,8 @@ class _Run:
         with jaxcompat.in_place_of(eqn):
             if eqn.primitive.name not in _READS_NUMBERS:
                 self._delay(eqn, inputs)
+            if eqn.primitive.name == "scan":
+                return _with_late_stacks(eqn, inputs)
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
     def _delay(self, eqn: Any, inputs: list[Any]) -> None:
@@ -250,6 +252,34 @@ class _Run:
             (atom,) = view.invars
             number, *_ = lax.optimization_barrier((jnp.asarray(atom.val, atom.aval.dtype), *others))
             (inputs[k],) = jaxcompat.bind(view.primitive, [number], view.params)
+
+
+def _with_late_stacks(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
+    """A scan that makes the arrays that it stacks its outputs in when its inputs are there, not at the start."""
+    body, consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
+    n_consts, n_carry = cost.counts_of_scan(eqn)
+    own, init, xs = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry]), list(inputs[n_consts + n_carry :])
+    length = eqn.params["length"]
+
+    def stack(aval: Any) -> Any:
+        # In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary over the devices if one does.
+        before = [x for x in inputs if jax.typeof(x).mat.varying <= aval.mat.varying]
+        if not before or jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+            return jaxcompat.zeros(aval, (length,))
+        zero, *_ = lax.optimization_barrier((lax.full((), 0, aval.dtype), *before))
+        return jaxcompat.zeros(aval, (length,), zero)
+
+    def step(state: Any, x: Any) -> Any:
+        (i, *xs), (carry, stacks) = x, state
+        out = jaxcompat.eval_jaxpr(body, consts, *own, *carry, *xs)
+        rows = zip(stacks, out[n_carry:], strict=True)
+        return (out[:n_carry], [lax.dynamic_update_index_in_dim(ys, y, i, 0) for ys, y in rows]), None
+
+    stacks = [stack(var.aval) for var in body.outvars[n_carry:]]
+    places = jnp.arange(length, dtype=jnp.int32)
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, stacks = lax.scan(step, (init, stacks), [places, *xs], **options)[0]
+    return [*carry, *stacks]
 
 
 def _is_fill(view: Any) -> bool:

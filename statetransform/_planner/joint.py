@@ -16,7 +16,7 @@ import jax
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.rewrite import inlined
+from .._jaxpr.rewrite import inlined, without_dead
 from .._jaxpr.walk import backward_slice
 from . import cost
 from .cost import nbytes
@@ -134,8 +134,8 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
 
 
 def flattened(step: Any) -> Any:
-    """A gradient step without calls and without functions with rules of their own."""
-    return inlined(step, rules=True)  # nothing differentiates them once more
+    """A gradient step without calls, without functions with rules of their own, and with nothing dead in its loops."""
+    return without_dead(inlined(step, rules=True))  # nothing differentiates them once more
 
 
 def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST, n_forward: int | None = None) -> Joint:

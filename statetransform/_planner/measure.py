@@ -14,7 +14,8 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -46,6 +47,7 @@ _CORRECTIONS = 2  # compilations after that of the first plan
 _SAVED = (0.5, 1.0)  # of each byte that a plan saves, compilers save between so much
 _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
 _OF_LOOPS = 1.05
+_ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
 _RIVAL = 0.995  # times the work of what was found: less makes a plan by hand worth a compilation
@@ -155,22 +157,28 @@ class Planner:
             known.plain_alone = self._bytes_of(version, version.plain_step, with_value=False)
         return max(known.plain, known.plain_alone or 0)
 
-    def plan(self, pattern: Pattern, budget: int) -> tuple[Version, Plan] | None:
-        """The cheapest plan found, over all forms of the function, for a budget."""
+    def plan(
+        self, pattern: Pattern, budget: int, others: Mapping[str, int] = MappingProxyType({})
+    ) -> tuple[Version, Plan] | None:
+        """The cheapest plan found, over all forms of the function, for a budget. Some kinds have another one."""
         versions = self.versions(pattern)
-        best = self._offer(None, versions.first, budget)
-        for version in versions.opened(budget):
-            best = self._offer(best, version, budget)
+        room = lambda version: others.get(version.kind, budget)
+        best = self._offer(None, versions.first, room)
+        for version in versions.opened(others.get("opened", budget)):
+            best = self._offer(best, version, room)
         if best is None or best[1].cost > _CHEAP * versions.first.joint.work:
             thrifty = versions.fused(THRIFTY)
-            best = best if thrifty is None else self._offer(best, thrifty, budget)
+            best = best if thrifty is None else self._offer(best, thrifty, room)
         return best
 
-    def _offer(self, best: tuple[Version, Plan] | None, version: Version, budget: int) -> tuple[Version, Plan] | None:
+    def _offer(
+        self, best: tuple[Version, Plan] | None, version: Version, room: Callable[[Version], int]
+    ) -> tuple[Version, Plan] | None:
         """The plan of one form, improved at some expense, if it begins with less work than the best one did."""
         if best is not None and version.joint.graph.cost >= best[1].cost:
             return best
-        draft, begun = version.solver.draft(budget), best and best[0].solver.draft(budget)
+        budget = room(version)
+        draft, begun = version.solver.draft(budget), best and best[0].solver.draft(room(best[0]))
         if draft is None or (begun is not None and draft.cost >= begun.cost):
             return best
         found = version.solver.plan(budget) or draft
@@ -203,12 +211,14 @@ class Planner:
             return self._recalled(pattern, record)
         self._begin("planning")
         ratio = min(first.solver.plain.bytes / plain, 1.0) if plain else 1.0
-        offer = self.plan(pattern, int(budget * max(ratio, _LEAST_RATIO))) or self.plan(pattern, budget)
+        size = int(budget * max(ratio, _LEAST_RATIO))
+        offer = self.plan(pattern, size, {"opened": int((1 - _ROOM) * size)}) or self.plan(pattern, budget)
         if offer is None and (least := self.least(pattern))[1].bytes <= budget:
             offer = least  # of another way to run the loops than those for this budget
         if not self._compiles:
             return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
-        tried = list(self._tried(pattern, budget, plain, offer))
+        size = size if offer is None or offer[1].bytes <= size else budget
+        tried = list(self._tried(pattern, budget, size, plain, offer))
         if offer is None and all(record.compiled is None or record.compiled > budget for record in tried):
             return self._shortage(pattern)
         before = [record for record in known.tried if self._is_valid(pattern, record)]
@@ -217,12 +227,13 @@ class Planner:
         return self._recalled(pattern, known.answers[budget])
 
     def _tried(
-        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan] | None
+        self, pattern: Pattern, budget: int, size: int, plain: int | None, offer: tuple[Version, Plan] | None
     ) -> Iterator[MeasuredPlan]:
         """Plans as they compile: the first, and corrections while these promise something."""
         best: MeasuredPlan | None = None
         last: MeasuredPlan | None = None
         tried: set[tuple[Any, ...]] = set()
+        rooms: dict[str, int] = {}  # what plans of a kind may have, by what they compile to
         for _ in range(1 + _CORRECTIONS):
             is_loose = False
             if best is not None or offer is None:
@@ -230,7 +241,7 @@ class Planner:
                 fits = rival is not None and self._expected(pattern, plain, rival) <= budget
                 smaller = None
                 if not fits and offer is not None and last is not None:
-                    smaller = self._corrected(pattern, budget, plain, offer, last)
+                    smaller = self._corrected(pattern, budget, size, plain, offer, last, rooms)
                 offer, is_loose = (smaller, False) if smaller is not None else (rival, True)
             if offer is None or (key := (offer[0].recipe, offer[1].sequence, is_loose)) in tried:
                 return
@@ -266,15 +277,26 @@ class Planner:
         return offer[1].bytes * (plain / max(seen, 1) if plain else 1.0)
 
     def _corrected(
-        self, pattern: Pattern, budget: int, plain: int | None, offer: tuple[Version, Plan], found: MeasuredPlan
+        self,
+        pattern: Pattern,
+        budget: int,
+        size: int,
+        plain: int | None,
+        offer: tuple[Version, Plan],
+        found: MeasuredPlan,
+        rooms: dict[str, int],
     ) -> tuple[Version, Plan] | None:
-        """A smaller plan where the compiler needs more than there is, a larger one where it needs much less."""
+        """A smaller plan where the compiler needs more than there is, a larger one where it needs much less.
+
+        What it needs besides is known for plans of the same kind only: another one may be larger.
+        """
         if found.compiled is None:
             return None
+        kind = offer[0].kind
         if found.fits(budget):
             is_waste = found.compiled < _WASTE * budget and found.cost > _CHEAP
-            room = int(found.planned * 0.98 * budget / max(found.compiled, 1))
-            return self.plan(pattern, min(room, budget)) if is_waste else None
+            rooms[kind] = min(int(found.planned * 0.98 * budget / max(found.compiled, 1)), budget)
+            return self.plan(pattern, size, rooms) if is_waste else None
         over = max(found.compiled - budget, int(_LITTLE * budget))
         margin = _OF_LOOPS if scans_in(self.closed) else _MARGIN
         planned = self.versions(pattern).first.solver.plain.bytes - found.planned
@@ -282,7 +304,8 @@ class Planner:
             low, high = _SAVED
             margin /= min(max((plain - found.compiled) / planned, low), high)
         for part in (margin, 1.0):
-            if (size := int(found.planned - part * over)) > 0 and (smaller := self.plan(pattern, size)) is not None:
+            rooms[kind] = int(found.planned - part * over)
+            if (smaller := self.plan(pattern, size, rooms)) is not None:
                 return smaller
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
@@ -308,11 +331,13 @@ class Planner:
         return dataclasses.replace(found, compiled=size)
 
     def _is_near(self, version: Version, size: int, budget: int) -> bool:
-        """Whether a step that fits does so by less than one value.
+        """Whether a step that fits does so by less than one value, or next to nothing where most is in loops.
 
         Compilers find room by rules of thumb: with the value of the function or without, a value more may be too much.
+        The stacks of loops are the same in both.
         """
-        return size <= budget < size + max(version.joint.graph.sizes, default=0)
+        value = _ROOM * budget / 2 if scans_in(self.closed) else max(version.joint.graph.sizes, default=0)
+        return size <= budget < size + value
 
     def _begin(self, part: str) -> None:
         logger.debug("checkpoint: %s", part)

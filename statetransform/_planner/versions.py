@@ -17,6 +17,7 @@ from .solve import Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
+_FULL = 0.97  # of a budget: a version that needs so much is not made larger
 
 
 class Version:
@@ -44,6 +45,13 @@ class Version:
     ) -> None:
         self.closed, self.pattern, self.recipe, self.fusion, self._same = closed, pattern, recipe, fusion, same
         self._written, self._shardings = written, shardings
+
+    @property
+    def kind(self) -> str:
+        """What compilers treat alike: straight programs, loops by a schedule, or those keeping products or nothing."""
+        if self.recipe[0] != "loops":
+            return "straight"
+        return self.recipe[1] if self.recipe[1] in ("products", "step") else "opened"
 
     @functools.cached_property
     def step(self) -> Any:
@@ -156,15 +164,15 @@ class Versions:
         n = len(scans_in(self._closed))
         if not n or self.first.solver.plain.bytes <= budget:
             return []
-        found = [self._with_loops("products")]
+        found = [self._with_loops("products"), self._with_loops("step")]
         for _ in range(_OPENED):
             opened = self._opened_with(_for_loops(self._known, budget) // n)
             if opened is None or opened[1] in found:
                 break
             found.append(opened[1])
-            self._known.append((opened[0].bytes, opened[1].solver.plain.bytes))
-        if all(version.solver.plain.bytes > budget for version in found if version is not None):
-            found.append(self._with_loops("step"))
+            self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
+            if _FULL * budget <= size <= budget:
+                break
         return [version for version in found if version is not None]
 
     @functools.cached_property

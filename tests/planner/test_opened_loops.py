@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform._planner.cost import overwritten
+from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Joint, Pattern
-from statetransform._planner.measure import Decision, Planner
+from statetransform._planner.measure import Decision, Planner, temporary_bytes
+from statetransform._planner.order import keeps_barriers
 from statetransform._planner.simulate import peak
 
 
@@ -142,6 +144,60 @@ def test_a_loop_may_keep_its_products_and_nothing_else() -> None:
     assert offer is not None
     assert "products" in offer[0].recipe
     assert offer[1].cost < 1.2 * first.joint.graph.cost
+
+
+def blocks(ws: Any, x: jax.Array) -> jax.Array:
+    """Residual blocks under a scan: the last product of a block need not be computed again."""
+    h, _ = jax.lax.scan(lambda h, w: (h + jnp.tanh(h @ w[0]) @ w[1], None), x, ws)
+    return (h**2).sum()
+
+
+def test_steps_that_are_computed_again_compute_nothing_that_their_derivative_does_not_need() -> None:
+    planner, pattern = planner_of(lambda a, b, x: blocks((a, b), x), WIDE, NARROW, ROWS)
+    versions = planner.versions(pattern)
+    assert versions.made_by(("loops", "step")).joint.work < 1.25 * versions.first.joint.work
+
+
+WIDE, NARROW = jax.ShapeDtypeStruct((16, 16, 64), jnp.float32), jax.ShapeDtypeStruct((16, 64, 16), jnp.float32)
+ROWS = jax.ShapeDtypeStruct((64, 16), jnp.float32)
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="this compiler makes the stacks of all loops at the start")
+def test_a_loop_that_runs_again_has_its_stacks_no_longer_than_it_needs_them() -> None:
+    step = lambda h, x: (jnp.sin(jnp.cos(h) * jnp.tanh(h + x)), jnp.cos(h))
+
+    def two(x: jax.Array, w: jax.Array) -> jax.Array:
+        h, ys = jax.lax.scan(step, jnp.zeros((64,)), x * w)
+        h, _ = jax.lax.scan(step, h, ys)
+        return (h**2).sum()
+
+    planner, pattern = planner_of(two, jax.ShapeDtypeStruct((64,), jnp.float32), jax.ShapeDtypeStruct((99, 64), "f4"))
+    version = planner.versions(pattern).first
+    found = version.solver.plan(int(0.75 * version.solver.plain.bytes))
+    assert found is not None
+    loops = [i for i in found.sequence if version.joint.graph.nodes[i].eqns[-1].primitive.name == "scan"]
+    assert len(loops) > len(set(loops)) == 4
+    emitted = Emitted(version.joint, found.sequence)
+    compiled = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version)
+    assert compiled is not None
+    assert compiled < 1.05 * found.bytes
+
+
+def test_where_a_compiler_needs_more_for_one_kind_of_plan_another_kind_has_all_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, pattern = planner_of(stacked, *STACKED)
+    budget, made = int(0.85 * planner.versions(pattern).first.solver.plain.bytes), planner._compiled
+
+    def compiled(*args: Any) -> Any:
+        found = made(*args)
+        return dataclasses.replace(found, compiled=found.planned + ("products" in found.recipe) * budget // 2)
+
+    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=True: 2 * budget if with_value else 0)
+    monkeypatch.setattr(planner, "_compiled", compiled)
+    found = planner.decide(pattern, budget)
+    assert isinstance(found, Decision)
+    assert 0.75 * budget <= found.planned <= budget
 
 
 def test_the_least_of_a_loop_is_asked_for_directly() -> None:
