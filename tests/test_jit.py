@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -125,3 +127,29 @@ def test_what_is_set_on_a_function_is_there_on_the_compiled_one() -> None:
     for transformed in (transform.jit(f), transform.checkpoint(f), transform.grad(f)):
         assert transformed.unit == "mV"
     assert callable(transform.jit(f).trace)
+
+
+def calls_in_python(run: Callable[[], Any]) -> int:
+    """How often JAX dispatches a compiled call in Python while something runs."""
+    names: list[str] = []
+    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return names.count("cache_miss")
+
+
+def test_types_that_came_later_are_dispatched_as_fast_as_the_first() -> None:
+    u = State(jnp.float32(0), name="u")
+
+    @transform.jit
+    def f(x: Any) -> None:
+        u.value = u.value + x.sum()
+
+    batches = [jnp.ones(n) for n in (3, 4, 5)]
+    for _ in range(3):
+        for x in batches:
+            f(x)
+    assert [calls_in_python(lambda x=x: f(x)) for x in batches] == [0, 0, 0]
+    assert u.value == 4 * 12

@@ -198,6 +198,14 @@ def test_a_state_gets_the_sharding_that_jit_is_told(axis_type: str) -> None:
         assert u.value.sharding.is_equivalent_to(over, 1) and count.value == n
 
 
+def test_a_state_that_is_made_inside_gets_the_sharding_that_jit_is_told(split: jax.sharding.NamedSharding) -> None:
+    make = transform.jit(lambda x: (Param(x + 1), State(x)), state_shardings={Param: split})
+    for _ in range(3):
+        param, _ = make(jnp.arange(16.0))
+        np.testing.assert_array_equal(param.value, np.arange(16.0) + 1)
+        assert param.value.sharding.is_equivalent_to(split, 1)
+
+
 def test_what_is_no_sharding_of_states_is_refused() -> None:
     with pytest.raises(TypeError, match="`state_shardings` says for each state"):
         transform.jit(lambda x: x, state_shardings=0)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import statetransform as st
 from statetransform import Param, RandomState, State, policies, transform
@@ -184,12 +185,31 @@ class Other(State):
     """A kind; no function here uses a state of it."""
 
 
+def is_large(state: State) -> bool:
+    """A predicate that no state here satisfies."""
+    return jnp.size(state.value) > 1000
+
+
 def test_a_kind_that_maps_no_state_is_a_warning() -> None:
     f = lambda x: x * w.value
-    with pytest.warns(UserWarning, match=r"vmap: `state_axes` maps Other, but .* uses no state of this kind"):
+    said = r"`{}` lists {}, but .* uses no state of this kind. It uses Param 'w' \(created at test_slips.py:"
+    with pytest.warns(UserWarning, match=said.format("state_axes", "Other")):
         assert transform.vmap(f, state_axes={Other: 0})(X).tolist() == [1.0] * 3
-    transform.vmap(f, state_axes={Other: None})(X)
+    with pytest.warns(UserWarning, match=said.format("state_axes", "is_large")):
+        transform.vmap(f, state_axes={is_large: 0})(X)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.warns(UserWarning, match=said.format("state_shardings", "Other")):
+        transform.jit(f, state_shardings={Other: sharding})(X)
+    over = {"mesh": jax.make_mesh((1,), ("i",), devices=jax.devices()[:1]), "in_specs": P(), "out_specs": P()}
+    with pytest.warns(UserWarning, match=said.format("state_specs", "Other")):
+        transform.shard_map(f, state_specs={Other: P("i")}, **over)(X)
+
+
+def test_a_kind_that_asks_for_nothing_or_is_made_inside_is_no_warning() -> None:
+    f = lambda x: x * w.value
+    transform.vmap(f, state_axes={Other: None, Param: None})(X)
     transform.vmap(lambda x: Other(x), state_axes={Other: 0})(X)
+    transform.jit(lambda x: Other(x), state_shardings={Other: jax.sharding.SingleDeviceSharding(jax.devices()[0])})(X)
 
 
 def test_states_of_which_none_is_used_are_a_warning() -> None:

@@ -207,3 +207,14 @@ def test_values_and_update_take_a_whole_model() -> None:
     assert model.layers[0].value.tolist() == [1.0, 1.0]
     with pytest.raises(TypeError, match=r"st\.states\(model\)"):
         st.values(object())
+
+
+def test_a_predicate_may_look_at_values_under_every_transform() -> None:
+    w, b = State(jnp.arange(3.0), name="w"), State(2.0, name="b")
+    is_vector = lambda state: jnp.ndim(state.value) == 1
+    f = lambda x: x * w.value * b.value
+    mapped = transform.vmap(f, state_axes={is_vector: 0})
+    kept = transform.checkpoint(f, states=is_vector)
+    placed = transform.jit(f, state_shardings={is_vector: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
+    for fun, x in ((mapped, jnp.ones(3)), (kept, 1.0), (placed, 1.0), (transform.jit(mapped), jnp.ones(3))):
+        assert jnp.array_equal(fun(x), 2.0 * w.value)

@@ -32,6 +32,7 @@ from .binding import run as run
 from .binding import splice as splice
 from .contexts import TOP_LEVEL as TOP_LEVEL
 from .contexts import ContextDict as ContextDict
+from .contexts import forget_failed_calls as forget_failed_calls
 from .contexts import is_in_callback as is_in_callback
 from .contexts import is_jit_disabled as is_jit_disabled
 from .contexts import is_top_level as is_top_level

@@ -56,6 +56,16 @@ def is_jit_disabled() -> bool:
     return jax.config.jax_disable_jit  # type: ignore[attr-defined]  # defined at import, unseen by type checkers
 
 
+def forget_failed_calls(jitted: Any) -> None:
+    """Lets a function of :func:`jax.jit` take its fast way again, with all types for which a call has raised.
+
+    For those JAX goes through Python at every later call, also when these succeed. Traces and programs stay.
+    """
+    forget = getattr(jitted, "_clear_cache", None)
+    if forget is not None:  # else such calls are slower, and right
+        forget()
+
+
 class _Context:
     """Stands for one configuration of JAX."""
 

@@ -14,11 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._jaxcompat import is_top_level
 from .._objects.library import is_ours, is_users_class, is_users_function
 from .._objects.lookup import slots_of
 from .._objects.names import globals_of
 from . import adapters
 from .cell import cells_in
+from .frame import Onlooker, innermost
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
@@ -93,8 +95,15 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
         state in members
         or isinstance(state, tuple(types_))
         or issubclass(getattr(state, "_kind", type(state)), tuple(types_))
-        or any(predicate(state) for predicate in predicates)
+        or any(_satisfies(state, predicate) for predicate in predicates)
     )
+
+
+def _satisfies(state: State, predicate: Callable[[State], bool]) -> bool:
+    if innermost() is None and is_top_level():
+        return predicate(state)
+    with Onlooker():
+        return predicate(state)
 
 
 def walk(

@@ -232,6 +232,13 @@ class Frame:
         return dict(self.born)
 
 
+class Onlooker(Frame):
+    """The frame in which a predicate on states runs: it may look at values, and none is lifted for that."""
+
+    def read(self, state: State) -> Any:
+        return self.peek(state)
+
+
 @contextlib.contextmanager
 def kept_by_nobody() -> Iterator[None]:
     """For a raw trace that is only looked at: JAX does not keep it, so nothing that is read in it can become stale."""

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._jaxcompat import is_jit_disabled
+from .._jaxcompat import forget_failed_calls, is_jit_disabled
 from .._state.frame import active, look_at, stack
 from .._state.state import State
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, is_reference, positional_parameters
@@ -68,11 +68,11 @@ class Jitted(Transformed):
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        self._sharding_of = _shardings(state_shardings)
+        self._shardings = _shardings(state_shardings)
         self._store = self._make_store()
 
     def _make_store(self) -> Store:
-        own = () if self._sharding_of is None else (Unshared(),)
+        own = () if self._shardings is None else (Unshared(),)
         return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     @property
@@ -195,6 +195,7 @@ class Jitted(Transformed):
             try:
                 results = self._run(program, method, states, args, kwargs, None)
             except Untraced:
+                forget_failed_calls(program.jitted)
                 break
             enter = program.settle(args, kwargs) if stack.frame is None else None  # not used within a transform
             self._store.use(program)
@@ -226,6 +227,8 @@ class Jitted(Transformed):
     def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
         positional = args[1:] if has_self else args
         options_of = functools.partial(self.jax_options, positional, has_self)
+        if self._shardings is not None:
+            self._shardings.warn_unmatched("jit: `state_shardings`", self._fun, [*call.states, *call.created])
         return Program(
             self._fun,
             call,
@@ -235,7 +238,7 @@ class Jitted(Transformed):
             donates=self.donates,
             keeps_places=bool(self._jax_options),
             options_of=options_of,
-            sharding_of=self._sharding_of,
+            sharding_of=None if self._shardings is None else self._shardings.of,
         )
 
     @boundary
@@ -268,7 +271,7 @@ def _forget(store: Callable[[], Store | None], program: Callable[[], Program | N
         owner.drop(gone)
 
 
-def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:
+def _shardings(state_shardings: Any) -> ByState | None:
     """What `state_shardings` says of a state; None when it is not given."""
     if state_shardings is None:
         return None
@@ -279,7 +282,7 @@ def _shardings(state_shardings: Any) -> Callable[[State], Any] | None:
         return sharding
 
     says = "which sharding its value has"
-    return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check)).of
+    return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check))
 
 
 class BoundJitted(Bound):
@@ -372,7 +375,7 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
         An error before the program runs leaves the states as they are; one while it runs says which values are lost.
         Inside of another transform, whose own failure must leave the states as they were, copies are given.
       state_shardings (Mapping, optional): a mapping from `State`, kind or predicate to the sharding of its value, in
-        and out; other states keep the sharding that they have.
+        and out, also of states that the function makes; other states keep the sharding that they have.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called

@@ -128,6 +128,7 @@ class Program:
         if trace.is_plain and self.targets in (None, targets):
             self.targets = targets
             return out, written
+        born = [self._placed(value, state) for state, value in zip(trace.created, born, strict=True)]
         number = next(_numbers)
         self._outputs[number] = trace, places
         return out, {number: (written, born)}

@@ -107,7 +107,7 @@ class _OnShards:
         # All options: they are part of the structure that a trace belongs to.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
-        self._specs = ByState(state_specs)
+        self._specs = ByState(state_specs, _WHOLE)
         self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))
 
     def _spec_of(self, state: State) -> Any:
@@ -132,6 +132,8 @@ class _OnShards:
 
         mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE))
         out, by_spec, born = mapped(look_at_all(states), args)
+        assert lift.outcome is not None
+        self._specs.warn_unmatched("shard_map: `state_specs`", self.__wrapped__, [*states, *lift.outcome.written])
         written = {i: value for group in by_spec for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 

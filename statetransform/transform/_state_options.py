@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._state import adapters
+from .._state.errors import describe
 from .._state.find import selects
+from .._state.sites import warn
 from .._state.state import State
+from .._trace.arguments import name_of
 
 
 class ByState:
@@ -15,14 +18,16 @@ class ByState:
 
     Args:
       given: the mapping.
+      nothing: the entry that asks for nothing.
 
     Attributes:
       states: the states that it names, with what it says of them.
       kinds: predicates, with what it says of the states that they select.
     """
 
-    def __init__(self, given: Mapping[Any, Any]) -> None:
+    def __init__(self, given: Mapping[Any, Any], nothing: Any = None) -> None:
         entries = [(adapters.handle(key), entry) for key, entry in given.items()]
+        self._wanted = [key for key, entry in entries if not isinstance(key, State) and entry != nothing]
         self.states = {key: entry for key, entry in entries if isinstance(key, State)}
         self.kinds = [(selects(key), entry) for key, entry in entries if not isinstance(key, State)]
 
@@ -31,6 +36,16 @@ class ByState:
         if state in self.states:
             return self.states[state]
         return next((entry for is_kind, entry in self.kinds if is_kind(state)), default)
+
+    def warn_unmatched(self, option: str, fun: Any, used: Iterable[State]) -> None:
+        """Says which kinds and predicates select none of the states that a function uses."""
+        used = list(dict.fromkeys(used))
+        for key in self._wanted:
+            if not any(map(selects(key), used)):
+                there = f"It uses {', '.join(map(describe, used))}" if used else "It uses no state"
+                shown = getattr(key, "__name__", None) or repr(key)
+                text = f"{option} lists {shown}, but {name_of(fun)} uses no state of this kind. {there}."
+                warn(text, UserWarning)
 
 
 def checked(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, cast, overload
 
@@ -25,7 +24,6 @@ from .._state.find import walk
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
-from .._trace.arguments import name_of
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
 from . import _state_options
@@ -49,7 +47,7 @@ class Lanes:
       size: the number of lanes; None where :func:`jax.vmap` is to say what is wrong.
       axes: the axes of states, those that `state_axes` names to begin with.
       kinds: predicates on the others, with the axis of the states that they select.
-      matched: the indices of the kinds that have selected a state.
+      used: the states that the function has used, for messages.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
       fun: the function; errors look in it for the path to a cell.
@@ -61,7 +59,7 @@ class Lanes:
     splits: bool
     mapped: Any = None
     fun: Any = None
-    matched: set[int] = dataclasses.field(default_factory=set)
+    used: dict[State, None] = dataclasses.field(default_factory=dict)
 
     def name(self, state: State) -> None:
         """Names a cell of another framework by its path."""
@@ -72,10 +70,9 @@ class Lanes:
     def axis_of(self, state: State) -> int | None:
         """The axis of a state's value that the lanes have; None for a state that they share."""
         if state not in self.axes and not state.static:  # a setting has no axis
-            for i, (is_kind, axis) in enumerate(self.kinds):
+            for is_kind, axis in self.kinds:
                 if is_kind(state):
                     self.axes[state] = axis
-                    self.matched.add(i)
                     break
         return self.axes.get(state)
 
@@ -101,6 +98,7 @@ class LaneFrame(Frame):
 
     def enter(self, state: State) -> Any:
         value, lanes = super().enter(state), self._lanes
+        lanes.used[state] = None
         axis = lanes.axis_of(state)
         if axis is not None:
             if not _fits(value, axis, lanes.size):
@@ -149,8 +147,8 @@ class Vectorized(Direct):
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
         axes = _state_options.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
-        by_state = _state_options.ByState(axes)
-        self._given, self._axes, self._kinds = tuple(axes), by_state.states, by_state.kinds
+        self._by_state = by_state = _state_options.ByState(axes)
+        self._axes, self._kinds = by_state.states, by_state.kinds
         self._groups = sorted({axis for axis in axes.values() if axis is not None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -175,17 +173,9 @@ class Vectorized(Direct):
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
-            self._warn_of_kinds(lanes)
+            self._by_state.warn_unmatched("vmap: `state_axes`", fun, [*lanes.used, *lift.outcome.written])
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
-
-    def _warn_of_kinds(self, lanes: Lanes) -> None:
-        """Says which classes of `state_axes` match no state that the function uses."""
-        keys = [key for key in self._given if not isinstance(adapters.handle(key), State)]
-        for i, key in enumerate(keys):
-            if isinstance(key, type) and self._kinds[i][1] is not None and i not in lanes.matched:
-                text = f"vmap: `state_axes` maps {key.__name__}, but {name_of(lanes.fun)} uses no state of this kind."
-                warnings.warn(text, stacklevel=2)
 
     def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
         """The number of lanes, from the arguments, or else from a mapped state."""
