@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +11,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
+
+from .core.compiling import python_calls
 
 
 def test_a_static_state_that_is_written_holds_its_new_value() -> None:
@@ -129,17 +129,6 @@ def test_what_is_set_on_a_function_is_there_on_the_compiled_one() -> None:
     assert callable(transform.jit(f).trace)
 
 
-def calls_in_python(run: Callable[[], Any]) -> int:
-    """How often JAX dispatches a compiled call in Python while something runs."""
-    names: list[str] = []
-    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return names.count("cache_miss")
-
-
 def test_types_that_came_later_are_dispatched_as_fast_as_the_first() -> None:
     u = State(jnp.float32(0), name="u")
 
@@ -151,5 +140,5 @@ def test_types_that_came_later_are_dispatched_as_fast_as_the_first() -> None:
     for _ in range(3):
         for x in batches:
             f(x)
-    assert [calls_in_python(lambda x=x: f(x)) for x in batches] == [0, 0, 0]
+    assert [python_calls(lambda x=x: f(x), "cache_miss") for x in batches] == [0, 0, 0]
     assert u.value == 4 * 12

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -29,3 +30,14 @@ def compilations() -> Iterator[list[str]]:
         yield events
     finally:
         _open.remove(events)
+
+
+def python_calls(run: Callable[[], Any], name: str) -> int:
+    """How often Python functions of this name are called while something runs."""
+    names: list[str] = []
+    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return names.count(name)

@@ -1,7 +1,7 @@
 """What is not public in JAX: each use, why it is needed, and what would make it needless.
 
 These tests fail when JAX offers something better, or when what is used no longer does what the package needs. Then
-`statetransform/_trace/jaxcompat` is the one place to change: `test_private_names.py` keeps such uses out of all others.
+`statetransform/_jaxcompat` is the one place to change: `test_private_names.py` keeps such uses out of all others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from jax.extend.core import primitives
 
 import statetransform
 from statetransform import _jaxcompat as jaxcompat
+
+from ..core.compiling import python_calls
 
 ROOT = pathlib.Path(statetransform.__file__).parent
 X = jnp.linspace(0.1, 1.0, 4)
@@ -335,3 +337,26 @@ def test_a_type_within_shard_map_is_that_of_an_argument() -> None:
 
     whole = jax.sharding.PartitionSpec()
     jax.eval_shape(jax.shard_map(f, mesh=mesh, in_specs=(whole,) * 3, out_specs=whole), X, 1.0, jax.random.key(0))
+
+
+def test_a_call_that_raises_once_makes_later_ones_slow_for_good() -> None:
+    """Otherwise `forget_failed_calls` may go."""
+    divisors = iter([0, 1])  # one for each trace
+    jitted = jax.jit(lambda x: x * (1 / next(divisors)))
+    with pytest.raises(ZeroDivisionError):
+        jitted(X)
+    jitted(X)
+    assert python_calls(lambda: jitted(X), "cache_miss") == 1
+    jaxcompat.forget_failed_calls(jitted)
+    jitted(X)
+    assert python_calls(lambda: jitted(X), "cache_miss") == 0
+
+
+def test_an_empty_array_in_host_memory_has_no_public_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `host_room` takes it from there; without it the room is a copy of zeros, which is right as well."""
+    assert not hasattr(jax.lax, "empty2")
+    aval = jax.typeof(X)
+    for empty in (jaxcompat.arrays.empty2, None):
+        monkeypatch.setattr(jaxcompat.arrays, "empty2", empty)
+        room = jax.jit(lambda: jax.device_put(jaxcompat.host_room(aval, 3), jax.memory.Space.Device))()
+        assert (room.shape, room.dtype) == ((3, 4), X.dtype)
