@@ -1,8 +1,7 @@
 """The plans that people write by hand: they are judged like all others, and improved.
 
 Each block of the forward pass is computed again from what enters it, with what costs most for its bytes kept, or
-without; or each half is, and within it each half of it. Nobody says where a layer ends, so blocks of several lengths
-are tried, up to the whole.
+without. Nobody says where a layer ends, so blocks of several lengths are tried, up to the whole.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ def written_by_hand(graph: Graph) -> Iterator[list[int]]:
         blocks = row.cut(places[length - 1 :: length])
         for some in kept:
             yield segments(graph, row, blocks, some)
-        if length == least:
-            yield halves(graph, row, blocks)
     pieces = row.cut(range(length := max(-(-n // _PIECES), 1), n, length))  # where compilers fuse whole layers
     yield segments(graph, row, pieces, frozenset())
-    yield halves(graph, row, pieces)
 
 
 def _lengths(most: int) -> Iterator[int]:
@@ -69,23 +65,4 @@ def segments(graph: Graph, row: Row, blocks: PlanBlocks, kept: frozenset[int]) -
     for b in reversed(range(blocks.count)):
         writer.backward(b)
         writer.release(held[b])
-    return writer.sequence
-
-
-def halves(graph: Graph, row: Row, blocks: PlanBlocks) -> list[int]:
-    """The first half is left with nothing but its end, and comes again when the second half is done; so within each."""
-    writer = PlanWriter(graph, row, blocks)
-
-    def run(start: int, stop: int) -> None:
-        if stop - start == 1:
-            writer.run(start, stop, frozenset())
-            writer.backward(start)
-            return
-        middle = (start + stop) // 2
-        writer.run(start, middle, blocks.crossing[middle])
-        run(middle, stop)
-        writer.release(blocks.crossing[middle])
-        run(start, middle)
-
-    run(0, blocks.count)
     return writer.sequence

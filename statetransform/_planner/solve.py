@@ -93,10 +93,6 @@ class Solver:
             self._drafts[budget] = _cheapest(plans, budget)
         return self._drafts[budget]
 
-    def near(self, plan: Plan, budget: int) -> Plan | None:
-        """A plan within a budget made of the best one for a budget that is hardly larger or smaller, in less time."""
-        return _cheapest(self._made_of([plan, self.plain, *self.by_hand], budget), budget)
-
     def _made_of(self, plans: list[Plan], budget: int) -> list[Plan]:
         """The cheapest plan that fits, with the memory that is left put to use, and those that exceed it, lowered."""
         found = []
