@@ -122,9 +122,8 @@ class Simulator:
 
 
 def test_a_thousand_instances_are_compiled_once_and_leave_nothing() -> None:
-    dt = jnp.float32(1)
-    Simulator().step(dt)
-    for _ in range(3):
+    dt, runs = jnp.float32(1), Simulator.runs
+    for _ in range(4):
         Simulator().step(dt)
     gc.collect()
     before = len(gc.get_objects())
@@ -133,7 +132,7 @@ def test_a_thousand_instances_are_compiled_once_and_leave_nothing() -> None:
             Simulator().step(dt)
     gc.collect()
     assert compiled == []
-    assert Simulator.runs == 1
+    assert Simulator.runs - runs <= 1  # another test may have traced it
     assert len(gc.get_objects()) - before < 100
 
 
