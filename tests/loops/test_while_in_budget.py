@@ -38,8 +38,9 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("carries", [14, 80])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "carries"), [*[(name, 14) for name in PROGRAMS], ("alone", 80), ("beside a scan", 80)]
+)
 def test_gradients_are_those_of_the_unrolled_loop(name: str, carries: int) -> None:
     f, expected = PROGRAMS[name](loop), jax.jit(jax.grad(PROGRAMS[name](reference)))(X)
     budget = policies.fit(carries * X.nbytes)
