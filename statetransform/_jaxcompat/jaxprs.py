@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import jax.extend.core as jex
+import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import primitives
 
@@ -136,7 +137,7 @@ def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], 
     Returns:
       The jaxpr, and the values of its constant variables.
     """
-    jaxpr, consts = closed.jaxpr, closed.consts
+    jaxpr, consts = closed.jaxpr, [*map(_own, closed.consts)]
     given = {eqn.params["position"]: eqn.outvars for eqn in jaxpr.eqns if eqn.primitive is source}
     new = [var for i, types in enumerate(avals) for var in given.get(i) or map(jex.Var, types)]
     # The debug info names each input, so it has to follow their number.
@@ -144,7 +145,17 @@ def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], 
     if info.arg_names is not None:
         info = info._replace(arg_names=(*info.arg_names, *names))
     eqns = [eqn for eqn in jaxpr.eqns if eqn.primitive is not source]
-    return jaxpr.replace(invars=[*jaxpr.invars, *new], eqns=eqns, debug_info=info), consts
+    held = {"consts": consts} if hasattr(jaxpr, "consts") else {}
+    return jaxpr.replace(invars=[*jaxpr.invars, *new], eqns=eqns, debug_info=info, **held), consts
+
+
+def _own(const: Any) -> Any:
+    """A constant as an object that no cache of JAX holds.
+
+    JAX converts the dtype of a NumPy array once, for as long as what the first conversion gave is alive: an array that
+    has changed since would be seen as it was. The data are not copied.
+    """
+    return type(const)(np.asarray(const), const.aval) if type(const).__name__ == "TypedNdArray" else const
 
 
 def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:

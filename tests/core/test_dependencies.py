@@ -19,6 +19,8 @@ from statetransform import RetraceWarning, State, inspect, transform
 from statetransform._objects import hooks
 from statetransform._trace.structure import visits
 
+X = jnp.ones(1)
+
 
 def traces(fun: Any) -> int:
     """How often a function was traced."""
@@ -106,6 +108,31 @@ def test_an_array_of_numpy_counts_by_content_whatever_its_size(n: int) -> None:
         assert float(model.total()) == n * value
     model.mask = model.mask.reshape(1, n)
     assert float(model.total()) == n
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize(
+    "under", [transform.jit, transform.checkpoint, lambda f: lambda: transform.map(lambda _: f(), X)]
+)
+def test_jax_does_not_remember_how_it_converted_an_array_that_has_changed(dtype: Any, under: Any) -> None:
+    array = np.zeros(3, dtype)
+    f = under(lambda: jnp.asarray(array) + jnp.sin(array))
+    for value in (0, 1, 2, 1):
+        array[:] = value
+        np.testing.assert_allclose(np.asarray(f()).reshape(3), value + np.sin(np.float32(value)), rtol=1e-6)
+
+
+chosen: Any = None
+
+
+@pytest.mark.parametrize(("one", "other"), [(jnp.sum, jnp.mean), (abs, jnp.sin), (int, float), (jnp.tanh, jnp.prod)])
+def test_a_global_name_may_be_given_another_function_of_a_library(
+    one: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = transform.jit(lambda x: jnp.sum(chosen(2.5) * x))
+    for function in (one, other, one):
+        monkeypatch.setitem(globals(), "chosen", function)
+        assert float(f(X)) == pytest.approx(float(function(2.5)))
 
 
 def test_a_read_only_array_is_compared_by_identity_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class WalkWriter:
                 value = f"r{register}"
             self._plain(value, argument)
         else:
-            if not is_known and (register in self._used or what != "is"):
+            if not is_known and (what != "is" or (register >= 0 and register in self._used)):
                 self.lines.append(f"r{register} = {value}")
                 value = f"r{register}"
             self._condition(value, what, argument)

@@ -286,11 +286,11 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
                 recorder.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
             visit_module(recorder, known, value, used)
         return
-    if isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value):
-        return
-    if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and not is_users_class(value)):
-        return
-    recorder.reach(register, how, name, value)
+    is_function = isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value)
+    if is_function or (isinstance(value, type) and not is_users_class(value)):  # of a library: not looked into
+        recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
+    else:
+        recorder.reach(register, how, name, value)
 
 
 def visit_module(recorder: Recorder, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
