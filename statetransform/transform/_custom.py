@@ -35,8 +35,11 @@ class CustomRule(Transformed, abc.ABC):
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
     ) -> None:
+        # Rules are set on this object, so it is itself what a static or class method would be.
+        self._is_static, self._is_of_class = isinstance(fun, staticmethod), isinstance(fun, classmethod)
+        fun = fun.__func__ if isinstance(fun, staticmethod | classmethod) else fun
         check_function(self._kind.__name__, fun)
-        super().__init__(fun, is_method=is_method)
+        super().__init__(fun, is_method=is_method or self._is_of_class)
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
         self._kind(fun, **self._nondiff)  # JAX says what is wrong
@@ -46,14 +49,25 @@ class CustomRule(Transformed, abc.ABC):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.__wrapped__, name)  # `def_vmap` of a function under `jax.custom_batching.custom_vmap`
 
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        if self._is_of_class:
+            return self._bound(self._call_bound, type(obj) if owner is None else owner)
+        return self if self._is_static else super().__get__(obj, owner)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         new = super().__deepcopy__(memo)
-        new._rules, new._definition = copy.deepcopy(self._rules, memo), self._definition
+        vars(new).update(self._of_copies, _rules=copy.deepcopy(self._rules, memo))
         return new
 
     def __reduce__(self) -> Any:
         made = super().__reduce__()
-        return made if isinstance(made, str) else (*made, {"_rules": self._rules, "_definition": self._definition})
+        return made if isinstance(made, str) else (*made, {"_rules": self._rules, **self._of_copies})
+
+    @property
+    def _of_copies(self) -> dict[str, Any]:
+        """What copies have besides the function and its options."""
+        names = ("_definition", "_is_static", "_is_of_class")
+        return {name: getattr(self, name) for name in names}
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._rules:
