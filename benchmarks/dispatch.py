@@ -108,6 +108,13 @@ def _over(cells: list[State]) -> Callable[[Any], None]:
     return function
 
 
+def second_signature(n: int) -> Pair:
+    """A closure that was called with an argument of another type before."""
+    x, ours = jnp.float32(1), _over(Model(n).cells)
+    ours(jnp.int32(1))
+    return lambda: ours(x), hand(n)
+
+
 def method(n: int, make: Any = Model) -> Pair:
     """A decorated method."""
     x, model = jnp.float32(1), make(n)
@@ -234,7 +241,7 @@ def functionalized(n: int) -> Pair:
 
 WAYS: tuple[Callable[..., Pair], ...] = (
     closure, method, bound_method, model_argument, list_of_states, two_models, keyword_arguments, static_arguments,
-    static_states, donated_states, dict_as_value, random_state, functionalized,
+    static_states, donated_states, dict_as_value, random_state, functionalized, second_signature,
 )  # fmt: skip
 OWN_OBJECTS = (closure, method, bound_method, model_argument)
 

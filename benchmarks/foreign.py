@@ -128,12 +128,12 @@ def foreign() -> None:
 
 def _table(title: str, make: Callable[[int], dict[str, Run]]) -> None:
     rows = {}
-    for n in SIZES:
+    for n in (*SIZES, 7600) if make is of_nnx else SIZES:
         runs = {"by hand": by_hand(n), **make(n)}
         for run in runs.values():
             for _ in range(3):
                 run()
-        rows[f"{n} cells"] = ratios(runs, "by hand", rounds=101 if n < SIZES[-1] else 15)
+        rows[f"{n} cells"] = ratios(runs, "by hand", rounds=101 if n < 1000 else 15)
     _show(title, rows)
 
 
