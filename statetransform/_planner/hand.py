@@ -1,7 +1,7 @@
 """The plans that people write by hand: they are judged like all others, and improved.
 
 Each block of the forward pass is computed again from what enters it, with what costs most for its bytes kept, or
-without. Nobody says where a layer ends, so blocks of several lengths are tried, up to the whole.
+without. A program does not say where a layer ends, so blocks of several lengths are tried, up to the whole.
 """
 
 from __future__ import annotations

@@ -27,30 +27,21 @@ def profile(
     sequence: Sequence[int],
     start: Collection[int] = (),
     end: Collection[int] = (),
-    uncounted: Collection[int] = (),
 ) -> np.ndarray:
-    """Bytes alive at each step, without those of the uncounted values."""
-    lives = Lives(graph, sequence, start, end)
-    is_counted = None
-    if uncounted:
-        is_counted = np.ones(len(graph.sizes), bool)
-        is_counted[list(uncounted)] = False
-    return bytes_alive(lives, is_counted, bool(graph.buffers) and not (start or end))
+    """Bytes alive at each step."""
+    return bytes_alive(Lives(graph, sequence, start, end), bool(graph.buffers) and not (start or end))
 
 
-def bytes_alive(lives: Lives, is_counted: np.ndarray | None = None, has_guests: bool = True) -> np.ndarray:
+def bytes_alive(lives: Lives, has_guests: bool = True) -> np.ndarray:
     """Bytes alive at each step.
 
     Args:
       lives: of the values.
-      is_counted: which values count.
       has_guests: whether values may be in the memory of results and gradients.
     """
     graph, n, steps = lives.graph, lives.length, lives.steps
     sizes = graph.bytes[lives.values]
     counts = sizes > 0
-    if is_counted is not None:
-        counts &= is_counted[lives.values]
     guests: frozenset[tuple[int, int]] = frozenset()
     inside = graph.scratch[steps]
     if has_guests and graph.buffers:
@@ -216,9 +207,7 @@ def split_of(graph: Graph, sequence: Sequence[int]) -> int:
     return last
 
 
-def closure(
-    graph: Graph, wanted: Iterable[int], held: Collection[int], among: Collection[int] | None = None
-) -> list[int]:
+def closure(graph: Graph, wanted: Iterable[int], held: Collection[int]) -> list[int]:
     """The forward nodes to run, in order, to have some values when others are held."""
     producer, nodes = graph.producer, graph.nodes
     found: set[int] = set()
@@ -226,7 +215,7 @@ def closure(
     seen = set(stack)
     while stack:
         i = producer[stack.pop()]
-        if i in found or (among is not None and i not in among):
+        if i in found:
             continue
         found.add(i)
         for value in nodes[i].inputs:

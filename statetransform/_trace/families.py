@@ -41,7 +41,7 @@ class Family:
 
     Attributes:
       log: the traces made for them.
-      repeats: for which edge of which objects one of them was traced again, and how often in a row.
+      repeats: the edge that had one of them traced again last, its objects, and how often in a row.
       said: the warnings given.
 
     Args:
