@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from .._objects.lookup import class_lookup
+from .._objects.plain import MISSING
 from .._state.adapters import holds, register
 from .._state.cell import cell_behind
 from .._state.state import State
@@ -25,16 +26,15 @@ def attr(obj: Any, field: str) -> State:
 
     Args:
       obj: an object of a Python class: with a `__dict__`, with slots, a dataclass (frozen or not), a pytree.
-      field: the name of an attribute that holds a pytree of arrays, or of a property with a setter. Of such a property
-        one attribute is made state-aware if that is all that it reads and writes; else the property is the state,
-        and its setter runs when a transform is done.
+      field: the name of an attribute that holds a pytree of arrays, or of a property that reads and writes one such
+        attribute and does nothing else.
 
     Returns:
       A `State` that stands for the attribute, the same at each call.
 
     Raises:
-      AttributeError: there is no such attribute, or it cannot be set.
-      TypeError: the value has a leaf that is no array, or the class is one made in C.
+      AttributeError: there is no such attribute.
+      TypeError: the value has a leaf that is no array, a property computes something, or the class is one made in C.
 
     Example:
       >>> import statetransform as st
@@ -58,13 +58,7 @@ def attr(obj: Any, field: str) -> State:
             f"attr: {kind.__name__} is no class made in Python, so its attributes cannot be made state-aware. "
             f"Hold the value in a `State`, or {field!r} in an object of a class of your own."
         )
-    found = _looked_up(kind, field)
-    if isinstance(found, property):
-        field = _storage(found.fget, found.fset, field) or field
-        found = _looked_up(kind, field)
-    if isinstance(found, property) and found.fset is None:
-        raise AttributeError(f"attr: the property {kind.__name__}.{field} has no setter, so no state can stand for it")
-    cells = found if isinstance(found, CellDescriptor) else _place(kind, field, found, is_each=False)
+    cells = _descriptor("attr", kind, field, is_each=False)
     if isinstance(held := cells.plain(obj), State):
         raise TypeError(f"attr: {kind.__name__}.{field} holds a State, which is one already: use it")
     if not cells.can_lift(held):
@@ -129,32 +123,31 @@ def register_state_type(
                 f"register_state_type: `get` and `set` of {cls.__name__} do more than read and write one attribute. "
                 "Name the attribute in which instances keep the value: `attribute=...`."
             )
-    found = _looked_up(cls, attribute)
-    if isinstance(found, property):
-        attribute = _storage(found.fget, found.fset, attribute) or attribute
-        found = _looked_up(cls, attribute)
-    if isinstance(found, CellDescriptor):
-        found.is_each = True
-        cells = found
-    else:
-        cells = _place(cls, attribute, found, is_each=True)
+    cells = _descriptor("register_state_type", cls, attribute, is_each=True)
+    cells.is_each = True
     register(cls, cells, is_node=True)
     return cls
 
 
-def _place(cls: type, name: str, below: Any, is_each: bool) -> CellDescriptor:
-    """Puts the descriptor on the class."""
-    cells = CellDescriptor(name, below, is_each)
+def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescriptor:
+    """The descriptor on a class, put there if there is none; for a property, that of the attribute behind it."""
+    found = class_lookup(cls, name)
+    if isinstance(found, property) and cell_behind(found) is None:
+        name = _storage(found.fget, found.fset, name) or name
+        found = class_lookup(cls, name)
+    if (cells := cell_behind(found)) is not None:
+        return cells
+    if found is not MISSING and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
+        raise TypeError(
+            f"{where}: {cls.__name__}.{name} is a {type(found).__name__} that does more than read and write one "
+            "attribute. Name the attribute in which instances keep the value."
+        )
+    cells = CellDescriptor(name, found, is_each)
     try:
         setattr(cls, name, cells)
     except (TypeError, AttributeError) as error:
         raise TypeError(f"the class {cls.__name__} does not let its attribute {name!r} be replaced") from error
     return cells
-
-
-def _looked_up(cls: type, name: str) -> Any:
-    found = class_lookup(cls, name)
-    return cell_behind(found) or found
 
 
 class _Probe:

@@ -7,7 +7,6 @@ the innermost frame; anywhere else it is the plain attribute. An adapter to a fr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from .._state.cell import Cell, InDict, Reader
 from .._state.errors import StateTraceError
 from .._state.frame import UNSET, Frame, committed, innermost, stack
 from .._state.state import is_array
-from .handles import Adopted, Foreign, Native, Proxy, Strict, instance_dict
+from .handles import Adopted, Foreign, Native, Proxy, instance_dict
 
 _TYPES = (type(jax.typeof(0.0)), jax.ShapeDtypeStruct)
 
@@ -38,7 +37,7 @@ class CellDescriptor(Cell, Reader):
         self.is_each = is_each
         self.shows = not is_each  # whether the attribute is part of a path
         self.below = below
-        self._is_data = below is not MISSING and hasattr(type(below), "__set__")
+        self._is_slot = below is not MISSING and hasattr(type(below), "__set__")
         # By address, with a weak reference that tells when the cell is gone.
         self._table: dict[int, tuple[Any, Foreign | Native]] = {}
 
@@ -46,9 +45,7 @@ class CellDescriptor(Cell, Reader):
 
     def raw(self, cell: Any) -> Any:
         """What the instance has, which may be an adopted handle; `MISSING` when it has nothing."""
-        if self._is_data:
-            if isinstance(self.below, property):
-                return self._by_property(self.below.__get__, cell, type(cell))
+        if self._is_slot:
             try:
                 return self.below.__get__(cell, type(cell))
             except AttributeError:
@@ -57,27 +54,10 @@ class CellDescriptor(Cell, Reader):
 
     def set_raw(self, cell: Any, value: Any) -> None:
         """Sets the plain attribute."""
-        if isinstance(self.below, property):
-            self._by_property(self.below.__set__, cell, value)
-        elif self._is_data:
+        if self._is_slot:
             self.below.__set__(cell, value)
         else:
             instance_dict(cell)[self.name] = value
-
-    @staticmethod
-    def _by_property(access: Callable[..., Any], *args: Any) -> Any:
-        """Runs a property outside of any transform of ours: what it looks up and computes is below the cell."""
-        frame, listeners = stack.frame, listening.listeners
-        stack.frame, listening.listeners = None, ()
-        try:
-            if frame is None and is_top_level():
-                return access(*args)
-            with jax.ensure_compile_time_eval():
-                return access(*args)
-        except AttributeError:
-            return MISSING
-        finally:
-            stack.frame, listening.listeners = frame, listeners
 
     def plain(self, cell: Any) -> Any:
         """The attribute as it is outside of any transform."""
@@ -253,7 +233,7 @@ class CellDescriptor(Cell, Reader):
         return state
 
     def _kind_of_handle(self) -> type[Proxy]:
-        return Strict if self._is_data and isinstance(self.below, property) else Proxy
+        return Proxy
 
     def _tie(self, cell: Any, entry: Foreign | Native) -> None:
         place, forget = identity(cell), self._table.pop
@@ -342,7 +322,7 @@ class CellDescriptor(Cell, Reader):
         known = self.known(cell)
         if frame is not None and known is not None:
             raise StateTraceError.deleted(known)
-        if self._is_data:
+        if self._is_slot:
             self.below.__delete__(cell)
         elif instance_dict(cell).pop(self.name, MISSING) is MISSING:
             raise AttributeError(self.name)

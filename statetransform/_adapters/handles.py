@@ -98,13 +98,6 @@ class Proxy(Foreign):
         return self._ref() is None
 
 
-class Strict(Proxy):
-    """A handle whose cell may refuse a value: several of them are written with a way back."""
-
-    __slots__ = ()
-    _may_refuse = True
-
-
 class InPlace(Proxy):
     """A handle whose cell is overwritten by a write, so that reading copies.
 

@@ -324,25 +324,6 @@ def refuse_tracers(written: Iterable[tuple[State, Any]]) -> None:
             raise StateTraceError.raw_write(state)
 
 
-def commit(pairs: list[tuple[State, Any]]) -> None:
-    """Stores values in states, all of them or none: a cell of another framework may refuse its value."""
-    states, values = [state for state, _ in pairs], [value for _, value in pairs]
-    before = [state._value for state in states] if any(state._may_refuse for state in states) else None
-    try:
-        _store(states, values)
-    except BaseException:
-        for state, value in zip(states, before or (), strict=False):
-            if value is not UNSET:
-                with contextlib.suppress(Exception):
-                    state._value = value
-        raise
-
-
-def _store(states: list[State], values: list[Any]) -> None:
-    """Stores the values from within C, where no signal (Ctrl-C) is handled: between two of them nothing can happen."""
-    deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
-
-
 def leave(
     written: Iterable[tuple[State, Any]],
     born: Iterable[tuple[State, Any]] = (),
@@ -357,7 +338,9 @@ def leave(
     if frame is None:
         if not is_top_level():
             refuse_tracers(written)
-        commit([*written, *born])
+        states, values = [state for state, _ in (*written, *born)], [value for _, value in (*written, *born)]
+        # All of them or none: from within C, where no signal (Ctrl-C) is handled.
+        deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
         return
     for state, value in written:
         state._cell.check_write(frame, state, value)

@@ -75,7 +75,6 @@ class State(NotAnArray, Generic[T]):
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
     _cell: Any = Cell()
     _is_handle = False  # whether it represents a cell that is found without it
-    _may_refuse = False  # whether storing a value may fail
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
     def __set_name__(self, owner: type, name: str) -> None:

@@ -39,7 +39,7 @@ import jax
 
 from .._jaxcompat import concrete_array, is_top_level
 from .._objects.plain import same_plain
-from .._state.frame import commit, refuse_tracers
+from .._state.frame import refuse_tracers
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._trace.structure.generated import WalkWriter
 
@@ -50,7 +50,6 @@ OTHER: Any = object()
 Entry = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {
     "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
-    "commit": commit,
 }  # fmt: skip
 _EDGES_AT_MOST = 100_000  # those of some 15,000 variables
 _LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
@@ -91,7 +90,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     targets = [(handle[i], value_of[i]) for i in program.targets or ()]
     states = ", ".join(map(writer.handle, structure.states))
     other = f"return jitted._finish(program, obj, args, kwargs, (out, new), [{states}])"
-    store = _stores_in_turn(targets, other) if structure.may_refuse() else _stores(targets, other)
+    store = _stores(targets, other)
     store += writer.marks([structure.states[i] for i in program.targets or ()])
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
     # If anything fails on the way, in the user's code as well, the structure is another one.
@@ -115,14 +114,6 @@ def _stores(targets: list[tuple[str, str]], other: str) -> list[str]:
     is_other = " or ".join(f"type({value}) is not Array" for value in values)
     lines.append(f"if ({is_other}) and not is_top_level(): refuse_tracers(({pairs}))")
     return lines + [f"{place} = {value}" for (_, place), value in zip(targets, values, strict=True)]
-
-
-def _stores_in_turn(targets: list[tuple[str, str]], other: str) -> list[str]:
-    """The same where a cell of another framework may refuse its value."""
-    lines = _stores(targets, other)[:1]
-    pairs = f"[*zip([{', '.join(handle for handle, _ in targets)}], new)]"
-    lines += [f"pairs = {pairs}", "if not is_top_level(): refuse_tracers(pairs)", "commit(pairs)"]
-    return lines if targets else lines[:1]
 
 
 def is_dropped(arg: Any) -> bool:

@@ -71,20 +71,6 @@ class ByProperty:
     step = Plain.step
 
 
-class ByConversion(ByProperty):
-    """Its property does more than read and write one attribute."""
-
-    @property
-    def n(self) -> Any:
-        return self._n / 2
-
-    @n.setter
-    def n(self, n: Any) -> None:
-        if float(jnp.max(jnp.abs(n))) > 1e6:
-            raise ValueError("too large")
-        self._n = jnp.asarray(n) * 2
-
-
 class Registered(Plain):
     pass
 
@@ -117,7 +103,7 @@ st.register_state_type(Registered, attribute="n")
 st.register_state_type(RegisteredByFunctions, get=lambda c: c._hidden, set=lambda c, n: setattr(c, "_hidden", n))
 st.register_state_type(RegisteredSlots, attribute="n")
 
-OF_OBJECTS = [Plain, Slotted, SlottedWeakly, Record, SlottedRecord, Frozen, ByProperty, ByConversion]
+OF_OBJECTS = [Plain, Slotted, SlottedWeakly, Record, SlottedRecord, Frozen, ByProperty]
 OF_CLASSES = [Registered, RegisteredByFunctions, RegisteredSlots]
 KINDS = [*OF_OBJECTS, *OF_CLASSES]
 
@@ -125,8 +111,6 @@ KINDS = [*OF_OBJECTS, *OF_CLASSES]
 def make(kind: type, n: Any) -> Any:
     """An object whose `n` is a cell."""
     obj = kind(n)
-    if kind is ByConversion:
-        obj.n = n
     if kind in OF_OBJECTS:
         st.attr(obj, "n")
     return obj

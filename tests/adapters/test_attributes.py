@@ -276,25 +276,6 @@ def test_an_instance_made_inside_can_be_returned() -> None:
     np.testing.assert_allclose((one.n, two.n), (2 * X, 4 * X))
 
 
-def test_a_setter_that_refuses_a_value_undoes_the_whole_call() -> None:
-    from .cells import ByConversion
-
-    own, obj, last = st.State(1.0), make(ByConversion, N), st.State(1.0)
-
-    @transform.jit
-    def step(x: Any) -> None:
-        own.value = own.value * x
-        obj.n = obj.n * x
-        last.value = last.value * x
-
-    for _ in range(30):
-        step(1.0)
-    with pytest.raises(ValueError, match="too large"):
-        step(1e9)
-    np.testing.assert_allclose((own.value, last.value), (1.0, 1.0))
-    np.testing.assert_allclose(obj.n, N)
-
-
 def test_states_of_an_object_graph_are_named_by_path() -> None:
     model = {"a": make(Plain, N), "b": [make(Registered, N), st.State(1.0)]}
     assert list(st.states(model)) == ["a.n", "b.0", "b.1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +14,21 @@ from statetransform import transform
 from .cells import Plain, Record, make
 
 N = jnp.array([0.3, 0.5, 0.7])
+
+
+class Tank:
+    def __init__(self, level: float) -> None:
+        self._level = level
+
+    @property
+    def level(self) -> Any:
+        return self._level
+
+    @level.setter
+    def level(self, level: Any) -> None:
+        if level < 0:
+            raise ValueError("below the floor")
+        self._level = level
 
 
 def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
@@ -27,6 +44,10 @@ def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
         st.register_state_type(list, attribute="append")
     with pytest.raises(TypeError, match="more than read and write one attribute"):
         st.register_state_type(Record, get=lambda r: r.n + 1, set=lambda r, n: setattr(r, "n", n))
+    for refused in (lambda: st.attr(Tank(1.0), "level"), lambda: st.register_state_type(Tank, attribute="level")):
+        with pytest.raises(TypeError, match=r"Tank\.level is a property that does more .*Name the attribute"):
+            refused()
+    st.attr(Tank(1.0), "_level")
     with pytest.raises(TypeError, match="attribute="):
         st.register_state_type(Record)
     with pytest.raises(TypeError, match="no array"):

@@ -270,7 +270,7 @@ def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: A
     place, expected = 0, 1.0
     while True:
         place += 1
-        with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, frame.commit, frame._store) as reached:
+        with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, frame.leave) as reached:
             f(1.0)
         values = {float(state.value) for state in states}
         assert values in ({expected}, {expected + 1.0})

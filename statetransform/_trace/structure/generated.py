@@ -51,7 +51,7 @@ class WalkWriter:
         self._is_outermost = is_outermost
         self._unpacked = _unpacked(structure)
         self._keyed = _keyed(structure) if is_outermost else {}
-        self._direct = _direct(structure) if is_outermost and not structure.may_refuse() else {}
+        self._direct = _direct(structure) if is_outermost else {}
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
         self._used = used.union(structure.states, *structure.distinct)

@@ -124,11 +124,6 @@ class Structure:
             seen.add(identity(found[register]))
         raise AssertionError("two of them are one")
 
-    def may_refuse(self) -> bool:
-        """Whether storing a value in one of the states may fail."""
-        kinds = [edge.argument[0]() for edge in self.edges if edge.what == "state"]
-        return any(kind is None or kind._may_refuse for kind in kinds)
-
     def path(self, edge: Edge, root_names: Sequence[str]) -> str:
         """How the user would write the way to an edge: `self.layers[0].w`."""
         return show_path(self.edges, edge, root_names)
