@@ -178,3 +178,21 @@ def test_a_guard_against_transfers_does_not_meet_what_we_do(u: State) -> None:
         for _ in range(4):
             step(x)
     np.testing.assert_allclose(u.value, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_an_argument_of_a_method_is_donated_by_its_name() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = State(jnp.float32(2))
+
+        @transform.jit(donate_argnames="y")
+        def step(self, x: Any, y: Any) -> Any:
+            return x + y * self.w.value
+
+    model = Model()
+    for args, kwargs in (((1.0, 2.0), {}), ((1.0,), {"y": 2.0}), ((), {"x": 1.0, "y": 2.0})):
+        infos, named = model.step.lower(
+            *map(jnp.float32, args), **{k: jnp.float32(v) for k, v in kwargs.items()}
+        ).args_info
+        assert [info.donated for info in (*infos, *named.values())] == [False, True]

@@ -62,8 +62,15 @@ SHOWN = {
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"donate_argnums": 0}, {"donate_argnames": "k"}, {"keep_unused": True}, {"donate_states": True}],
-    ids=["", "donate_argnums", "donate_argnames", "keep_unused", "donate_states"],
+    [
+        {},
+        {"donate_argnums": 0},
+        {"donate_argnames": "k"},
+        {"donate_argnames": ("x", "k")},
+        {"keep_unused": True},
+        {"donate_states": True},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")

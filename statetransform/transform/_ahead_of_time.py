@@ -93,8 +93,9 @@ class AheadOfTime:
             return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
 
         pure.__name__ = pure.__qualname__ = owner.__name__
-        options = owner.jax_options(self._args, False, 0, 1)
-        options.pop("donate_argnums", None)
+        options = owner.jax_options(self._args, obj is not NO_SELF, 0, 1)
+        for name in ("donate_argnums", "donate_argnames"):
+            options.pop(name, None)
         if "in_shardings" in options:
             first, *rest = options["in_shardings"]
             options["in_shardings"] = (first, *[s for s, given in zip(rest, is_given, strict=True) if given])

@@ -96,15 +96,15 @@ class Jitted(Transformed):
         if not options:
             return {"donate_argnums": tuple(range(n_donated))}
         parameters = positional_parameters(self._fun) or ()
-        names = options.get("donate_argnames") or ()
-        donated = [
-            parameters.index(name) for name in ((names,) if isinstance(names, str) else names) if name in parameters
-        ]
-        donated += integers(options.get("donate_argnums"))
-        options["donate_argnums"] = (
-            *range(n_donated),
-            *[i + leading if i >= 0 else i for i in donated],
-        )
+        names = options.pop("donate_argnames", None) or ()
+        names = (names,) if isinstance(names, str) else tuple(names)
+        # A name stands for a position where the call gives the argument by position: inputs have names of their own.
+        by_position = [i for i, name in enumerate(parameters[has_self:][: len(args)]) if name in names]
+        by_name = [name for name in names if name not in [parameters[i + has_self] for i in by_position]]
+        donated = [*by_position, *integers(options.get("donate_argnums"))]
+        options["donate_argnums"] = (*range(n_donated), *[i + leading if i >= 0 else i for i in donated])
+        if by_name:
+            options["donate_argnames"] = by_name
         if "in_shardings" in options:
             # None: the states keep the shardings that they have.
             given = entries("jit", "in_shardings", options["in_shardings"], self._static, len(args), has_self)
