@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,14 @@ from .._jaxpr.sources import Source
 from .._state import adapters
 from .._state.frame import kept_by_nobody
 from .._state.state import State
-from .._trace.arguments import ByReference, Static, named_arguments, reveal
+from .._trace.arguments import (
+    ByReference,
+    Static,
+    hide,
+    is_hidden,
+    is_reference,
+    named_arguments,
+)
 from .._trace.functional import functionalize
 from .._trace.wrapper import Bound, Transformed
 from .joint import Pattern
@@ -92,18 +100,19 @@ def view_of(
     """
     if not callable(fun):
         raise TypeError(f"expected a function and its arguments, got {fun!r} of type {type(fun).__name__}")
-    args, kwargs = _with_statics(fun, args, kwargs)
+    args, kwargs = _by_reference(*_with_statics(fun, args, kwargs))
     wrt = None if argnums is None and states is None else _Wrt(argnums, states, args)
-    named = [name for name, _ in named_arguments(fun, args, kwargs)]
     leaves, treedef = jax.tree.flatten((args, kwargs))
-    traced = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
+    traced = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, ByReference)]
+    named = [name for name, _ in named_arguments(fun, args, kwargs)]
 
-    def arrays(*values: Any) -> list[Any]:
-        # States, objects that hold states, and what JAX cannot trace are passed on as they are.
+    def arguments(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         whole = list(leaves)
         for i, value in zip(traced, values, strict=True):
             whole[i] = value
-        args, kwargs = reveal(treedef.unflatten(whole))
+        return treedef.unflatten(whole)
+
+    def arrays(*args: Any, **kwargs: Any) -> Any:
         return [leaf for leaf in jax.tree.leaves(fun(*args, **kwargs)) if _is_traced(leaf)]
 
     pure = functionalize(arrays)
@@ -112,7 +121,8 @@ def view_of(
 
     def look(*values: Any) -> tuple[()]:
         with kept_by_nobody():
-            found.append(pure.values(*values))
+            args, kwargs = arguments(values)
+            found.append(pure.values(*args, **kwargs))
         return ()
 
     jax.make_jaxpr(look)(*inputs)
@@ -121,7 +131,8 @@ def view_of(
 
     def flat(*xs: Any) -> tuple[list[Any], list[Any]]:
         before = state_tree.unflatten(xs[len(inputs) :])
-        outputs, after = pure.apply(before, *xs[: len(inputs)])
+        args, kwargs = arguments(xs[: len(inputs)])
+        outputs, after = pure.apply(before, *args, **kwargs)
         written = [leaf for state, value in after.items() for leaf in _changed(before.get(state), value)]
         if any(map(is_inexact, outputs)):
             return outputs, written
@@ -166,14 +177,14 @@ class _Wrt:
                 )
         if len(set(map(id, self._states))) != len(self._states):
             raise ValueError("a state is listed twice in `states=`; list each state once")
-        positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        argnums = () if argnums is None else argnums
+        is_single = hasattr(argnums, "__index__")
+        positions = (operator.index(argnums),) if is_single else tuple(map(operator.index, argnums))
         for i in positions:
             if not -len(args) <= i < len(args):
                 raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")
         ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
-        ranges = [range(ends[i % len(args)], ends[i % len(args) + 1]) for i in positions]
-        self._leaves = frozenset(itertools.chain(*ranges))
-        self._has_statics = any(isinstance(args[i], Static | ByReference) for i in positions)
+        self._parts = [(args[i], range(ends[i % len(args)], ends[i % len(args) + 1])) for i in positions]
 
     def unused(self, values: Any) -> tuple[str, ...]:
         """The names of states that a function neither reads nor writes."""
@@ -188,14 +199,14 @@ class _Wrt:
         """
         meant = set(map(id, self._states))
         of_states = [id(state) in meant for state, value in values.items() for _ in jax.tree.leaves(value)]
-        chosen = (*[i in self._leaves for i in traced], *of_states)
+        chosen = (*[any(i in leaves for _, leaves in self._parts) for i in traced], *of_states)
         for label, value, is_chosen in zip(view.labels, view.inputs, chosen, strict=True):
             if is_chosen and not is_inexact(value):
                 raise TypeError(
                     f"the {label.kind} {label.name} has dtype {_dtype(value)}, which has no gradient; "
                     "leave it out of `argnums=` and `states=`"
                 )
-        if self._has_statics or self._leaves - set(traced):
+        if any(isinstance(arg, Static) or (leaves and not {*leaves} & {*traced}) for arg, leaves in self._parts):
             raise TypeError(
                 "`argnums=` names an argument that is static, or passed by reference (a state, or an object that holds "
                 "states). For states write `states=st.states(model, st.Param)`."
@@ -210,6 +221,14 @@ def _with_statics(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     if isinstance(fun, Transformed):
         return fun.with_statics(args, kwargs)
     return args, kwargs
+
+
+def _by_reference(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments, with `ByReference` for states, objects that hold states, and what JAX cannot trace."""
+    hidden, objects = hide((args, kwargs))
+    given = iter(objects)
+    whole = jax.tree.map(lambda x: ByReference(next(given)) if is_reference(x) else x, hidden, is_leaf=is_hidden)
+    return jax.tree.map(lambda x: x if _is_traced(x) or isinstance(x, ByReference) else ByReference(x), whole)
 
 
 def _is_traced(leaf: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, inspect, policies, transform
@@ -24,7 +25,7 @@ def twin(w, b, x, y):
 # Which of `f` -> which of `twin`.
 CHOICES = {
     "the first argument": ({"argnums": 0}, (2,)),
-    "the last argument": ({"argnums": -1}, (3,)),
+    "the last argument": ({"argnums": np.int64(-1)}, (3,)),
     "both arguments": ({"argnums": (0, 1)}, (2, 3)),
     "one state": ({"states": w}, (0,)),
     "a pytree of states": ({"states": {"w": w, "b": [b]}}, (0, 1)),

@@ -175,7 +175,7 @@ def _path(recorder: Recorder, register: int) -> str | None:
     steps: list[str] = []
     while (edge := recorder.edge_to(register)) is not None and edge.parent >= 0:
         shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
-        if edge.how == "cell":
+        if edge.how == "cell" and is_users_function(recorder.objects[edge.parent]):
             shown = edge.key[1]
         if shown is not None and not str(shown).startswith("__"):
             steps.append(str(shown))
