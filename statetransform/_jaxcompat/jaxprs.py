@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,7 @@ def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], 
     info = jaxpr.debug_info
     if info.arg_names is not None:
         info = info._replace(arg_names=(*info.arg_names, *names))
-    eqns = [eqn for eqn in jaxpr.eqns if eqn.primitive is not source]
+    eqns = [_with_own_consts(eqn) for eqn in jaxpr.eqns if eqn.primitive is not source]
     held = {"consts": consts} if hasattr(jaxpr, "consts") else {}
     return jaxpr.replace(invars=[*jaxpr.invars, *new], eqns=eqns, debug_info=info, **held), consts
 
@@ -155,7 +156,24 @@ def _own(const: Any) -> Any:
     JAX converts the dtype of a NumPy array once, for as long as what the first conversion gave is alive: an array that
     has changed since would be seen as it was. The data are not copied.
     """
-    return type(const)(np.asarray(const), const.aval) if type(const).__name__ == "TypedNdArray" else const
+    return type(const)(np.asarray(const), const.aval) if _is_converted(const) else const
+
+
+def _is_converted(const: Any) -> bool:
+    """Whether a constant is a NumPy array as JAX has converted it; the class is not exported."""
+    return type(const).__name__ == "TypedNdArray"
+
+
+def _with_own_consts(eqn: Any) -> Any:
+    """An equation whose jitted function, if it has one, holds constants that no cache of JAX holds, see `_own`."""
+    if eqn.primitive is primitives.remat_p:
+        eqns = [*map(_with_own_consts, (body := eqn.params["jaxpr"]).eqns)]
+        is_same = all(map(operator.is_, eqns, body.eqns))
+        return eqn if is_same else eqn.replace(params={**eqn.params, "jaxpr": body.replace(eqns=eqns)})
+    closed = eqn.params.get("jaxpr")
+    if not isinstance(closed, jex.ClosedJaxpr) or not any(map(_is_converted, closed.consts)):
+        return eqn
+    return eqn.replace(params={**eqn.params, "jaxpr": closed.replace(consts=[*map(_own, closed.consts)])})
 
 
 def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:

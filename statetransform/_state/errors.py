@@ -177,8 +177,8 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def kept_tracer(cls, owner: Any, name: str, inner: str, was_state: bool) -> StateTraceError:
-        """A traced value was left in a place, or in `inner` of what is there now."""
+    def kept_tracer(cls, owner: Any, name: str, inner: str, was_state: bool, whole: str = "") -> StateTraceError:
+        """A traced value was left in a place, or in `inner` of what is there now; `whole` is the whole way there."""
         is_named = isinstance(owner, type | types.FunctionType)
         what = f"the class {owner.__name__}" if isinstance(owner, type) else f"a {type(owner).__name__}"
         what = f"the function {owner.__qualname__}" if isinstance(owner, types.FunctionType) else what
@@ -194,7 +194,8 @@ class StateTraceError(StateTransformError, RuntimeError):
             f"{where} still holds a traced value after the trace has ended, when that value no longer means "
             "anything.\n"
             f"Return the value, or make the attribute a state: `{path} = State(...)` before the call, and "
-            f"`{path}.value = ...` inside." + (f" It is at `{path}{inner}`." if inner else "")
+            f"`{path}.value = ...` inside."
+            + (f" It is at `{whole or path + inner}`." if inner or whole not in ("", path) else "")
         )
 
     @classmethod

@@ -9,11 +9,14 @@ what was written as an auxiliary output. Transforms that stage use the records o
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from .._jaxcompat import trace_state
+from .._jaxcompat import take_current_trace, trace_state
+from .._objects.hooks import unheard
 from .._state import adapters
+from .._state.errors import StateTraceError
 from .._state.find import selects
 from .._state.frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
 from .._state.raw_reads import fresh
@@ -22,6 +25,7 @@ from .._state.values import Values
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .families import Unshared, cache_of
 from .outcome import Outcome, Results, pack
+from .structure.leaks import left_by
 from .traces import TraceCache
 from .wrapper import Transformed, unbound
 
@@ -41,6 +45,7 @@ class Lift:
         self._make_frame = make_frame
         self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
         self._place = trace_state()
+        self._trace: Callable[[], Any] = lambda: None
         self.outcome: Outcome | None = None
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
@@ -52,6 +57,10 @@ class Lift:
             with self._make_frame() as frame:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 frame.place, frame.is_pure = self._place, self._is_pure
+                if frame.here != self._place:
+                    with take_current_trace() as trace:
+                        self._trace = weakref.ref(trace)
+                        del trace
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
                 args, kwargs = adapters.attached(whole)
@@ -70,6 +79,11 @@ class Lift:
         """After the JAX transform has returned: hands the writes on, or drops them for None, and returns the output."""
         assert self.outcome is not None
         self._outer = self._place = None
+        if (trace := self._trace()) is not None:  # which is over, so a tracer of it is somewhere
+            with unheard():
+                leak = left_by(trace, self._fun)
+            if leak is not None:
+                raise StateTraceError.kept_tracer(*leak)
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:

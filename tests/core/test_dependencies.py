@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -116,13 +117,15 @@ def test_an_array_of_numpy_counts_by_content_whatever_its_size(n: int) -> None:
 )
 def test_jax_does_not_remember_how_it_converted_an_array_that_has_changed(dtype: Any, under: Any) -> None:
     array = np.zeros(3, dtype)
-    f = under(lambda: jnp.asarray(array) + jnp.sin(array))
-    for value in (0, 1, 2, 1):
-        array[:] = value
-        np.testing.assert_allclose(np.asarray(f()).reshape(3), value + np.sin(np.float32(value)), rtol=1e-6)
+    inner = jax.jit(lambda: jnp.asarray(array) + jnp.sin(array))
+    for f in (under(lambda: jnp.asarray(array) + jnp.sin(array)), under(lambda: inner())):
+        for value in (0, 1, 2, 1):
+            array[:] = value
+            np.testing.assert_allclose(np.asarray(f()).reshape(3), value + np.sin(np.float32(value)), rtol=1e-6)
 
 
 chosen: Any = None
+holder: Any = None
 
 
 @pytest.mark.parametrize(("one", "other"), [(jnp.sum, jnp.mean), (abs, jnp.sin), (int, float), (jnp.tanh, jnp.prod)])
@@ -133,6 +136,19 @@ def test_a_global_name_may_be_given_another_function_of_a_library(
     for function in (one, other, one):
         monkeypatch.setitem(globals(), "chosen", function)
         assert float(f(X)) == pytest.approx(float(function(2.5)))
+
+
+@pytest.mark.parametrize("held_by", ["global", "module"])
+def test_a_name_may_be_given_another_module_of_a_library(held_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = types.ModuleType("holder_of_a_module")
+    monkeypatch.setitem(globals(), "holder", holder)
+    double = types.ModuleType("jax.double")  # stands for one of a library
+    double.sum = lambda x: 2 * jnp.sum(x)  # type: ignore[attr-defined]
+    f = transform.jit((lambda x: chosen.sum(x)) if held_by == "global" else lambda x: holder.chosen.sum(x))
+    for module, result in ((jnp, 1), (double, 2), (jnp, 1)):
+        monkeypatch.setitem(globals(), "chosen", module)
+        monkeypatch.setattr(holder, "chosen", module, raising=False)
+        assert float(f(X)) == result
 
 
 def test_a_read_only_array_is_compared_by_identity_first(monkeypatch: pytest.MonkeyPatch) -> None:

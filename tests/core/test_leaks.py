@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -44,6 +45,50 @@ LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "one in a list": ("items", lambda m, x: m.items.append(in_a_box(x))),
     "a function": ("last", lambda m, x: setattr(m, "last", lambda: x)),
 }
+
+
+#: Transforms that run the function directly.
+DIRECT: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
+    "grad": lambda f, x: transform.grad(f)(x),
+    "value_and_grad": lambda f, x: transform.value_and_grad(f)(x),
+    "vjp": lambda f, x: transform.vjp(f, x),
+    "jvp": lambda f, x: transform.jvp(f, (x,), (x,)),
+    "linearize": lambda f, x: transform.linearize(f, x),
+    "vmap": lambda f, x: transform.vmap(f)(x[None]),
+    "hessian": lambda f, x: transform.hessian(f)(x),
+    "grad of grad": lambda f, x: transform.grad(transform.grad(f))(x),
+}
+
+
+@pytest.mark.parametrize("way", DIRECT)
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_traced_value_that_a_direct_transform_leaves_behind_is_an_error_as_well(name: str, way: str) -> None:
+    place, leak = LEAKS[name]
+    model, x = Model(), jnp.float32(3)
+
+    def body(x: Any) -> Any:
+        model.u.value = model.u.value * 2
+        leak(model, model.u.value * x)
+        return x
+
+    place = "'x' of a Box" if leak.__code__.co_names[-1:] == ("in_a_box",) else f"'{place}' of a Model"
+    with pytest.raises(StateTraceError, match=f"attribute {place}"):
+        DIRECT[way](functools.partial(lambda model, x: body(x), model), x)
+    assert float(model.u.value) == 2
+
+
+@pytest.mark.parametrize("way", DIRECT)
+def test_what_a_direct_transform_puts_somewhere_and_takes_away_again_is_no_error(way: str) -> None:
+    model, seen = Model(), []
+
+    def body(x: Any) -> Any:
+        model.last = model.u.value * x
+        out = model.last * x
+        model.last = None
+        seen.append(out)  # a list outside may collect
+        return out
+
+    DIRECT[way](body, jnp.float32(3))
 
 
 @pytest.mark.parametrize("way", ["jit", "checkpoint", "loop"])
@@ -130,7 +175,7 @@ OUTSIDE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "global": ("`TABLE`", into_a_global),
     "global below": (r"\['inner'\]", into_one_below),
     "function": ("attribute 'last' of the function on_itself", on_itself),
-    "default": ("dict|tuple", into_a_default),
+    "default": ("dict|tuple|`memory`", into_a_default),
     "closure": ("`memory`", of_a_closure()),
 }
 
@@ -176,7 +221,7 @@ def of_a_variable_set_in_a_lambda() -> Callable[[Any], None]:
 LAST: Any = None
 OUTSIDE |= {
     "global name": ("`LAST`", in_a_global),
-    "object in a global name": (r"`LAST.inner\[0\]`", in_an_object_in_a_global),
+    "object in a global name": (r"at `LAST.inner\[0\]`", in_an_object_in_a_global),
     "nonlocal": ("`kept`", of_a_variable()),
     "nonlocal of an inner function": ("`kept`", of_a_variable_set_in_a_lambda()),
 }
@@ -193,7 +238,7 @@ def nothing_is_left() -> Iterator[None]:
         del Shared.other
 
 
-@pytest.mark.parametrize("way", ["jit", "checkpoint", "loop"])
+@pytest.mark.parametrize("way", ["jit", "checkpoint", "loop", "grad", "vmap"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_it(name: str, way: str) -> None:
     place, leak = OUTSIDE[name]
@@ -207,6 +252,8 @@ def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_i
         "jit": lambda: transform.jit(body)(x),
         "checkpoint": lambda: transform.checkpoint(body)(x),
         "loop": lambda: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: body(c), x))(x),
+        "grad": lambda: DIRECT["grad"](body, x),
+        "vmap": lambda: DIRECT["vmap"](body, x),
     }
     for _ in range(2):
         with pytest.raises(StateTraceError, match=place):

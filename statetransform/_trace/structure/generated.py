@@ -45,7 +45,7 @@ class WalkWriter:
         }  # fmt: skip
         self.lines: list[str] = []
         self._constants: dict[int, str] = {}
-        self._asked: set[str] = set()  # for what the weak references lead to
+        self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self._class_of: dict[str, str] = {}
         self._failure = failure
         self._is_outermost = is_outermost
@@ -191,11 +191,19 @@ class WalkWriter:
         simple = {
             "item": f"{above}[{index}]",
             "cell": f"{above}.__closure__[{key[0] if how == 'cell' else ''}].cell_contents",
-            "global": f"{above}.__globals__[{index}]",
+            "global": f"{self._globals(above)}[{index}]" if how == "global" else "",
             "dict": f"{above}.__dict__[{index}]",
             "class": self._class_of.get(above) or f"type({above})",
         }
         return simple.get(how) or f"step({above}, {how!r}, {index})"
+
+    def _globals(self, above: str) -> str:
+        """A name for the globals of a function."""
+        name = f"g{above[1:]}"
+        if name not in self._asked:
+            self._asked.add(name)
+            self.lines.append(f"{name} = {above}.__globals__")
+        return name
 
     def _plain(self, value: str, argument: Any) -> None:
         if argument is None or argument is True or argument is False:
@@ -230,7 +238,8 @@ class WalkWriter:
             self.leave_if(f"type({value}) is not FunctionType or {value}.__code__ is not {code}")
         elif what == "is":
             if value != (expected := self._class(argument)):  # the class of an object has been looked at
-                self.leave_if(f"{value} is not {expected} or {value} is None")
+                is_gone = f" or {value} is None" if expected.endswith("_now") else ""
+                self.leave_if(f"{value} is not {expected}{is_gone}")
         elif what == "type":
             self.leave_if(f"type({value}) is not {self._class(argument)}")
         else:
@@ -247,9 +256,10 @@ class WalkWriter:
         self.lines.append(f"{''.join(f'{name}, ' for name in names)}= {value}.values()")
 
     def _class(self, reference: Callable[[], Any]) -> str:
-        """A name for what is held weakly, asked for once in a walk; this package's own classes never go."""
-        if isinstance(cls := reference(), type) and is_ours(cls):
-            return self.constant(cls)
+        """A name for what is held weakly, asked for once in a walk; classes of this package and modules never go."""
+        obj = reference()
+        if (isinstance(obj, type) and is_ours(obj)) or isinstance(obj, types.ModuleType):
+            return self.constant(obj)
         name = self.constant(reference)
         if name not in self._asked:
             self._asked.add(name)

@@ -1,16 +1,26 @@
-"""Tracers that a trace has left behind: in attributes, containers, objects made inside, globals, closures, classes."""
+"""Tracers that a trace has left behind: in attributes, containers, objects made inside, globals, closures, classes.
+
+A function that is staged has a recorder, which knows the places that it may have changed. A function that runs directly
+has none. But a trace that is over and still alive is in some tracer's hands, which a weak reference tells at once; only
+then is the tracer looked for.
+"""
 
 from __future__ import annotations
 
 import collections
+import functools
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from ..._jaxcompat import Tracer, has_tracer
-from ..._objects.library import is_users_class
+import jax
+
+from ..._jaxcompat import Tracer, has_tracer, is_tracer_of
+from ..._objects.library import is_users_class, is_users_function
 from ..._objects.lookup import class_lookup, contents, instance_attribute, instance_dict, slot_names
-from ..._objects.plain import MISSING, identity
+from ..._objects.names import names_of
+from ..._objects.plain import MISSING, identity, is_plain
 from ..._state import adapters
 from ..._state.cell import cell_behind
 from ..._state.frame import UNSET, peek
@@ -106,6 +116,61 @@ def _has_tracer(value: Any) -> bool:
         return has_tracer(value)
     except Exception:
         return False
+
+
+def left_by(trace: Any, fun: Any) -> tuple[Any, str, str, bool, str] | None:
+    """Where a trace that is over has left a tracer, as `leaked` gives it, and the whole way there.
+
+    Looked for from a function on. A list that it closes over may collect what was traced.
+    """
+    waiting: deque[tuple[Any, str, str, str, Any]] = deque([(None, "", "", "", fun)])
+    seen: dict[int, Any] = {}
+    while waiting:
+        owner, name, inner, path, obj = waiting.popleft()
+        if is_tracer_of(obj, trace):
+            return owner, name, inner, False, path
+        if identity(obj) in seen or is_plain(obj) or isinstance(obj, State | jax.Array):
+            continue
+        seen[identity(obj)] = obj
+        below: list[tuple[str, Any]] = []  # what the same place leads to
+        attributes: list[tuple[str, Any]] = []
+        if isinstance(obj, types.FunctionType):
+            attributes = list(obj.__dict__.items())
+            variables = list(_variables(obj))
+            below = [(f".{key}", child) for key, child in variables] if owner is not None else []
+            waiting += [(None, key, "", key, child) for key, child in variables if owner is None]
+        elif isinstance(obj, types.MethodType | functools.partial):
+            is_method = isinstance(obj, types.MethodType)
+            parts = (obj.__self__, obj.__func__) if is_method else (obj.func, *obj.args)
+            waiting += [(None, "", "", "self" if is_method else "", child) for child in parts]
+        elif isinstance(obj, dict):
+            below = [(f"[{key!r}]", child) for key, child in obj.items()]
+        elif isinstance(obj, _CONTAINERS):
+            if owner is not None or inner or isinstance(obj, tuple):
+                below = [(f"[{i}]", child) for i, child in enumerate(obj)]
+        elif isinstance(obj, type) and is_users_class(obj):
+            attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
+        elif is_users_class(type(obj)) and adapters.cell_of(type(obj)) is None:
+            names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
+            attributes = [(key, instance_attribute(obj, key)) for key in names]
+            waiting.append((None, "", "", type(obj).__name__, type(obj)))
+        else:
+            wrapped = getattr(obj, "__wrapped__", getattr(obj, "__func__", None))
+            below = [] if wrapped is None else [("", wrapped)]
+        waiting += [(owner, name, inner + step, path + step, child) for step, child in below]
+        waiting += [(obj, key, "", f"{path}.{key}".lstrip("."), child) for key, child in attributes]
+    return None
+
+
+def _variables(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function closes over, its defaults, and what the names of its module mean."""
+    code, defaults = fun.__code__, fun.__defaults__ or ()
+    yield from zip(code.co_freevars, map(contents, fun.__closure__ or ()), strict=True)
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    yield from (fun.__kwdefaults__ or {}).items()
+    if is_users_function(fun):
+        looked_up, _, stored = names_of(code)
+        yield from ((name, fun.__globals__[name]) for name in {*looked_up, *stored} if name in fun.__globals__)
 
 
 def take_back(recorder: Recorder) -> None:

@@ -133,6 +133,13 @@ class Structure:
         kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
         return {register for register, kind in kinds if kind is not None and kind._is_in_place}
 
+    def forget_in_raw(self) -> None:
+        """Has JAX trace the raw jitted functions in use again: it has what they close over as it was."""
+        raw = {edge.register: edge.argument for edge in self.edges if edge.what == "is"}
+        for edge in self.edges:
+            if edge.key == "__wrapped__" and edge.parent in raw:
+                getattr(raw[edge.parent](), "clear_cache", int)()
+
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
         """The objects to which the arrays belong that count by identity; for a global name there is none.
 

@@ -279,7 +279,9 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
     if isinstance(value, types.ModuleType | types.FunctionType | type):
         adapters.meet(value)
     if isinstance(value, types.ModuleType):
-        if is_users_module(value) and value is not sys.modules.get("__main__"):
+        if not is_users_module(value):
+            recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
+        elif value is not sys.modules.get("__main__"):
             known = recorder.register_of(value)
             if known is None:
                 known = recorder.add(value)
