@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import functools
 import pickle
 import sys
@@ -234,14 +235,29 @@ def test_super_works_in_and_on_a_checkpointed_class() -> None:
     assert top.n.value == 1
 
 
-def test_an_instance_of_a_checkpointed_class_can_be_pickled() -> None:
-    layer = transform.checkpoint(Layer)(2)
+@transform.checkpoint(methods=("__call__", "step"))
+class Decorated:
+    """A layer that is only known as checkpointed."""
+
+    def __init__(self, size: int) -> None:
+        self.w = Param(jnp.ones(size), name="w")
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.sin(self.w.value * x).sum()
+
+    def step(self, x: Any) -> None:
+        self.w.value = self.w.value + x
+
+
+def test_an_instance_of_a_checkpointed_class_can_be_copied_and_pickled_where_its_name_is_found() -> None:
+    layer = Decorated(2)
     layer.step(1.0)
-    again = pickle.loads(pickle.dumps(layer))
-    assert again.w.value.tolist() == [2.0, 2.0]
-    again.step(1.0)
-    assert layer.w.value.tolist() == [2.0, 2.0]
-    assert [again(1.0), again(1.0)] == [layer.__class__.__call__(again, 1.0)] * 2
+    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert again.w.value.tolist() == [2.0, 2.0]
+        again.step(1.0)
+        assert layer.w.value.tolist() == [2.0, 2.0]
+    with pytest.raises(pickle.PicklingError, match="Layer"):
+        pickle.dumps(transform.checkpoint(Layer)(2))
 
 
 @pytest.mark.parametrize("policy", ["dots_saveable", 3, ["name"]])

@@ -20,7 +20,6 @@ from ..policies._loops import Loops
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
 from ._argument_options import entries
-from ._classes import with_methods
 from ._signatures import as_in
 
 P = ParamSpec("P")
@@ -119,9 +118,7 @@ def checkpoint(
     options = {"prevent_cse": prevent_cse, "policy": policy, **common, **others}
     if isinstance(fun, type):
         names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
-        transform = functools.partial(checkpoint, **options)
-        again = functools.partial(checkpoint, methods=names, **options)
-        return with_methods("checkpoint", fun, names, transform, again)
+        return _with_methods(fun, names, functools.partial(checkpoint, **options))
     if fun is None and methods is not None:
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:
@@ -132,6 +129,19 @@ def checkpoint(
 
 
 remat = checkpoint
+
+
+def _with_methods(cls: type, methods: Sequence[str], transform: Callable[[Any], Any]) -> type:
+    """A subclass with the same name in which the named methods are transformed."""
+    for name in methods:
+        if not callable(getattr(cls, name, None)) or all(name not in vars(base) for base in cls.__mro__):
+            raise AttributeError(
+                f"checkpoint: {cls.__qualname__} has no method {name!r}. "
+                f'Name the methods to transform: `transform.checkpoint({cls.__name__}, methods=["step"])`.'
+            )
+    members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members |= {name: transform(inspect.getattr_static(cls, name)) for name in methods}
+    return type(cls)(cls.__name__, (cls,), members)
 
 
 @unheard()

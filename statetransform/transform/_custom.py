@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -20,29 +18,40 @@ from .._trace.wrapper import Transformed
 from ._rules import RuleCall, as_function, zero
 
 
-class CustomRule(Transformed, abc.ABC):
-    """A function with a derivative rule of its own."""
+class CustomRule(Transformed):
+    """A function with a derivative rule of its own. The rule is among its options, so that copies have it, too."""
 
     _kind: Any  # JAX's class
-    _rules: tuple[Callable[..., Any], ...] = ()
-    _definition: tuple[str, dict[str, Any]] = ("", {})  # JAX's method to set them with, and its options
+    _how_to_set: str  # what the user writes to give the function its rule
+    _with_fixed: Callable[..., tuple[Any, ...]]  # all arguments, the fixed ones as JAX gives them to the function
+    _rules_of: Callable[..., list[Callable[..., Any]]]  # the rules of the pure function of a call
 
     def __init__(
         self,
         fun: Callable[..., Any],
         *,
         is_method: bool = False,
+        is_static: bool = False,
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
+        rules: tuple[Callable[..., Any], ...] = (),
+        define: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         # Rules are set on this object, so it is itself what a static or class method would be.
-        self._is_static, self._is_of_class = isinstance(fun, staticmethod), isinstance(fun, classmethod)
+        is_method, is_static = is_method or isinstance(fun, classmethod), is_static or isinstance(fun, staticmethod)
         fun = fun.__func__ if isinstance(fun, staticmethod | classmethod) else fun
         check_function(self._kind.__name__, fun)
-        super().__init__(fun, is_method=is_method or self._is_of_class)
+        super().__init__(fun, is_method=is_method)
+        self._options["is_static"] = self._is_static = is_static
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
         self._kind(fun, **self._nondiff)  # JAX says what is wrong
+        self._set_rules(rules, define)
+
+    def _set_rules(self, rules: tuple[Callable[..., Any], ...], define: tuple[str, dict[str, Any]]) -> None:
+        """Takes the rules, and the method of JAX's class that sets them with its options."""
+        self._rules, self._define = rules, define
+        self._options.update(rules=rules, define=define)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -50,49 +59,23 @@ class CustomRule(Transformed, abc.ABC):
         return getattr(self.__wrapped__, name)  # `def_vmap` of a function under `jax.custom_batching.custom_vmap`
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
-        if self._is_of_class:
+        if self._is_method:
             return self._bound(self._call_bound, type(obj) if owner is None else owner)
         return self if self._is_static else super().__get__(obj, owner)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new = super().__deepcopy__(memo)
-        vars(new).update(self._of_copies, _rules=copy.deepcopy(self._rules, memo))
-        return new
-
-    def __reduce__(self) -> Any:
-        made = super().__reduce__()
-        return made if isinstance(made, str) else (*made, {"_rules": self._rules, **self._of_copies})
-
-    @property
-    def _of_copies(self) -> dict[str, Any]:
-        """What copies have besides the function and its options."""
-        names = ("_definition", "_is_static", "_is_of_class")
-        return {name: getattr(self, name) for name in names}
-
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._rules:
-            raise AttributeError(f"{self.__qualname__}: no rule was set; {self._how_to_set()}")
+            raise AttributeError(f"{self.__qualname__}: no rule was set; {self._how_to_set.format(self.__name__)}")
         fun = bind(self.__wrapped__, obj)
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
-        is_staged = not runs_rule_directly(free) or bool(self._definition[1].get("optimize_remat"))
+        name, options = self._define
+        is_staged = not runs_rule_directly(free) or bool(options.get("optimize_remat"))
         call = RuleCall(fun, self._with_fixed(args, nondiff), nondiff, is_staged)
         pure = self._kind(as_function(lambda *args: None, call.run))
-        self._define(call, pure, obj)
+        getattr(pure, name)(*self._rules_of(call, obj), **options)
         return call.finish(*pure(*call.take_arguments()))
-
-    @abc.abstractmethod
-    def _how_to_set(self) -> str:
-        """What the user writes to give the function its rule."""
-
-    @abc.abstractmethod
-    def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
-        """All arguments, those that are not differentiated as JAX gives them to the function."""
-
-    @abc.abstractmethod
-    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
-        """Gives JAX's function its rule."""
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
@@ -110,7 +93,7 @@ class CustomRule(Transformed, abc.ABC):
 class CustomVjp(CustomRule):
     """A function with `defvjp`."""
 
-    _kind = jax.custom_vjp
+    _kind, _how_to_set = jax.custom_vjp, "call `{}.defvjp(fwd, bwd)` first"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
@@ -124,10 +107,7 @@ class CustomVjp(CustomRule):
     def _set(self, define: str, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         bound = inspect.signature(getattr(jax.custom_vjp, define)).bind(None, fwd, bwd, *args, **options)
         options = {name: value for name, value in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
-        self._rules, self._definition = (fwd, bwd), (define, options)
-
-    def _how_to_set(self) -> str:
-        return f"call `{self.__name__}.defvjp(fwd, bwd)` first"
+        self._set_rules((fwd, bwd), (define, options))
 
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         if has_tracer([args[i] for i in nondiff]):
@@ -137,20 +117,19 @@ class CustomVjp(CustomRule):
             )
         return args
 
-    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
-        (fwd, bwd), (define, options) = self._rules, self._definition
-        forward = as_function(bind(fwd, obj), call.forward(bind(fwd, obj)))
-        getattr(pure, define)(forward, as_function(bwd, call.backward(bwd)), **options)
+    def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
+        fwd, bwd = bind(self._rules[0], obj), self._rules[1]
+        return [as_function(fwd, call.forward(fwd)), as_function(bwd, call.backward(bwd))]
 
 
 class CustomJvp(CustomRule):
     """A function with `defjvp`."""
 
-    _kind = jax.custom_jvp
+    _kind, _how_to_set = jax.custom_jvp, "decorate one with `@{}.defjvp`"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Sets the rule, as :meth:`jax.custom_jvp.defjvp` does."""
-        self._rules, self._definition = (jvp,), ("defjvp", {"symbolic_zeros": symbolic_zeros})
+        self._set_rules((jvp,), ("defjvp", {"symbolic_zeros": symbolic_zeros}))
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -165,17 +144,13 @@ class CustomJvp(CustomRule):
 
         self.defjvp(rule)
 
-    def _how_to_set(self) -> str:
-        return f"decorate one with `@{self.__name__}.defjvp`"
-
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray)
         stop = lambda arg: jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_array(leaf) else leaf, arg)
         return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
-    def _define(self, call: RuleCall, pure: Any, obj: Any) -> None:
-        (rule,), (_, options) = self._rules, self._definition
-        pure.defjvp(as_function(rule, call.jvp(rule)), **options)
+    def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
+        return [as_function(self._rules[0], call.jvp(self._rules[0]))]
 
 
 def _total(zero: Any, *tangents: Any) -> Any:

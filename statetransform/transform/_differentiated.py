@@ -57,19 +57,12 @@ class Differentiated:
         values = self._gathered.values(look_at_all(self.states))
         chosen = tuple([args[i] for i in self._positions])
         chosen = chosen[0] if self._single else chosen
-        self.primal = (
-            (values, chosen) if self._has_states and self._has_arguments else (values if self._has_states else chosen)
-        )
+        self._is_pair = self._has_states and self._has_arguments
+        self.primal = (values, chosen) if self._is_pair else values if self._has_states else chosen
 
     def split(self, primal: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
         """The states' values and the whole argument list, for other values of `primal`."""
-        values, chosen = None, ()
-        if self._has_states and self._has_arguments:
-            values, chosen = primal
-        elif self._has_states:
-            values = primal
-        else:
-            chosen = primal
+        values, chosen = primal if self._is_pair else (primal, ()) if self._has_states else (None, primal)
         args = list(self._args)
         for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
             args[i] = arg

@@ -30,7 +30,6 @@ class Derivative(Direct):
     """A function under one of the transforms that take `argnums`.
 
     Args:
-      where: the transform's name.
       derive: the JAX transform.
     """
 
@@ -42,41 +41,44 @@ class Derivative(Direct):
         derive: Callable[..., Any],
         argnums: Any,
         states: Any,
-        has_aux: bool,
+        has_aux: bool = False,
         is_method: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(fun, is_method=is_method)
-        self._where, self._derive = where, derive
+        self.where, self._derive = where, derive
         self._argnums = None if argnums is None else _indices(argnums)
         self._states, self._has_aux, self._jax_options = states, has_aux, options
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         argnums = 0 if self._argnums is None and self._states is None else self._argnums
         self._refuse_positions(argnums, len(args))
-        wrt = Differentiated(self._where, self._states, argnums, args)
+        wrt = Differentiated(self.where, self._states, argnums, args)
         if not self._jax_options.get("allow_int"):
             self._refuse_integers(wrt.states)
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:
             values, args = wrt.split(primal)
-            return with_aux(lift.call(values, args, kwargs), self._has_aux, self._where)
+            return with_aux(lift.call(values, args, kwargs), self._has_aux, self.where)
 
-        derived = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
-        result, (aux, written, born) = self._take_aux(derived)
-        return lift.leave(self._put_aux(result, aux) if self._has_aux else result, written, born)
+        first, second = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
+        # JAX puts the auxiliary data beside the derivative, or beside the value where that is wanted, too.
+        has_value = self._derive is jax.value_and_grad
+        result, (aux, written, born) = first if has_value else (first, second)
+        result = (result, aux) if self._has_aux else result
+        return lift.leave((result, second) if has_value else result, written, born)
 
     def _refuse_positions(self, argnums: Any, n_args: int) -> None:
         """Refuses what JAX refuses; positions out of range are left to `Differentiated` for the others, as to JAX."""
         positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
         if argnums == () and self._states is None:
-            raise ValueError(f"{self._where}: `argnums` is empty, so there is nothing to differentiate with respect to")
+            raise ValueError(f"{self.where}: `argnums` is empty, so there is nothing to differentiate with respect to")
         if len({i % n_args if n_args else i for i in positions}) < len(positions):
-            raise TypeError(f"{self._where}: argnums={argnums} names an argument twice")
+            raise TypeError(f"{self.where}: argnums={argnums} names an argument twice")
         if self._derive in (jax.grad, jax.value_and_grad) and max(positions, default=-1) >= n_args:
             raise TypeError(
-                f"{self._where}: differentiating with respect to argnums={argnums} needs at least {max(positions) + 1} "
+                f"{self.where}: differentiating with respect to argnums={argnums} needs at least {max(positions) + 1} "
                 f"positional argument(s), but the function was called with {n_args}"
             )
 
@@ -86,29 +88,9 @@ class Derivative(Direct):
             kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
             if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
                 raise TypeError(
-                    f"{self._where}: {describe(state)} holds {show_types(read(state))}, and derivatives need values of "
+                    f"{self.where}: {describe(state)} holds {show_types(read(state))}, and derivatives need values of "
                     "floating point. Leave it out of `states=`, or start it as a float."
                 )
-
-    def _take_aux(self, derived: Any) -> tuple[Any, Any]:
-        """What the JAX transform gives, apart from the auxiliary data in it."""
-        return derived
-
-    def _put_aux(self, result: Any, aux: Any) -> Any:
-        """The result with the function's own auxiliary data where JAX puts it."""
-        return result, aux
-
-
-class ValueAndGrad(Derivative):
-    """A function under `value_and_grad`, where the auxiliary data come with the value."""
-
-    def _take_aux(self, derived: Any) -> tuple[Any, Any]:
-        (value, aux), gradient = derived
-        return (value, gradient), aux
-
-    def _put_aux(self, result: Any, aux: Any) -> Any:
-        value, gradient = result
-        return (value, aux), gradient
 
 
 def _indices(argnums: Any) -> int | tuple[int, ...]:
@@ -134,25 +116,15 @@ class Differentiates(Protocol):
         ...
 
 
-def _derivative(
-    derive: Callable[..., Any],
-    fun: Any,
-    argnums: Any,
-    states: Any,
-    *,
-    kind: type[Derivative] = Derivative,
-    has_aux: bool = False,
-    **options: Any,
-) -> Any:
-    if options:
-        derive(lambda: None, **options)  # says what is wrong
-    return decorate(
-        kind, fun, where=derive.__name__, derive=derive, argnums=argnums, states=states, has_aux=has_aux, **options
-    )
-
-
 def _differentiates(derive: Callable[..., Any]) -> Callable[[Callable[..., Any]], Differentiates]:
     return bound_as_in(derive)
+
+
+def _derivative(derive: Callable[..., Any], fun: Any, argnums: Any, states: Any, options: dict[str, Any]) -> Any:
+    derive(
+        lambda: None, **{name: option for name, option in options.items() if name != "has_aux"}
+    )  # says what is wrong
+    return decorate(Derivative, fun, where=derive.__name__, derive=derive, argnums=argnums, states=states, **options)
 
 
 @_differentiates(jax.grad)
@@ -197,7 +169,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
       >>> float(by_state["w"]), float(by_x)
       (4.0, 12.0)
     """
-    return _derivative(jax.grad, fun, argnums, states, **options)
+    return _derivative(jax.grad, fun, argnums, states, options)
 
 
 @_differentiates(jax.value_and_grad)
@@ -236,7 +208,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
       >>> float(value), float(gradient)
       (12.0, 4.0)
     """
-    return _derivative(jax.value_and_grad, fun, argnums, states, kind=ValueAndGrad, **options)
+    return _derivative(jax.value_and_grad, fun, argnums, states, options)
 
 
 @_differentiates(jax.jacfwd)
@@ -270,7 +242,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
       >>> float(transform.jacfwd(lambda x: w.value * x**2, states=w)(2.0))
       4.0
     """
-    return _derivative(jax.jacfwd, fun, argnums, states, **options)
+    return _derivative(jax.jacfwd, fun, argnums, states, options)
 
 
 @_differentiates(jax.jacrev)
@@ -306,7 +278,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
       >>> float(transform.jacrev(lambda x: w.value * x**2)(2.0))
       12.0
     """
-    return _derivative(jax.jacrev, fun, argnums, states, **options)
+    return _derivative(jax.jacrev, fun, argnums, states, options)
 
 
 @_differentiates(jax.hessian)
@@ -340,4 +312,4 @@ def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **optio
       >>> float(transform.hessian(lambda x: w.value**2 * x, states=w)(2.0))
       4.0
     """
-    return _derivative(jax.hessian, fun, argnums, states, **options)
+    return _derivative(jax.hessian, fun, argnums, states, options)

@@ -20,40 +20,13 @@ from .._jaxcompat import has_tracer, lowered, typeof
 from .._state.errors import StateStructureError, StateTraceError
 from .._state.frame import Frame
 from .._state.state import State
-from .._trace.arguments import is_by_reference
+from .._trace.arguments import hide, reveal
 from .._trace.lift import Lift
 from .._trace.stage import trace
 from .._trace.trace import Call
 from .._trace.tracebacks import hide_frames
 
 Function = Callable[..., Any]
-
-
-@jax.tree_util.register_static
-class Held:
-    """In the place of an object among the arguments, for the time of one call."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any) -> None:
-        self.obj = obj
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and self.obj is other.obj
-
-    def __hash__(self) -> int:
-        return id(self.obj)
-
-
-def _hold(args: Any) -> Any:
-    """Arguments with a `Held` in the place of each object."""
-    return jax.tree.map(lambda leaf: Held(leaf) if is_by_reference(leaf) else leaf, args)
-
-
-def _release(args: Any) -> Any:
-    """The reverse."""
-    is_held = lambda leaf: isinstance(leaf, Held)
-    return jax.tree.map(lambda leaf: leaf.obj if is_held(leaf) else leaf, args, is_leaf=is_held)
 
 
 class RuleFrame(Frame):
@@ -93,7 +66,7 @@ class RuleCall:
     def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...], is_staged: bool) -> None:
         self._fun, self._n_args = fun, len(args)
         self._fixed = {i: args[i] for i in nondiff}
-        free = _hold(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
+        free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
         leaves = jax.tree.leaves(free)
         self._concrete = [None if has_tracer(leaf) or not is_staged else leaf for leaf in leaves]
         self._inputs: list[State] = []  # the states whose values are arguments
@@ -155,7 +128,8 @@ class RuleCall:
 
         def jvp(primals: Any, tangents: Any) -> Any:
             values, primals = self._split(primals)
-            args = (*self._fixed.values(), _release(primals), _release(tuple(tangents[len(values) :])))
+            pair = [reveal(part, self._objects) for part in (primals, tuple(tangents[len(values) :]))]
+            args = (*self._fixed.values(), *pair)
             results, _ = self._lifted(rule, values, args)
             return _with_states(results, lambda dots: (dots, *jax.tree.map(zero, results[1:])))
 
@@ -176,7 +150,7 @@ class RuleCall:
         leaves, treedef = jax.tree.flatten(primals)
         pairs = zip(leaves, self._concrete, strict=True)
         leaves = [leaf if known is None or _has_flag(leaf) else known for leaf, known in pairs]
-        given = iter(_release(treedef.unflatten(leaves)))
+        given = iter(reveal(treedef.unflatten(leaves), self._objects))
         return tuple(self._fixed[i] if i in self._fixed else next(given) for i in range(self._n_args))
 
     def _is_gone(self, state: State) -> StateTraceError | None:
