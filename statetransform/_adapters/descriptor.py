@@ -20,7 +20,7 @@ from .._state.frame import UNSET, Frame, committed, innermost, stack
 from .._state.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, instance_dict
 
-_TYPES = (type(jax.typeof(0.0)), jax.ShapeDtypeStruct)
+_AVAL = type(jax.typeof(0.0))
 
 
 class CellDescriptor(Cell, Reader):
@@ -159,8 +159,8 @@ class CellDescriptor(Cell, Reader):
         return InDict(self.name) if is_own and not issubclass(kind, Adopted) else None
 
     def can_lift(self, value: Any) -> bool:
-        """Whether a value is one that JAX can hold; the type of one is not."""
-        return all(is_array(leaf) and not isinstance(leaf, _TYPES) for leaf in jax.tree.leaves(value))
+        """Whether a value is one that JAX can hold, or stands for one as `jax.ShapeDtypeStruct` does."""
+        return all(is_array(leaf) and not isinstance(leaf, _AVAL) for leaf in jax.tree.leaves(value))
 
     # -- handles
 
