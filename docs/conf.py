@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import pathlib
 import re
 import sys
@@ -39,6 +40,7 @@ extensions = [
 exclude_patterns = [
     "_build",
     "_extensions",
+    "_templates",
     "inventories",
     "measured.md",
     "measured-gpu.md",
@@ -68,6 +70,7 @@ html_theme = "furo"
 html_title = f"statetransform {version}"
 html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["extra.css"]
 html_copy_source = False
 html_show_sphinx = False
@@ -105,6 +108,17 @@ def readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: 
     return re.sub(r"=<object object[^>]*>", "=...", known), *rest
 
 
+def described(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Search engines and link previews show the first paragraph of a page."""
+    if doctree is None or 'name="description"' in context.get("metatags", ""):
+        return
+    for paragraph in doctree.findall(nodes.paragraph):
+        text = html.escape(" ".join(paragraph.astext().split())[:300])
+        context["metatags"] = context.get("metatags", "") + f'<meta name="description" content="{text}" />'
+        return
+
+
 def setup(app: Any) -> None:
+    app.connect("html-page-context", described)
     app.connect("autodoc-process-signature", readable)
     app.connect("doctree-read", strip_code)

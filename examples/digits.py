@@ -120,6 +120,7 @@ def compare(n_hidden, n_steps, batch):
     """What a training step takes, for both ways to differentiate."""
     rows = []
     for name in ("store everything", "checkpoint each step"):
+        print(f"compiling and measuring a training step: {name}", flush=True)
         network = Network(64, n_hidden, 10)
         # `__wrapped__` is the method without its decorator.
         step = network.step if "each" in name else network.step.__wrapped__
@@ -197,8 +198,9 @@ def main(steps: int = 200, hidden: int = 128, epochs: int = 12, out: str = "out"
     loss = make_loss(network, network.step, steps)
     train_step = make_train_step(loss, st.states(network, Param))
     evaluate = transform.jit(loss)
-    history = train(train_step, evaluate, data, test, epochs)
     show(COLUMNS, rows)
+    print(f"training for {epochs} epochs; the first steps compile", flush=True)
+    history = train(train_step, evaluate, data, test, epochs)
     print(f"test accuracy after {epochs} epochs: {history[-1][1]:.1%}")
 
     image, label = test[0][3], test[1][3]

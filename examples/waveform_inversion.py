@@ -161,7 +161,7 @@ def through_a_section(ways: dict, shape: tuple[int, int], n_steps: int) -> list[
 
 def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None:
     figure, axes = plt.subplots(
-        1, 5, figsize=(13, 3), layout="constrained", width_ratios=[1, 1.22, 1, 1, 1]
+        1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.25, 1, 1]
     )
     kilometres = len(true) * SPACING / 1000
     look = {
@@ -187,15 +187,13 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
     axes[2].grid(alpha=0.3)
     labels = [row[0].replace("s ", "s\n").replace(" and ", "\nand ") for row in rows]
     colors = ["0.7", "C0", "C1"][: len(rows)]
-    axes[3].set(title="memory of a gradient (MB)", yscale="log")
-    axes[4].set(title="time of a gradient (s)")
-    for ax, column in ((axes[3], 1), (axes[4], 2)):
-        figures = np.array([row[column] for row in rows])
-        bars = ax.bar(labels, np.nan_to_num(figures, nan=0.0), color=colors, width=0.6)
-        texts = ["out of\nmemory" if np.isnan(x) else f"{x:,.0f}" for x in figures]
-        ax.bar_label(bars, labels=texts, padding=2)
-        ax.tick_params(axis="x", labelsize=8)
-        ax.margins(y=0.2)
+    axes[3].set(title="gradient memory (MB)", yscale="log")
+    megabytes = np.array([row[1] for row in rows])
+    bars = axes[3].bar(labels, np.nan_to_num(megabytes, nan=0.0), color=colors, width=0.6)
+    texts = ["out of\nmemory" if np.isnan(x) else f"{x:,.4g}" for x in megabytes]
+    axes[3].bar_label(bars, labels=texts, padding=2)
+    axes[3].tick_params(axis="x", labelsize=8)
+    axes[3].margins(y=0.2)
 
 
 def show(columns: list[str], rows: list[tuple]) -> None:
