@@ -45,7 +45,7 @@ def outputs(examples: list[doctest.Example], name: str, namespace: dict[str, Any
     found = {}
     for example in examples:
         out = io.StringIO()
-        code = compile("\n" * example.lineno + example.source, f"{name}.md", "single")
+        code = compile("\n" * example.lineno + example.source, name, "single")
         with contextlib.redirect_stdout(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -78,13 +78,13 @@ def with_results(text: str, name: str, namespace: dict[str, Any]) -> str:
 
 
 def in_page(app: Any, name: str, source: list[str]) -> None:
-    source[0] = with_results(source[0], name, {"__name__": "__main__"})
+    source[0] = with_results(source[0], f"{name}.md", {"__name__": "__main__"})
 
 
 def in_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Before napoleon rewrites the docstring. An example sees the names of its module, as in a doctest."""
     namespace = dict(vars(sys.modules.get(getattr(obj, "__module__", "") or "", sys)))
-    lines[:] = with_results("\n".join(lines) + "\n", "example", namespace).splitlines()
+    lines[:] = with_results("\n".join(lines) + "\n", "example.py", namespace).splitlines()
 
 
 def setup(app: Any) -> dict[str, bool]:
