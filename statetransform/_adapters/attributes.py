@@ -30,11 +30,11 @@ def attr(obj: Any, field: str) -> State:
         attribute and does nothing else.
 
     Returns:
-      A `State` that stands for the attribute, the same at each call.
+      The `State` of the attribute, the same at each call.
 
     Raises:
       AttributeError: there is no such attribute.
-      TypeError: the value has a leaf that is no array, a property computes something, or the class is one made in C.
+      TypeError: the value has a leaf that is not an array, a property computes something, or the class is written in C.
 
     Example:
       >>> import statetransform as st
@@ -80,7 +80,7 @@ def register_state_type(
 ) -> type:
     """Teaches the package a mutable cell: from now on transforms lift each instance of a class as they do a `State`.
 
-    Instances are read and written as ever. Where states are taken, instances are, too: `states=cell`,
+    You read and write instances as before, and can pass them wherever a state is expected: `states=cell`,
     `st.states(model, Cell)`.
 
     Args:
@@ -93,7 +93,7 @@ def register_state_type(
       The class, so that this is a decorator by `functools.partial`.
 
     Raises:
-      TypeError: `get` and `set` do more than read and write one attribute, or the class is one made in C.
+      TypeError: `get` and `set` do more than read and write one attribute, or the class is written in C.
 
     Example:
       >>> import statetransform as st

@@ -42,28 +42,30 @@ class MemoryBudget:
     A loop stores the carries and the residuals of steps that fit, so that the fewest steps are recomputed. With enough
     memory it is the plain scan.
 
-    For a loop, counted are the stored carries, the recorded residuals, and the five carries at work in a sweep
-    (present, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
-    do. Not counted are the loop's arguments and results, and their cotangents. For a function, counted are all
-    intermediates and their cotangents, and not its arguments, outputs and gradients. All lanes of `vmap` count that are
-    known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not: a `PolicyWarning` says so.
+    The budget of a loop counts the stored carries, the recorded residuals, the five carries at work in a sweep
+    (current, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
+    do. It does not count the loop's arguments and results, and their cotangents. The budget of a function counts all
+    intermediates and their cotangents, but not arguments, outputs and gradients. All batch elements of `vmap` count if
+    they are known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not, and a
+    `PolicyWarning` says so.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
     The steps between two of them are recomputed with the carries on the device, so a few tens of transfers may save a
     quarter of the step evaluations. A loop is planned with them only if that takes fewer evaluations.
 
-    Files have no name: they are gone with the gradient, an error in their use, or the process. Where several loops are
-    between their forward and their backward pass, their files in a folder take at most `disk` together. Carries that
-    are sharded over devices go to host memory only. As a policy of a function such a budget is for the loops in it, as
-    `policies.loops` is: they share it evenly, and what is outside of loops is saved.
+    Files are unlinked as soon as they are made: they are gone after the gradient, an error in their use, or the end of
+    the process. If several loops are between their forward and their backward pass, their files in a folder take at
+    most `disk` together. Carries that are sharded over devices go to host memory only. As a policy of a function, such
+    a budget is for the loops in it, like `policies.loops`: they share it evenly, and what is outside of loops is
+    saved.
 
     Args:
       size: bytes on the device, or a text such as "512 MiB" or "2GB".
       host: bytes in the host's memory; None for no carries there.
       disk: bytes in files; None for no carries there.
       folder: an existing folder for the files, on a local disk. It has no default, as temporary folders may be memory.
-      compile: whether plans for a function are compiled, to see what they need; otherwise they are trusted.
-      progress: whether a bar of `tqdm` moves while a function is planned.
+      compile: whether to compile the plans for a function, to see what they need.
+      progress: whether to show a `tqdm` bar while a function is planned.
 
     Attributes:
       bytes: the size in bytes, by which budgets are compared.

@@ -110,8 +110,7 @@ def functionalize(
     fun: None = None, static_argnums: Any = (), static_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], Functionalized]: ...
 def functionalize(fun: Any = None, static_argnums: Any = (), static_argnames: Any = ()) -> Any:
-    """The pure function behind a function over states, for raw JAX transforms (:func:`jax.jit`, ...) and other
-    libraries.
+    """The pure function behind a stateful one, for raw JAX transforms (:func:`jax.jit`, ...) and other libraries.
 
     Args:
       fun: the function; None for the form with arguments.
@@ -119,8 +118,7 @@ def functionalize(fun: Any = None, static_argnums: Any = (), static_argnames: An
 
     Returns:
       An object with `trace(*args)` (the states read, written and created, the abstract values, the jaxpr),
-      `values(*args)` (the
-      present values) and the pure call `apply(values, *args) -> (out, new values)`.
+      `values(*args)` (the current values) and the pure call `apply(values, *args) -> (out, new values)`.
 
     References:
       https://docs.jax.dev/en/latest/jit-compilation.html#side-effects-and-pure-functions
@@ -151,7 +149,7 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
         same structure.
 
     Returns:
-      The transform for functions over states; options follow the function as they do in `jax_transform`.
+      The transform for functions that use states; options follow the function as they do in `jax_transform`.
 
     References:
       https://docs.jax.dev/en/latest/jax-101.html

@@ -33,7 +33,7 @@ class Candidate:
       temporary_bytes: temporaries of the compiled gradient step; None where the backend does not say.
       flops: operations of the gradient step.
       recompute_ratio: `flops` divided by those of the same program with all checkpoints removed.
-      time: of one run, in seconds; None if it was not asked for.
+      time: of one run, in seconds; None if it was not measured.
       is_best: whether no other candidate is as good in memory and operations, and better in one of them.
     """
 
@@ -124,19 +124,19 @@ def compare(
     compile: bool = True,
     **kwargs: Any,
 ) -> Comparison:
-    """Which checkpointing is worth it: a row per candidate with what is kept, what is recomputed, and what it costs.
+    """Compares ways to checkpoint: a row per candidate with what is kept, what is recomputed, and what it costs.
 
     Each gradient step is compiled, as by `cost`. FLOPs are the compiler's where no candidate has a loop, or else
     counted before compilation for all of them.
 
     Args:
-      candidates: functions and policies by name. A policy (one of `policies`, or None for no checkpoint) stands for the
-        first function among the candidates, with its whole body checkpointed under the policy; if there is none, for
+      candidates: functions and policies by name. A policy (one of `policies`, or None for no checkpoint) means the
+        first function among the candidates, checkpointed as a whole under the policy. If there is none, it means
         the function that comes first in `args`.
       `*args`, `**kwargs`: the arguments, as for `residuals`.
       time: also run each step a few times, and give the least time.
-      argnums, states: what to differentiate with respect to, as for `residuals`. Policies are for the same gradient.
-      compile: False compiles and runs nothing. FLOPs are then counted, and residuals stand for temporaries.
+      argnums, states: what to differentiate with respect to, as for `residuals`. Policies apply to the same gradient.
+      compile: False compiles and runs nothing. FLOPs are then counted, and residuals replace temporaries.
 
     Returns:
       The candidates, sizes in bytes and times in seconds; marks the best trade-offs between temporaries and FLOPs.
@@ -144,7 +144,7 @@ def compare(
     Raises:
       TypeError: the candidates are not a mapping, one is neither function nor policy, or there is no function for the
         policies.
-      ValueError: there are no candidates, or `time` is asked for without `compile`.
+      ValueError: there are no candidates, or `time` is given without `compile`.
 
     References:
       Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), section 4.

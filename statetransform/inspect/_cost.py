@@ -82,11 +82,11 @@ def cost(
     compile: bool = True,
     **kwargs: Any,
 ) -> Cost:
-    """What one gradient step of a function costs, read from the compiled program where it can be read there.
+    """What one gradient step of a function costs. The numbers are the compiler's where it reports them.
 
     The step computes the output, what is written to states, and the gradients with respect to all floating-point
-    arguments and states, or to those that `argnums` and `states` name; it is compiled for the default device, and not
-    run. The cotangents of outputs that are not scalars are arguments of it.
+    arguments and states, or to those that `argnums` and `states` name. It is compiled for the default device, and not
+    run. The cotangents of outputs that are not scalars are among its arguments.
 
     Args:
       f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.

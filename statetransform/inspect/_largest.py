@@ -33,16 +33,16 @@ def largest(
     """The largest size for which the gradient step of a function fits into a budget, as compiled.
 
     The step is compiled for at most six sizes, and not run. Its temporary bytes on one device are compared with the
-    budget, as for :func:`statetransform.policies.fit`: arguments, outputs and gradients are not counted. Each next
-    size is where a line through those before meets the budget, so the answer is exact where bytes grow with the size
-    in proportion, or by steps of a regular kind. Elsewhere it is the largest size that was seen to fit.
+    budget, as for :func:`statetransform.policies.fit`: arguments, outputs and gradients are not counted. The
+    sizes are found by linear interpolation: the answer is exact if the bytes grow in proportion to the size, or in
+    regular steps. Otherwise it is the largest size that was seen to fit.
 
     Args:
-      f: a function, with states or without, bare or under a budget.
-      arguments (Callable[[int], tuple]): gives the arguments for a size: a tuple of them, or a single one, of arrays or
-        `jax.ShapeDtypeStruct`. It is called under :func:`jax.eval_shape` where that works, so that no array is made.
+      f: a function, with states or without, with a budget or without.
+      arguments (Callable[[int], tuple]): returns the arguments for a size, a tuple or a single one: arrays or
+        `jax.ShapeDtypeStruct`. It is called under :func:`jax.eval_shape` if that works, so that no array is made.
       budget: bytes, or a text such as "8 GB".
-      argnums, states: with respect to what to differentiate, as in `transform.grad`. Default: all that can be.
+      argnums, states: what to differentiate with respect to, as in `transform.grad`. Default: everything.
 
     Returns:
       The size, at least 1.
@@ -58,7 +58,8 @@ def largest(
       >>> import jax.numpy as jnp
       >>> from statetransform import inspect
       >>> loss = lambda w, x: (jnp.sin(jnp.tanh(x @ w)) ** 2).sum()
-      >>> n = inspect.largest(loss, lambda n: (jnp.ones((16, 16)), jnp.ones((n, 16))), "64 KiB", argnums=0)
+      >>> rows = lambda n: (jnp.ones((16, 16)), jnp.ones((n, 16)))
+      >>> n = inspect.largest(loss, rows, "64 KiB", argnums=0)
       >>> 200 < n < 1100
       True
     """

@@ -153,13 +153,13 @@ class Residual:
     """One array that reverse mode keeps.
 
     Attributes:
-      shape: its shape; of a value inside a loop with the number of iterations in front.
+      shape: its shape; inside a loop, the number of iterations comes first.
       dtype: its dtype, as text.
       bytes: its size in total.
       kind: "argument", "state", "constant", "computed" or "named".
-      name: of the argument or of the state, or the one that `checkpoint_name` gave.
-      state: the state that it is the value of: at the start, or in each iteration of a loop.
-      primitive: what computed it; None for what was there before.
+      name: that of the argument or state, or the one given by `checkpoint_name`.
+      state: the state whose value it is, on entry or in each iteration of a loop.
+      primitive: what computed it; None for arguments, states and constants.
       file, line, function: the user's code that computed it; for a state, that created it.
       iterations: in how many iterations of a loop it is kept.
     """

@@ -23,7 +23,7 @@ class Residuals(Records[Residual]):
 
     Attributes:
       name: of the function.
-      notes: sentences about checkpoints and policies that do not do what they seem to do.
+      notes: advice on checkpoints and policies that have less effect than they seem to.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -160,16 +160,15 @@ def _check_field(key: str, verb: str) -> None:
 def residuals(
     f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any
 ) -> Residuals:
-    """What reverse mode keeps of a function for the backward pass: :func:`jax.ad_checkpoint.print_saved_residuals`
-    as data, with bytes, over states, and with the names and lines of what is inside loops and compiled functions.
+    """What reverse mode keeps for the backward pass of a function, as data.
 
-    The function is differentiated as `transform.vjp` does it: what it returns, with respect to all arguments and all
-    states that it reads, or to those that `argnums` and `states` name; what it writes is auxiliary. Only if it returns
-    nothing of a floating-point type is it differentiated in the states that it writes. Nothing is computed, and no
-    state is written.
+    Like :func:`jax.ad_checkpoint.print_saved_residuals`, but with states, bytes, and the names and lines of values
+    inside loops and compiled functions. The output is differentiated with respect to all arguments and all states that
+    the function reads, or to those that `argnums` and `states` name. If no output has a floating-point type, the
+    states that the function writes are differentiated instead. Nothing is computed, and no state is written.
 
     Args:
-      f: a function, bound method, or what a transform makes of one (`transform.jit`, `transform.checkpoint`, ...).
+      f: a function or bound method, transformed (`transform.jit`, `transform.checkpoint`, ...) or not.
       `*args`, `**kwargs`: its arguments, or `jax.ShapeDtypeStruct` instead of arrays. Auxiliary output that JAX
         cannot trace is left out.
       argnums, states: what to differentiate with respect to, as in `transform.grad`: positions of arguments, and a
@@ -200,7 +199,7 @@ def residuals(
       argument  x     float32[4]     16 B
       state     w     float32[4,4]   64 B               <docte...
       computed        float32[4]     16 B  cos          <docte...
-      >>> inspect.residuals(layer, jnp.ones(4), states=w).totals  # the gradient for `w` alone does not need its value
+      >>> inspect.residuals(layer, jnp.ones(4), states=w).totals  # this gradient does not need `w`
       {'argument': 16, 'computed': 16}
     """
     view = view_of(f, args, kwargs, argnums, states)

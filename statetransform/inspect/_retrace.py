@@ -114,7 +114,7 @@ class Retraces(Records[Retrace]):
 def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
     """Why a function under a transform was traced again: for each trace, what was new, from what to what.
 
-    Tracing makes the first call slow, and a function that is traced at every call never gets fast. A new trace is made
+    A function that is traced at every call is never fast. A new trace is made
     when an argument's shape, dtype or structure is new, a static argument or static state has a new value, a state has
     a new type or was replaced by another state, or JAX's configuration has changed. Each trace is compared with the
     earlier one from which it differs least. Wrappers of one function with the same options share their traces.
@@ -145,7 +145,8 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
       >>> u.value = jnp.zeros(5)
       >>> step(0.5)
       >>> for trace in inspect.explain_retrace(step):
-      ...     print(trace.number, *[f"{c.what} {c.name}: {c.before} -> {c.after}" for c in trace.changes], sep="; ")
+      ...     changes = [f"{c.what} {c.name}: {c.before} -> {c.after}" for c in trace.changes]
+      ...     print(trace.number, *changes, sep="; ")
       1; argument dt: not there -> float32[] (weak); state u: not there -> float32[3]
       2; argument dt: float32[] (weak) -> int32[] (weak)
       3; state u: float32[3] -> float32[5]

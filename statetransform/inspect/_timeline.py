@@ -127,7 +127,7 @@ class Timeline(Drawing, Records[Moment]):
 
     @property
     def peak_at(self) -> int:
-        """The number of the operation at which that is, from 0."""
+        """The number of the operation with the peak, from 0."""
         return max(range(len(self)), key=lambda i: self[i].bytes, default=0)
 
     @property
@@ -218,7 +218,7 @@ def timeline(
     """Live bytes through the forward and the backward pass of a function, by the line that computed them.
 
     An estimate by the planner's simulator: the program before compilation, with elementwise chains and views fused. The
-    sizes of the compiled program stand beside it: they are exact, but have no course over time.
+    report adds the sizes of the compiled program, which are exact but have no course over time.
 
     Args:
       f, `*args`, `argnums`, `states`, `**kwargs`: as for `residuals`.

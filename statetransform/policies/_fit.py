@@ -146,7 +146,7 @@ def plan(
     Args:
       f: a function, with states or without.
       `*args`, `**kwargs`: its arguments: arrays, `jax.ShapeDtypeStruct`, or objects that hold states.
-      argnums, states: with respect to what to differentiate, as in `transform.grad`. Default: all that can be.
+      argnums, states: what to differentiate with respect to, as in `transform.grad`. Default: everything.
       compile: also compile each plan, and read its temporary bytes.
 
     Returns:

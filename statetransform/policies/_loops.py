@@ -72,7 +72,7 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
       A policy for `transform.checkpoint(f, policy=...)` alone.
 
     Raises:
-      TypeError, ValueError: `checkpoint` is none of these. When the function is called: a `while_loop` has an effect
+      TypeError, ValueError: `checkpoint` is not one of these. When the function is called: a `while_loop` has an effect
         that must not be repeated, or uses a `jax.Ref`. When it is differentiated in reverse mode: a `while_loop` and a
         name.
 

@@ -56,7 +56,7 @@ def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
     """Saves the values that :func:`~statetransform.transform.checkpoint_name` gave one of these names, nothing else.
 
-    The policy to use when you know which intermediates are expensive: name them in the model, list them here.
+    Use it if you know which intermediates are expensive: name them in the model, and list the names.
 
     >>> save_only_these_names("attention", "hidden")
     save_only_these_names('attention', 'hidden')

@@ -1,4 +1,4 @@
-"""Functions over states that were traced, lowered or compiled ahead of the call."""
+"""Functions that use states that were traced, lowered or compiled ahead of the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_OUTPUT = frozenset({"out_info", "out_avals", "output_shardings", "output_for
 
 
 class AheadOfTime:
-    """A traced, lowered or compiled function over states: JAX's object, with states taken care of.
+    """A traced, lowered or compiled function that uses states: JAX's object, with states taken care of.
 
     Has the attributes of :class:`jax.stages.Traced`, :class:`jax.stages.Lowered` or
     :class:`jax.stages.Compiled`. A compiled one is called with the arguments that are not static, reads

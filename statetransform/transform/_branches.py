@@ -32,7 +32,7 @@ def cond(
     *operands: Any,
     operand: Any = _NO_OPERAND,
 ) -> Any:
-    """Applies one of two functions: :func:`jax.lax.cond` over states. What any branch writes is an output of both.
+    """Applies one of two functions: :func:`jax.lax.cond` with states. What any branch writes is an output of both.
 
     Args:
       pred: a boolean scalar.
@@ -69,7 +69,7 @@ def cond(
 
 @boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _NO_OPERAND) -> Any:
-    """Applies one of several functions: :func:`jax.lax.switch` over states. What any branch writes is an output of all.
+    """Applies one of several functions: :func:`jax.lax.switch` with states. What any branch writes is an output of all.
 
     Args:
       index: an integer scalar; values out of range are clamped.

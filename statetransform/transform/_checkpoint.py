@@ -48,7 +48,7 @@ def checkpoint(
     methods: Any = None,
     **others: Any,
 ) -> Any:
-    """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` over states.
+    """Recomputes a function in the backward pass instead of storing its residuals: :func:`jax.checkpoint` with states.
 
     Every state that the function reads is an argument of the checkpointed computation, so each call sees its current
     value. Every state that it writes is a result, which is written once, however often the body is recomputed. A second

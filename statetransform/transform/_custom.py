@@ -164,7 +164,7 @@ def custom_vjp(
     fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], CustomVjp]: ...
 def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
-    """Gives a function over states a reverse-mode rule: :class:`jax.custom_vjp`.
+    """Defines a reverse-mode rule for a function that uses states: :class:`jax.custom_vjp`.
 
     Gradients flow through the arguments only.
 
@@ -175,7 +175,7 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       nondiff_argnames (Sequence[str]): the same, by name. Default: ().
 
     Returns:
-      The function, with `defvjp`. The forward rule runs in place of the function and has to write the same states.
+      The function, with `defvjp`. The forward rule runs in place of the function and must write the same states.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
@@ -204,7 +204,7 @@ def custom_jvp(
     fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], CustomJvp]: ...
 def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
-    """Gives a function over states a forward-mode rule: :class:`jax.custom_jvp`.
+    """Defines a forward-mode rule for a function that uses states: :class:`jax.custom_jvp`.
 
     Tangents flow through the arguments only.
 
@@ -215,7 +215,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       nondiff_argnames (Sequence[str]): the same, by name. Default: ().
 
     Returns:
-      The function, with `defjvp` and `defjvps`. The rule runs in place of the function and has to write the same
+      The function, with `defjvp` and `defjvps`. The rule runs in place of the function and must write the same
       states.
 
     Raises:

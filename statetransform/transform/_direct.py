@@ -25,7 +25,7 @@ def named_call(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @as_in(jax.named_call)
 def named_call(fun: Any = None, *, name: str | None = None, **options: Any) -> Any:
-    """Gives a function over states a name in profiles and compiled programs: :func:`jax.named_call`.
+    """Names a function in profiles and compiled programs: :func:`jax.named_call`.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -68,7 +68,7 @@ def discard_writes(fun: Callable[P, R]) -> Callable[P, R]: ...
 @overload
 def discard_writes(fun: None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def discard_writes(fun: Any = None) -> Any:
-    """Runs a function over states and drops what it writes to them.
+    """Runs a function and drops what it writes to states.
 
     The function sees its own writes while it runs. When it returns, every state is as it was before the call. So each
     call starts from the same states, which is what a gradient check, a line search or an evaluation needs. A
@@ -113,7 +113,7 @@ class WritesDiscarded(Transformed):
 
 @bound_as_in(jax_checkify.checkify)
 def checkify(f: Any = None, **options: Any) -> Any:
-    """Makes the checks in a function over states values: :func:`jax.experimental.checkify.checkify`.
+    """Turns the checks in a function that uses states into a result: :func:`jax.experimental.checkify.checkify`.
 
     Args:
       f (Callable): the function.

@@ -129,7 +129,7 @@ def _derivative(derive: Callable[..., Any], fun: Any, argnums: Any, states: Any,
 
 @_differentiates(jax.grad)
 def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
-    """The gradient of a scalar function over states: :func:`jax.grad`. State writes happen once, from the forward pass.
+    """The gradient of a scalar function that uses states: :func:`jax.grad`. The forward pass writes states, once.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -137,7 +137,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
         Default: 0, or no argument if `states` is given.
       states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
         entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
         Default: False.
@@ -174,7 +174,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
 
 @_differentiates(jax.value_and_grad)
 def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
-    """Value and gradient of a scalar function over states: :func:`jax.value_and_grad`. State writes happen once.
+    """Value and gradient of a scalar function that uses states: :func:`jax.value_and_grad`. States are written once.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -182,7 +182,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
         Default: 0, or no argument if `states` is given.
       states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
         entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
         Default: False.
@@ -213,7 +213,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
 
 @_differentiates(jax.jacfwd)
 def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
-    """The Jacobian of a function over states, column by column: :func:`jax.jacfwd`. State writes happen once.
+    """The Jacobian of a function that uses states, column by column: :func:`jax.jacfwd`. States are written once.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -221,7 +221,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
         Default: 0, or no argument if `states` is given.
       states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
         entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
         Default: False.
@@ -247,7 +247,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
 
 @_differentiates(jax.jacrev)
 def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
-    """The Jacobian of a function over states, row by row: :func:`jax.jacrev`. State writes happen once.
+    """The Jacobian of a function that uses states, row by row: :func:`jax.jacrev`. States are written once.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -255,7 +255,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
         Default: 0, or no argument if `states` is given.
       states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
         entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
         Default: False.
@@ -283,7 +283,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
 
 @_differentiates(jax.hessian)
 def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
-    """The matrix of second derivatives of a function over states: :func:`jax.hessian`. State writes happen once.
+    """The matrix of second derivatives of a function that uses states: :func:`jax.hessian`. States are written once.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -291,7 +291,7 @@ def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **optio
         Default: 0, or no argument if `states` is given.
       states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
         entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
         Default: False.

@@ -351,7 +351,7 @@ def jit(
 ) -> Callable[[Callable[Q, V]], Compiled[Q, V]]: ...
 @bound_as_in(jax.jit)
 def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = None, **options: Any) -> Any:
-    """Compiles a function over states: :func:`jax.jit`.
+    """Compiles a function that uses states: :func:`jax.jit`.
 
     The values of the states are passed in with each call, and new values are returned.
 

@@ -22,7 +22,7 @@ from ._signatures import as_in
 
 @boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Shapes and dtypes of what a function over states returns: :func:`jax.eval_shape`. Nothing is computed or written.
+    """The shapes and dtypes that a stateful function returns: :func:`jax.eval_shape`. Nothing is computed or written.
 
     Args:
       fun (Callable): the function; it is traced and not run.
@@ -58,7 +58,7 @@ def make_jaxpr(
     return_shape: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Shows what a function over states computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
+    """Shows what a stateful function computes: :func:`jax.make_jaxpr`. Nothing is computed or written.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.

@@ -28,7 +28,7 @@ class ProgressBar(Watch):
         `tqdm.tqdm`.
 
     Raises:
-      TypeError: `config` is none of these.
+      TypeError: `config` is not one of these.
       ImportError: `tqdm` is missing.
     """
 

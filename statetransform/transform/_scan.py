@@ -43,7 +43,7 @@ def scan(
     progress: Any = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Loops over the leading axis of arrays: :func:`jax.lax.scan` over states.
+    """Loops over the leading axis of arrays: :func:`jax.lax.scan` with states.
 
     States that the body writes are part of the carry.
 
@@ -257,7 +257,7 @@ def _scan_in_python(
 
 @boundary
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """Applies a function to each slice, one after another: :func:`jax.lax.map` over states.
+    """Applies a function to each slice, one after another: :func:`jax.lax.map` with states.
 
     Args:
       f (Callable): the function of one slice.
@@ -306,7 +306,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 def associative_scan(
     fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0, **options: Any
 ) -> Any:
-    """A parallel prefix scan: :func:`jax.lax.associative_scan` over states that the function reads.
+    """A parallel prefix scan: :func:`jax.lax.associative_scan` of a function that reads states.
 
     Args:
       fn (Callable): an associative function of two pytrees like `elems`. JAX calls it directly, a number of

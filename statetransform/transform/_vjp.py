@@ -17,12 +17,12 @@ from ._signatures import as_in
 @boundary
 @as_in(jax.vjp)
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
-    """The vector-Jacobian product of a function over states: :func:`jax.vjp`. The function runs once, and writes once.
+    """The vector-Jacobian product of a function that uses states: :func:`jax.vjp`. It runs once, and writes once.
 
     Args:
       fun (Callable): the function.
       *primals: the arguments at which to differentiate: pytrees of arrays.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
         of JAX that have it. Default: ().
@@ -35,7 +35,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
 
     Returns:
       `(out, pullback)`, or `(out, pullback, aux)`. `pullback(cotangent)` gives a tuple with one cotangent for each
-      primal; with `states`, those of the states come first, and are the only ones where there are no primals.
+      primal; with `states`, those of the states come first.
 
     Raises:
       TypeError: `states` has a leaf that is not a State.
@@ -70,14 +70,14 @@ def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
 def jvp(
     fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False, *, states: Any = None, **options: Any
 ) -> Any:
-    """The Jacobian-vector product of a function over states: :func:`jax.jvp`. The function runs once, and writes once.
+    """The Jacobian-vector product of a function that uses states: :func:`jax.jvp`. It runs once, and writes once.
 
     Args:
       fun (Callable): the function.
       primals (tuple | list): the arguments at which to differentiate.
       tangents (tuple | list): their tangents, of the same structure, shapes and tangent dtypes. With `states`:
         `(state_tangents, *tangents)`.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
         first primal. Default: None, no state.
@@ -113,12 +113,12 @@ def jvp(
 @boundary
 @as_in(jax.linearize)
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: Any = None, **options: Any) -> Any:
-    """Value and linear approximation of a function over states: :func:`jax.linearize`. It runs once, and writes once.
+    """Value and linear approximation of a stateful function: :func:`jax.linearize`. It runs once, and writes once.
 
     Args:
       fun (Callable): the function.
       *primals: the arguments at which to differentiate: pytrees of arrays.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`, of which only `output` is differentiated.
+      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
         Default: False.
       in_nzs (pytree of bool, optional): which primals have a nonzero tangent, for the primals without the
         states. Only for releases of JAX that have it. Default: all.
@@ -126,8 +126,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
         first primal. Default: None, no state.
 
     Returns:
-      `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal, with `states`
-      that of the states first. It can be called later, repeatedly, and under other transforms.
+      `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal; with `states`,
+      that of the states comes first. It can be called later, repeatedly, and under other transforms.
 
     Raises:
       TypeError: `states` has a leaf that is not a State.

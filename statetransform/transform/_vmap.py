@@ -224,7 +224,7 @@ class Vectorizes(Protocol):
 
 @cast(Callable[[Callable[..., Any]], Vectorizes], bound_as_in(jax.vmap))
 def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any) -> Any:
-    """Vectorizes a function over states: :func:`jax.vmap`.
+    """Vectorizes a function that uses states: :func:`jax.vmap`.
 
     All batch elements share a state unless `state_axes` maps one of its axes.
 

@@ -33,7 +33,7 @@ def while_loop(
     checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
-    """Loops while a condition holds: :func:`jax.lax.while_loop` over states, which the condition may read.
+    """Loops while a condition holds: :func:`jax.lax.while_loop` with states, which the condition may read.
 
     Args:
       cond_fun (Callable): takes the carry and returns a boolean scalar: whether to go on. It may read states,
@@ -121,7 +121,7 @@ def fori_loop(
     checkpoint: Checkpoint = None,
     progress: Any = None,
 ) -> Any:
-    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` over states.
+    """Loops from `lower` to `upper`: :func:`jax.lax.fori_loop` with states.
 
     States that the body writes are part of the carry.
 
