@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import transform
-from statetransform.transform._signatures import as_in, bound_as_in
+from statetransform.transform._options import as_in, bound_as_in
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 DERIVATIVES = ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian")

@@ -19,8 +19,7 @@ from ..policies._apply import checkpointed
 from ..policies._loops import Loops
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
-from ._argument_options import entries
-from ._signatures import as_in
+from ._options import as_in, entries
 
 P = ParamSpec("P")
 R = TypeVar("R")

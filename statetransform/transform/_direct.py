@@ -11,7 +11,7 @@ from jax.experimental import checkify as jax_checkify
 from .._trace.arguments import name_of
 from .._trace.lift import Direct, Lift, at_once, bind
 from .._trace.wrapper import Transformed, decorate
-from ._signatures import as_in, bound_as_in
+from ._options import as_in, bound_as_in
 
 P = ParamSpec("P")
 R = TypeVar("R")

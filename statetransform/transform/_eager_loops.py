@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
 from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
+from .._objects.lookup import contents
 from .._state import adapters
 from .._trace.arguments import hide_self, is_reference, strict
 from .._trace.families import Family, anchor_of, remember
@@ -41,25 +43,22 @@ class Whole(Jitted):
 
 
 class _EagerLoop:
-    """A loop with its options: an object of this package, into which no trace looks."""
+    """A loop with its options: an object of this package, into which no trace looks.
+
+    It is called with what fills the holes of its functions, the functions and the operands.
+    """
 
     def __init__(self, where: str, loop: Callable[..., Any], n_functions: int, lanes: tuple[int, ...]) -> None:
         self.__name__ = self.__qualname__ = where
         self._loop, self._n_functions, self._lanes = loop, n_functions, lanes
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, holes: list[Any], *args: Any) -> Any:
+        functions, values = args[: self._n_functions], iter(holes)
+        if holes:
+            fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
+            functions = map(fill, functions)
         with lanes_around(self._lanes):
-            return self._loop(*args)
-
-
-class _EagerLoopWithHoles(_EagerLoop):
-    """The same, with what fills the holes of its functions as the first argument."""
-
-    def __call__(self, *args: Any) -> Any:
-        holes, functions, others = args[0], args[1 : 1 + self._n_functions], args[1 + self._n_functions :]
-        values = iter(holes)
-        fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
-        return super().__call__(*map(fill, functions), *others)
+            return self._loop(*functions, *args[self._n_functions :])
 
 
 class Hole(enum.Enum):
@@ -95,39 +94,31 @@ def in_eager_mode(
     if is_jit_disabled():  # nothing would be compiled
         return OTHER
     holes: list[Any] = []
+
+    def take(leaf: Any) -> Hole:  # Python could not have decided on it: JAX gives no value of what is differentiated
+        holes.append(leaf)
+        return Hole.TRACED
+
     if not is_top_level():
         if not runs_directly():
             return OTHER
-        functions = [_with_holes(fun, holes) for fun in functions]
+        functions = [_replaced(fun, lambda leaf: isinstance(leaf, Tracer), take) for fun in functions]
     functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
     # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
     has_budget = any(isinstance(option, MemoryBudget) for option in options)
     lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
-    key = where, options, strict(options), bool(holes), lanes, id(anchor_of(functions[0]))
+    key = where, options, strict(options), lanes, id(anchor_of(functions[0]))
     try:
         compiled = _used.get(key)
     except TypeError:  # an option that cannot be hashed
         return OTHER
     if compiled is None:
-        compiled = Whole((_EagerLoopWithHoles if holes else _EagerLoop)(where, loop, len(functions), lanes))
+        compiled = Whole(_EagerLoop(where, loop, len(functions), lanes))
     remember(_used, key, compiled, _BOUND)
     try:
-        return compiled(holes, *functions, *operands) if holes else compiled(*functions, *operands)
+        return compiled(holes, *functions, *operands)
     except RefusedArgument:  # the loop itself has more to say of it
         return OTHER
-
-
-def _with_holes(fun: Any, holes: list[Any]) -> Any:
-    """The function with holes in the places of traced values, which are collected.
-
-    Python could not have decided on these: JAX gives no value of what is differentiated or batched.
-    """
-
-    def take(leaf: Any) -> Hole:
-        holes.append(leaf)
-        return Hole.TRACED
-
-    return _replaced(fun, lambda leaf: isinstance(leaf, Tracer), take)
 
 
 def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
@@ -140,6 +131,11 @@ def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any],
             return value
         return jax.tree.map(lambda leaf: put(leaf) if is_replaced(leaf) else leaf, value, is_leaf=is_leaf)
 
+    def cell_of(cell: types.CellType) -> types.CellType:
+        value = contents(cell)
+        now = changed(value)
+        return cell if now is value else types.CellType(now)
+
     if type(fun) is functools.partial:
         args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
         return functools.partial(_replaced(fun.func, is_replaced, put), *args, **keywords)
@@ -147,23 +143,13 @@ def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any],
         return Followed(_replaced(fun.__wrapped__, is_replaced, put))
     if type(fun) is not types.FunctionType:
         return fun
-    contents = [cell.cell_contents if _is_full(cell) else None for cell in fun.__closure__ or ()]
-    now, defaults = [changed(value) for value in contents], changed(fun.__defaults__)
-    if defaults is fun.__defaults__ and all(a is b for a, b in zip(now, contents, strict=True)):
+    closure = fun.__closure__ or ()
+    cells, defaults = tuple(map(cell_of, closure)), changed(fun.__defaults__)
+    if defaults is fun.__defaults__ and all(map(operator.is_, cells, closure)):
         return fun
-    pairs = zip(fun.__closure__ or (), contents, now, strict=True)
-    cells = tuple(cell if a is b else types.CellType(b) for cell, a, b in pairs)
     copied = types.FunctionType(fun.__code__, fun.__globals__, fun.__name__, defaults, cells)
     copied.__kwdefaults__ = fun.__kwdefaults__
     return functools.update_wrapper(copied, fun, updated=("__dict__",))
-
-
-def _is_full(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 #: The compiled loops used last, by what they do and the identity of the body's code. Should another code have it after

@@ -21,7 +21,7 @@ from .._state.state import State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
 from ._differentiated import Differentiated, with_aux
-from ._signatures import bound_as_in
+from ._options import bound_as_in
 
 P = ParamSpec("P")
 

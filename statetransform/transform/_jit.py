@@ -27,11 +27,9 @@ from .._trace.trace import Trace
 from .._trace.tracebacks import boundary, hide_frames
 from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
-from ._argument_options import check_arguments, entries
 from ._entry import OTHER
+from ._options import ByState, bound_as_in, check_arguments, entries
 from ._programs import Disabled, Program, Store, Untraced
-from ._signatures import bound_as_in
-from ._state_options import ByState, checked
 
 
 class Jitted(Transformed):
@@ -68,11 +66,11 @@ class Jitted(Transformed):
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        self._shardings = _shardings(state_shardings)
+        self._shardings = ByState("jit", "state_shardings", state_shardings, "sharding", _sharding)
         self._store = self._make_store()
 
     def _make_store(self) -> Store:
-        own = () if self._shardings is None else (Unshared(),)
+        own = () if self._options["state_shardings"] is None else (Unshared(),)
         return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     @property
@@ -227,8 +225,7 @@ class Jitted(Transformed):
     def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
         positional = args[1:] if has_self else args
         options_of = functools.partial(self.jax_options, positional, has_self)
-        if self._shardings is not None:
-            self._shardings.warn_unmatched("jit: `state_shardings`", self._fun, [*call.states, *call.created])
+        self._shardings.warn_unmatched(self._fun, [*call.states, *call.created])
         return Program(
             self._fun,
             call,
@@ -238,7 +235,7 @@ class Jitted(Transformed):
             donates=self.donates,
             keeps_places=bool(self._jax_options),
             options_of=options_of,
-            sharding_of=None if self._shardings is None else self._shardings.of,
+            sharding_of=self._shardings.of,
         )
 
     @boundary
@@ -271,18 +268,10 @@ def _forget(store: Callable[[], Store | None], program: Callable[[], Program | N
         owner.drop(gone)
 
 
-def _shardings(state_shardings: Any) -> ByState | None:
-    """What `state_shardings` says of a state; None when it is not given."""
-    if state_shardings is None:
-        return None
-
-    def check(key: Any, sharding: Any) -> Any:
-        if not isinstance(sharding, jax.sharding.Sharding):
-            raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
-        return sharding
-
-    says = "which sharding its value has"
-    return ByState(checked("jit", "state_shardings", says, "sharding", state_shardings, check))
+def _sharding(key: Any, sharding: Any) -> Any:
+    if not isinstance(sharding, jax.sharding.Sharding):
+        raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
+    return sharding
 
 
 class BoundJitted(Bound):

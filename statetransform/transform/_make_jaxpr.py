@@ -17,7 +17,7 @@ from .._trace.trace import Call
 from .._trace.tracebacks import boundary
 from .._trace.traces import find_for_once
 from .._trace.wrapper import unbound
-from ._signatures import as_in
+from ._options import as_in
 
 
 @boundary

@@ -85,7 +85,7 @@ class Program:
         donates: bool,
         keeps_places: bool,
         options_of: Callable[[int, int], dict[str, Any]],
-        sharding_of: Callable[[State], Any] | None = None,
+        sharding_of: Callable[[State], Any],
     ) -> None:
         trace = call.trace
         self.treedef = treedef
@@ -137,7 +137,7 @@ class Program:
         """A state's value with the sharding that the user wants for it; a copy where a cell is written in place."""
         if state._is_in_place:
             value = jax.numpy.copy(value)
-        sharding = None if self._sharding_of is None else self._sharding_of(state)
+        sharding = self._sharding_of(state)
         return value if sharding is None else jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), value)
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:

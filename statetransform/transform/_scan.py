@@ -24,8 +24,8 @@ from ._bodies import Body
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with
+from ._options import as_in
 from ._progress import ProgressBar
-from ._signatures import as_in
 from ._vmap import vmap
 
 

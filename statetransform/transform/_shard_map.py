@@ -18,8 +18,7 @@ from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift, Staged
 from .._trace.stage import StagedFrame
 from .._trace.wrapper import decorate
-from ._signatures import bound_as_in
-from ._state_options import ByState, checked
+from ._options import ByState, bound_as_in
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
@@ -97,7 +96,7 @@ class _OnShards:
         self,
         fun: Callable[..., Any],
         *,
-        state_specs: dict[Any, Any],
+        state_specs: Any,
         out_specs: Any,
         in_specs: Any = _OF_ARGUMENTS,
         **options: Any,
@@ -107,11 +106,9 @@ class _OnShards:
         # All options: they are part of the structure that a trace belongs to.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
-        self._specs = ByState(state_specs, _WHOLE)
-        self._groups = list(dict.fromkeys([_WHOLE, *state_specs.values()]))
-
-    def _spec_of(self, state: State) -> Any:
-        return self._specs.of(state, _WHOLE)
+        self._specs = specs = ByState("shard_map", "state_specs", state_specs, "P('i')", _spec, nothing=_WHOLE)
+        self._spec_of = specs.of
+        self._groups = list(dict.fromkeys([_WHOLE, *specs.states.values(), *[spec for _, spec in specs.kinds]]))
 
     def __call__(self, *args: Any) -> Any:
         args, objects = hide(args)
@@ -133,7 +130,7 @@ class _OnShards:
         mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE))
         out, by_spec, born = mapped(look_at_all(states), args)
         assert lift.outcome is not None
-        self._specs.warn_unmatched("shard_map: `state_specs`", self.__wrapped__, [*states, *lift.outcome.written])
+        self._specs.warn_unmatched(self.__wrapped__, [*states, *lift.outcome.written])
         written = {i: value for group in by_spec for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 
@@ -187,7 +184,12 @@ class _OnShards:
 
     def _map(self, fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs: Any) -> Any:
         """JAX's mapped function of `(values of states, arguments)`, called as the user's."""
-        return _map(self._named(fun), state_specs, specs, out_specs, self._jax_options)
+        options = {"out_specs": out_specs, **self._jax_options}
+        if specs is None or isinstance(specs, jax.sharding.PartitionSpec):
+            options["in_specs"] = state_specs, specs
+        elif isinstance(specs, tuple | list | dict):
+            options["in_specs"] = state_specs, tuple(specs)
+        return jax.shard_map(self._named(fun), **options)
 
     def _named(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         functools.update_wrapper(fun, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
@@ -204,23 +206,10 @@ class _OnShards:
         return found
 
 
-def _map(fun: Callable[..., Any], state_specs: list[Any], specs: Any, out_specs: Any, options: Any) -> Any:
-    """JAX's mapped function of `(values of states, arguments)`."""
-    if callable(specs) or not isinstance(specs, tuple | list | jax.sharding.PartitionSpec | dict | None):
-        return jax.shard_map(fun, out_specs=out_specs, **options)
-    in_specs = (state_specs, specs if isinstance(specs, jax.sharding.PartitionSpec) or specs is None else tuple(specs))
-    return jax.shard_map(fun, in_specs=in_specs, out_specs=out_specs, **options)
-
-
-def _checked(state_specs: Any) -> dict[Any, Any]:
-    """`state_specs` as a dict, after a check that each entry is a partition spec."""
-
-    def check(key: Any, spec: Any) -> Any:
-        if not isinstance(spec, jax.sharding.PartitionSpec):
-            raise TypeError(f"shard_map: in `state_specs`, {key!r} needs a PartitionSpec, not {spec!r}")
-        return spec
-
-    return checked("shard_map", "state_specs", "how its value is partitioned", "P('i')", state_specs, check)
+def _spec(key: Any, spec: Any) -> Any:
+    if not isinstance(spec, jax.sharding.PartitionSpec):
+        raise TypeError(f"shard_map: in `state_specs`, {key!r} needs a PartitionSpec, not {spec!r}")
+    return spec
 
 
 @bound_as_in(jax.shard_map)
@@ -264,4 +253,4 @@ def shard_map(f: Any = None, *, state_specs: Any = None, **options: Any) -> Any:
       >>> float(total.value)
       6.0
     """
-    return decorate(Sharded, f, state_specs=_checked(state_specs), **options)
+    return decorate(Sharded, f, state_specs=state_specs, **options)

@@ -11,7 +11,7 @@ from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift
 from .._trace.tracebacks import boundary
 from ._differentiated import Differentiated, with_aux
-from ._signatures import as_in
+from ._options import as_in
 
 
 @boundary

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, cast, overload
 
@@ -26,8 +25,7 @@ from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
-from . import _state_options
-from ._signatures import bound_as_in
+from ._options import ByState, bound_as_in
 
 _WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
 
@@ -146,10 +144,9 @@ class Vectorized(Direct):
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        axes = _state_options.checked("vmap", "state_axes", "which axis the lanes have", "0", state_axes, _as_axis)
-        self._by_state = by_state = _state_options.ByState(axes)
+        self._by_state = by_state = ByState("vmap", "state_axes", state_axes, "0", _as_axis)
         self._axes, self._kinds = by_state.states, by_state.kinds
-        self._groups = sorted({axis for axis in axes.values() if axis is not None})
+        self._groups = sorted({*self._axes.values(), *[axis for _, axis in self._kinds]} - {None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
@@ -173,7 +170,7 @@ class Vectorized(Direct):
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
-            self._by_state.warn_unmatched("vmap: `state_axes`", fun, [*lanes.used, *lift.outcome.written])
+            self._by_state.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
         written = {i: value for group in by_axis for i, value in group.items()}
         return lift.leave(out, [written[i] for i in range(len(written))], born)
 
@@ -266,19 +263,12 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
     return decorate(Vectorized, fun, state_axes=state_axes, split_rngs=split_rngs, **options)
 
 
-def _as_axis(kind: Any, axis: Any) -> int | None:
-    """An entry of `state_axes`, after a check that it is an axis or None."""
+def _as_axis(key: Any, axis: Any) -> int | None:
+    if isinstance(axis, int | np.integer) and not isinstance(axis, bool):
+        return int(axis)
     if axis is None:
         return None
-    try:
-        index = operator.index(axis)
-    except TypeError:
-        index = None
-    if index is None or isinstance(axis, bool):
-        raise TypeError(
-            f"vmap: in `state_axes`, the axis of {adapters.handle(kind)!r} must be an int or None, not {axis!r}"
-        )
-    return index
+    raise TypeError(f"vmap: in `state_axes`, the axis of {adapters.handle(key)!r} must be an int or None, not {axis!r}")
 
 
 def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:

@@ -1,0 +1,188 @@
+"""Options: the parameters of JAX's functions, and what is said of arguments and states one by one.
+
+A function names the parameters that it uses itself; the others are in its `**options`, which it passes on. So the
+options of a newer JAX need no change here, and `inspect.signature` and the reference show them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from .._state import adapters
+from .._state.errors import describe
+from .._state.find import selects
+from .._state.sites import warn
+from .._state.state import State
+from .._trace.arguments import StaticArguments, name_of, positional_parameters
+
+F = TypeVar("F", bound=Callable[..., Any])
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+
+
+def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
+    """Shows the parameters of a JAX function, too; those that ours does not name, by keyword only.
+
+    Calls stay what they are, so this is for functions that are called often.
+
+    Args:
+      theirs: the JAX function.
+    """
+
+    def decorate(ours: F) -> F:
+        others = {
+            name: parameter.replace(kind=KEYWORD_ONLY) if parameter.kind is not VAR_KEYWORD else parameter
+            for name, parameter in inspect.signature(theirs).parameters.items()
+        }
+        ours.__signature__ = _signature({**others, **_named(ours)})  # type: ignore[attr-defined]
+        return ours
+
+    return decorate
+
+
+def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Lets a function be called as a JAX function is, by position too; it gets by keyword what was given.
+
+    An option with JAX's own default counts as not given. Binding takes a few microseconds, so this is for functions
+    that decorate others.
+
+    Args:
+      theirs: the JAX function. Ours may have other defaults.
+    """
+
+    def decorate(ours: Callable[..., Any]) -> Any:
+        named, parameters = _named(ours), dict(inspect.signature(theirs).parameters)
+        for name, parameter in named.items():
+            known = parameters.get(name)
+            parameters[name] = parameter if known is None else known.replace(default=parameter.default)
+        signature = _signature(parameters)
+
+        @functools.wraps(ours)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{ours.__name__}: {error}{_meant(kwargs, parameters)}") from None
+            is_said = lambda name: name in named or given[name] is not parameters[name].default
+            return ours(**{name: given[name] for name in given if is_said(name)})
+
+        bound.__signature__ = signature  # type: ignore[attr-defined]
+        return bound
+
+    return decorate
+
+
+def _meant(given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> str:
+    """The option that a misspelt one is closest to, as a question."""
+    unknown = next((name for name in given if name not in parameters), None)
+    close = difflib.get_close_matches(unknown, parameters, n=1) if unknown is not None else []
+    return f". Did you mean `{close[0]}`?" if close else ""
+
+
+def _named(fun: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(fun).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind is not VAR_KEYWORD}
+
+
+def _signature(parameters: Mapping[str, inspect.Parameter]) -> inspect.Signature:
+    return inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+
+
+def check_arguments(fun: Any, static_argnums: Any, static_argnames: Any, options: dict[str, Any]) -> None:
+    """Lets JAX say what is wrong with names and numbers of arguments; numbers of a method do not count `self`."""
+    named = {"static_argnames": static_argnames, "donate_argnames": options.get("donate_argnames")}
+    numbered = {"static_argnums": static_argnums, "donate_argnums": options.get("donate_argnums")}
+    parameters = positional_parameters(fun)
+    if parameters is None or parameters[:1] not in (("self",), ("cls",)):
+        named |= numbered
+    given = {name: value for name, value in named.items() if value is not None}
+    if given and not isinstance(fun, functools.partial):
+        jax.jit(fun, **given)
+
+
+def entries(where: str, option: str, given: Any, static: StaticArguments, n_args: int, has_self: bool) -> list[Any]:
+    """What an option says of each argument by position, None for static ones, which it does not count.
+
+    Args:
+      where, option: the transform and the option, for messages.
+      given: one entry for each argument that is not static, or one for all.
+      static: which are static.
+      n_args: how many arguments the call has by position, without `self`.
+      has_self: whether the function's first parameter is `self`.
+
+    Raises:
+      ValueError: it has more entries than there are arguments, or fewer.
+    """
+    positions = static.positions(n_args, has_self) if static else set()
+    counted = [i for i in range(n_args) if i not in positions]
+    if isinstance(given, tuple | list):
+        if len(given) != len(counted):
+            raise ValueError(
+                f"{where}: `{option}` has {len(given)} entries, but the call has {len(counted)} arguments by position "
+                "that are not static. Give one for each of them, or one for all, without a tuple around it."
+            )
+    elif given is None or jax.tree_util.all_leaves([given]):
+        given = [given] * len(counted)
+    else:
+        raise ValueError(
+            f"{where}: `{option}` must be a tuple with an entry for each argument, or one entry for all, not {given!r}"
+        )
+    said = dict(zip(counted, given, strict=True))
+    return [said.get(i) for i in range(n_args)]
+
+
+class ByState:
+    """An option that says something of states: a mapping from states, kinds and predicates.
+
+    Args:
+      where, option: the transform and the option, for messages.
+      given: the mapping, or None.
+      example: an entry as one writes it, for messages.
+      check: takes a key and its entry, gives the entry, and raises if that is of a wrong kind.
+      nothing: the entry that asks for nothing.
+
+    Attributes:
+      states: the states that it names, with what it says of them.
+      kinds: predicates, with what it says of the states that they select.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        option: str,
+        given: Any,
+        example: str,
+        check: Callable[[Any, Any], Any],
+        nothing: Any = None,
+    ) -> None:
+        if not isinstance(given, Mapping | None):
+            raise TypeError(
+                f"{where}: `{option}` is a mapping from states, kinds or predicates, `{option}={{u: {example}}}`; "
+                f"it cannot be {given!r} of type {type(given).__name__}"
+            )
+        self._label, self._nothing = f"{where}: `{option}`", nothing
+        self._entries = [(adapters.handle(key), check(key, entry)) for key, entry in (given or {}).items()]
+        self.states = {key: entry for key, entry in self._entries if isinstance(key, State)}
+        self.kinds = [(selects(key), entry) for key, entry in self._entries if not isinstance(key, State)]
+
+    def of(self, state: State) -> Any:
+        """What is said of a state: by its name, or else by the first kind that it is of."""
+        if state in self.states:
+            return self.states[state]
+        return next((entry for is_kind, entry in self.kinds if is_kind(state)), self._nothing)
+
+    def warn_unmatched(self, fun: Any, used: Iterable[State]) -> None:
+        """Says which kinds and predicates select none of the states that a function uses."""
+        used = list(dict.fromkeys(used))
+        for key, entry in self._entries:
+            if not isinstance(key, State) and entry != self._nothing and not any(map(selects(key), used)):
+                there = f"It uses {', '.join(map(describe, used))}" if used else "It uses no state"
+                shown = getattr(key, "__name__", None) or repr(key)
+                text = f"{self._label} lists {shown}, but {name_of(fun)} uses no state of this kind. {there}."
+                warn(text, UserWarning)
