@@ -19,6 +19,8 @@ from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
 from .walk import backward_slice, inner_jaxprs
 
+BUDGETED = "statetransform.within_a_budget"  # the name of each function under a budget, in a jaxpr
+
 # A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
 
@@ -87,19 +89,25 @@ def changed_params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
     return {key: inside(value) for key, value in eqn.params.items()}
 
 
-def inlined(jaxpr: Any, *, rules: bool = False) -> Any:
+def is_budgeted(eqn: Any) -> bool:
+    """Whether an equation runs a function under a budget, which is not differentiated yet."""
+    return kind_of(eqn) is Kind.RULE and any(jaxcompat.function_of(i.jaxpr)[0] == BUDGETED for i in inner_jaxprs(eqn))
+
+
+def inlined(jaxpr: Any, *, rules: bool = False, budgets: bool = False) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 
     Args:
       jaxpr: a closed jaxpr.
       rules: also functions with derivatives of their own, which are then not used any more.
+      budgets: also functions under a budget.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
-    return _flat(jaxpr, lambda eqn: _called(eqn, rules), None)
+    return _flat(jaxpr, lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn))), None)
 
 
 def without_dead(jaxpr: Any) -> Any:
@@ -206,10 +214,10 @@ def _has_calls(eqn: Any, called: Callable[[Any], Any]) -> bool:
     )
 
 
-def _called(eqn: Any, rules: bool) -> Any:
+def _called(eqn: Any, opens_rules: bool) -> Any:
     """The jaxpr that an equation does nothing but run, or None."""
     if jaxcompat.is_remat(eqn):
         return jaxcompat.remat_params(eqn)[0]
-    if kind_of(eqn) is Kind.CALL or (rules and kind_of(eqn) is Kind.RULE):
+    if kind_of(eqn) is Kind.CALL or (opens_rules and kind_of(eqn) is Kind.RULE):
         return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
     return None

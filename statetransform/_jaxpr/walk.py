@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from .. import _jaxcompat as jaxcompat
 from .sources import Place, Source
 
+MARK = "kept from "  # how the names begin that `policies.save_from` gives
 _CALLS = ("jit", "pjit", "closed_call", "core_call")  # with an input of the jaxpr for each of their own
 
 
@@ -123,8 +124,14 @@ def names_in(jaxpr: Any) -> tuple[str, ...]:
     >>> names_in(jax.make_jaxpr(lambda x: checkpoint_name(x, "b") + checkpoint_name(x, "a"))(1.0))
     ('b', 'a')
     """
-    names = (jaxcompat.name_of(site.eqn) for site in walk(jaxpr))
+    names = (given_name(site.eqn) for site in walk(jaxpr))
     return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def given_name(eqn: Any) -> str | None:
+    """The name that a user gave to a value by ``checkpoint_name`` in this equation; None for any other equation."""
+    name = jaxcompat.name_of(eqn)
+    return None if name is None or name.startswith(MARK) else name
 
 
 def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:

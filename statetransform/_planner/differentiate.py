@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.references import made_in, refuse_references
+from .._jaxpr.rewrite import BUDGETED
 from .._jaxpr.sizes import format_bytes
 from .._loops.budget import MemoryBudget
 from .._loops.choice import FunctionChoice
@@ -115,6 +116,7 @@ class Budgeted:
         if self._reference is not None:
             return self._with_references(inputs)
         plain = lambda *xs: self.plain(*xs)
+        plain.__name__ = BUDGETED
         run = jax.custom_jvp(plain)
 
         def rule(primals: Leaves, tangents: Leaves) -> Any:

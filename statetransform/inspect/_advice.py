@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from typing import Any
 
 import jax
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxcompat import is_remat
-from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.flops import equation_flops, jaxpr_flops
 from .._jaxpr.primitives import SEPARATE, Kind, kind_of
-from .._jaxpr.rewrite import evaluate, rewrite
-from .._jaxpr.sizes import format_bytes
+from .._jaxpr.rewrite import evaluate, is_budgeted, rewrite
+from .._jaxpr.sizes import format_bytes, format_count
 from .._jaxpr.sources import Place
-from .._jaxpr.walk import Site, find, names_in, walk
+from .._jaxpr.walk import Site, find, inner_jaxprs, names_in, walk
 from .._planner.view import Label, View
 from ..policies._policy import ask, describe, is_kept, names_of
 from ._halves import Halves, halves_of
 from ._origins import Residual, list_residuals
+from ._step import GradientStep, step_of
 
 _AT_MOST = 6  # checkpoints that are looked at one by one
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function
@@ -38,12 +40,35 @@ def advise(view: View, halves: Halves) -> list[str]:
         primal = jax.make_jaxpr(lambda *xs: view.fun(*xs)[0])(*view.inputs)
         regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
         notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
+        if any(is_budgeted(site.eqn) for site in walk(primal)):
+            notes.append(_recomputed(step_of(view)))
         places: dict[Any, list[Site]] = {}
         for site in regions:
             places.setdefault(_where(site), []).append(site)
         for sites in list(places.values())[:_AT_MOST]:
             notes += _about(sites, regions, primal, view, halves)[:1]
     return notes
+
+
+def _recomputed(step: GradientStep) -> str:
+    """What the plans for budgets compute again, and at which cost."""
+    plain = step.without_checkpoints()
+    again = (_work(step.jaxpr) - _work(plain.jaxpr)).most_common()
+    cost = step.flops.operations / (plain.flops.operations or 1)
+    if cost < 1.005 or not again:
+        return "Nothing is recomputed to meet the budget."
+    listed = ", ".join(f"{what} ({format_count(flops)})" for what, flops in again[:_AT_MOST])
+    rest = f", and {len(again) - _AT_MOST} more" if len(again) > _AT_MOST else ""
+    return f"To meet the budget, the gradient step takes {cost:.2f} times the FLOPs. Recomputed: {listed}{rest}."
+
+
+def _work(jaxpr: Any) -> Counter[str]:
+    """FLOPs by primitive and line."""
+    found: Counter[str] = Counter()
+    for site in walk(jaxpr):
+        if not inner_jaxprs(site.eqn) and site.source:
+            found[f"{site.primitive} of {site.source.short}"] += site.repeats * equation_flops(site.eqn)
+    return found
 
 
 def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halves: Halves) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jax
 
 from .._jaxpr.sizes import format_bytes, format_count
+from .._loops.budget import MemoryBudget
 from .._planner.view import View, view_of
 from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
-from ..policies._apply import checkpointed
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
+from ..transform._checkpoint import Around
 from ._halves import halves_of
 from ._origins import list_residuals
 from ._step import GradientStep, Measured, step_of
@@ -63,7 +64,10 @@ class Comparison(Drawing, Records[Candidate]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
-            return next(row for row in self if row.name == index)
+            named = {row.name: row for row in self}
+            if index not in named:
+                raise KeyError(f"no candidate is called {index!r}; there are {', '.join(map(repr, named))}")
+            return named[index]
         return super().__getitem__(index)
 
     @property
@@ -263,6 +267,8 @@ def _is_policy(candidate: Any) -> bool:
     Raises:
       TypeError: it is neither.
     """
+    if isinstance(candidate, MemoryBudget):
+        return True
     check_policy(candidate)
     known = vars(jax.checkpoint_policies).values()
     if candidate is None or isinstance(candidate, Policy) or any(candidate is policy for policy in known):
@@ -285,5 +291,7 @@ def _under(view: View, policy: Any) -> View:
     """The whole function under a checkpoint with a policy; None is for no checkpoint."""
     if policy is None:
         return view
-    again = checkpointed(lambda *xs: view.fun(*xs), policy=policy)
-    return dataclasses.replace(view, fun=again)
+    fun = lambda *xs: (*view.fun(*xs), [])
+    fun.__name__ = view.name
+    applied = Around(policy)(fun)
+    return dataclasses.replace(view, fun=lambda *xs: applied(*xs)[:2])

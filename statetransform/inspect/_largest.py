@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,8 +35,8 @@ def largest(
 
     The step is compiled for at most six sizes, and not run. Its temporary bytes on one device are compared with the
     budget, as for :func:`statetransform.policies.fit`: arguments, outputs and gradients are not counted. The
-    sizes are found by linear interpolation: the answer is exact if the bytes grow in proportion to the size, or in
-    regular steps. Otherwise it is the largest size that was seen to fit.
+    sizes are found by interpolation: the answer is exact if the bytes are a constant plus a multiple of the size, of
+    its square or of its cube, or nearly so. Otherwise it is the largest size that was seen to fit.
 
     Args:
       f: a function, with states or without, with a budget or without.
@@ -64,12 +65,22 @@ def largest(
       True
     """
     most = parse_bytes(budget)
+    if not callable(arguments):
+        raise TypeError(
+            f"largest: `arguments` is a function that gives the arguments for a size, not {arguments!r} of type "
+            f"{type(arguments).__name__}. Write `largest(f, lambda n: jnp.ones((n, 16)), budget)`."
+        )
     known: dict[int, int | None] = {}
 
     def size_at(n: int) -> int | None:
         if n not in known:
-            known[n] = _temporary_bytes(view_of(f, _arguments(arguments, n), {}, argnums, states))
-            shown = "does not fit its own budget" if known[n] is None else format_bytes(known[n] or 0)
+            try:
+                known[n] = _temporary_bytes(view_of(f, _arguments(arguments, n), {}, argnums, states))
+            except (BudgetError, OverflowError) as error:
+                if n == 1 and isinstance(error, OverflowError):
+                    raise
+                known[n] = None
+            shown = "cannot be compiled within its budget" if known[n] is None else format_bytes(known[n] or 0)
             logger.info("largest: size %d: %s", n, shown)
         return known[n]
 
@@ -90,20 +101,28 @@ def largest(
 
 
 def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) -> int:
-    """The next size to try: where a line meets the budget, between what fits and what is too large."""
-    sizes = {n: size for n, size in known.items() if size is not None}
-    # The line through both ends of the bracket, or else through what fits and its neighbour.
-    others = sorted((n for n in sizes if n != fits), key=lambda n: (n != too_large, abs(n - fits)))
-    if not others:
-        if too_large < _MOST:  # with a budget of its own, the function cannot do with more
-            return (fits + too_large) // 2
-        guess = fits * most // max(sizes[fits], 1)
-    else:
-        slope = (sizes[fits] - sizes[others[0]]) / (fits - others[0])
-        guess = fits + int((most - sizes[fits]) / slope) if slope > 0 else 2 * fits
-    if guess >= too_large:
-        return (fits + too_large) // 2
-    return max(guess, fits + 1)
+    """The next size to try: where the sizes that are nearest to the budget say, if that is within the bracket."""
+    bytes_at = {n: size for n, size in known.items() if size}
+    near = sorted(bytes_at, key=lambda n: abs(math.log(bytes_at[n] / max(most, 1))))
+    # Both ends of the bracket; else two sizes that differ enough to be compared, as compilers round.
+    near = [n for n in (fits, too_large) if n in bytes_at] if fits in bytes_at and too_large in bytes_at else near
+    near = [*near[:1], *[n for n in near[1:] if len(near) == 2 or not 0.8 < n / near[0] < 1.25][:1]]
+    guess = fits * most
+    if len(near) == 1:
+        guess = near[0] * most // bytes_at[near[0]]
+    elif near:
+        low, high = sorted(near)
+        small, large = bytes_at[low], bytes_at[high]
+        power = math.log(large / small) / math.log(high / low)
+        if power > 1:
+            guess = int(high * (most / large) ** (1 / power))
+        else:
+            guess = high + int((most - large) * (high - low) / (large - small)) if large > small else 2 * high
+    if too_large <= guess < 1.25 * too_large:
+        guess = too_large - max(too_large // 64, 1)
+    if too_large > 2 * fits and not (fits < guess < too_large and (too_large == _MOST or known[too_large])):
+        return math.isqrt(fits * too_large)
+    return min(max(guess, fits + 1), too_large - 1)
 
 
 def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
@@ -114,12 +133,8 @@ def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
         return as_tuple(arguments(n))
 
 
-def _temporary_bytes(view: View) -> int | None:
-    """Of the gradient step with its outputs; None where a budget inside cannot be met."""
-    try:
-        size = step_of(view).measured().bytes_of("temp")
-    except BudgetError:
-        return None
+def _temporary_bytes(view: View) -> int:
+    size = step_of(view).measured().bytes_of("temp")
     if size is None:
         raise TypeError(f"largest: the backend {jax.default_backend()!r} does not say how many bytes a program needs")
     return int(size)

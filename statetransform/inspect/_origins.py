@@ -15,7 +15,8 @@ from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_named, kind_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of
-from .._jaxpr.walk import inner_jaxprs, within
+from .._jaxpr.walk import given_name, inner_jaxprs, within
+from .._objects.library import is_own_file
 from .._planner.view import Label
 from ._halves import Halves
 
@@ -76,11 +77,12 @@ class Origins:
             if atom in self._constants:
                 return Origin("constant", self._constants[atom], name=name)
             eqn, i = self._made[atom]
-            given = jaxcompat.name_of(eqn)
-            if given is None and kind_of(eqn) is not Kind.PASSES:
+            # A value that a policy marks, or moves to another memory, is still that value.
+            is_same = jaxcompat.name_of(eqn) is not None or kind_of(eqn) is Kind.PASSES
+            if not is_same and eqn.primitive.name != "device_put":
                 return dataclasses.replace(found := self._computed(eqn, i), name=name or found.name)
-            name = name or given
-            atom = eqn.invars[i if len(eqn.outvars) > 1 else 0]
+            name = name or given_name(eqn)
+            atom = eqn.invars[i]
         return Origin("literal", name=name)
 
     def _computed(self, eqn: Any, i: int) -> Origin:
@@ -94,7 +96,7 @@ class Origins:
         inner = [j for j in inner_jaxprs(eqn) if len(jaxcompat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
         if kind == "while":
             inner = inner[-1:]
-        if len(inner) != 1 or kind.startswith("custom_"):
+        if len(inner) != 1 or (kind_of(eqn) is Kind.RULE and not is_own_file(jaxcompat.function_of(inner[0].jaxpr)[1])):
             return here
         found = self._inside(inner[0].jaxpr, i, source)
         if found.kind == "input":
@@ -267,6 +269,8 @@ def _line(origin: Origin, producer: Any, halves: Halves, eqn: Any) -> str:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""
         return f"named {origin.name!r}{place}{inside}"
     what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
+    if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or jaxcompat.name_of(eqn) is not None):
+        what = origin.primitive
     passed = f" ({_input(halves.labels[origin.index])})" if origin.kind == "input" else ""
     return f"output of {what}{place}{passed}"
 

@@ -13,7 +13,7 @@ import numpy as np
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.flops import Flops, jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.rewrite import inlined
+from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import walk
 from .._planner.versions import Version
@@ -55,11 +55,11 @@ class GradientStep:
     @functools.cached_property
     def has_checkpoints(self) -> bool:
         """Whether anything is computed twice on purpose."""
-        return any(jaxcompat.is_remat(site.eqn) for site in walk(self.jaxpr))
+        return any(jaxcompat.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(self.version.closed))
 
     def without_checkpoints(self) -> GradientStep:
-        """The step of the same function with what its checkpoints contain in their places."""
-        return GradientStep(Version(inlined(self.version.closed), self.version.pattern), self.inputs)
+        """The step of the same function with what its checkpoints and budgets contain in their places."""
+        return GradientStep(Version(inlined(self.version.closed, budgets=True), self.version.pattern), self.inputs)
 
     def measured(self, compile: bool = True) -> Measured:
         """What can be said of the step, compiled for the default device or not; it is not run."""

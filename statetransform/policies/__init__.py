@@ -45,10 +45,8 @@ from typing import Any
 import jax
 
 from .._state.errors import PolicyWarning
-from ._combine import all_of, any_of, none_of
 from ._fit import fit, plan
 from ._loops import loops
-from ._names import checkpoint_name
 from ._of_jax import (
     offload_dot_with_no_batch_dims,
     save_and_offload_only_these_names,
@@ -57,8 +55,8 @@ from ._of_jax import (
     save_from_both_policies,
     save_only_these_names,
 )
-from ._policy import Policy
-from ._select import save_from, save_larger_than, save_smaller_than
+from ._policy import Policy, checkpoint_name
+from ._select import all_of, any_of, none_of, save_from, save_larger_than, save_smaller_than
 
 everything_saveable = jax.checkpoint_policies.everything_saveable
 nothing_saveable = jax.checkpoint_policies.nothing_saveable

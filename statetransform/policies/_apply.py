@@ -28,13 +28,11 @@ from jax.extend.core.primitives import name_p
 from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
-from .._jaxpr.walk import inner_jaxprs
+from .._jaxpr.walk import MARK, inner_jaxprs
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
-from ._policy import Policy, Verdict, ask, asks_source, describe, honour, is_kept
-from ._refuse import check_policy, warn_outputs_offloaded, warn_unused_names
-
-MARK = "kept from "
+from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept, names_of
+from ._refuse import check_policy, warn_not_offloaded, warn_unused_names
 
 # The derivatives of these use their output, so that a name behind them is not on the way to the derivative, and JAX
 # would compute them again (and what they come from) although the named value is there.
@@ -85,10 +83,12 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     if policy is None:
         return None, jaxpr
     warn_unused_names(policy, jaxpr)
-    warn_outputs_offloaded(policy, jaxpr)
     if asks_source(policy):
         return _marked(policy, jaxpr)
-    return policy.prepared(jaxpr) if isinstance(policy, Policy) else (honour(policy), jaxpr)
+    if not isinstance(policy, Policy):
+        policy = Wrapped(policy, mentioned=names_of(policy))
+    warn_not_offloaded(policy, jaxpr)
+    return policy.prepared(jaxpr)
 
 
 def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:

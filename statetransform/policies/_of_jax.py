@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
-from ._combine import any_of
-from ._policy import Policy, Verdict
+from ._policy import Policy, Wrapped
+from ._select import any_of
 
 _jax = jax.checkpoint_policies
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Made(Policy):
-    """A policy that JAX makes from arguments. Equal arguments give equal policies, which JAX's own are not."""
-
-    shown: str
-    mentioned: frozenset[str]
-    rule: Callable[..., Any] = dataclasses.field(compare=False)
-
-    def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del source
-        return self.rule(primitive, *avals, **params)
-
-    def __repr__(self) -> str:
-        return self.shown
-
-
-def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> _Made:
+def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> Wrapped:
     names = _checked(factory.__name__, names)
     arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
-    return _Made(f"{factory.__name__}({', '.join(arguments)})", frozenset(names), factory(*args, **kwargs))
+    return Wrapped(factory(*args, **kwargs), f"{factory.__name__}({', '.join(arguments)})", frozenset(names))
 
 
 def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:

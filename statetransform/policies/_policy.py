@@ -11,11 +11,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
+from jax.ad_checkpoint import checkpoint_name as _checkpoint_name
 from jax.extend.core.primitives import name_p
 
 from .._jaxcompat import name_in_params, names_held
@@ -23,6 +24,7 @@ from .._jaxpr.sources import Source
 
 # bool, Saveable, Recompute or Offloadable(...)
 Verdict: TypeAlias = Any
+T = TypeVar("T")
 
 
 class Unknown:
@@ -35,8 +37,8 @@ UNKNOWN = Unknown()
 class Policy(abc.ABC):
     """Base of the policies that this package makes; call it as JAX does."""
 
-    # A subclass may have `parts`, the policies that it is made from, and `mentioned`, the names of values that it
-    # speaks of. They have no defaults here, because subclasses declare them as fields of data classes.
+    # A subclass may have `parts`, the policies that it is made from. It has no default here, because subclasses declare
+    # it as a field of a data class.
 
     #: Whether this policy by itself has to be told where a value was computed.
     asks_source: ClassVar[bool] = False
@@ -114,8 +116,8 @@ def names_of(policy: Any) -> frozenset[str]:
     >>> sorted(names_of(policies.any_of(policies.save_only_these_names("a", "b"), policies.dots_saveable)))
     ['a', 'b']
     """
-    rules = [m.rule if isinstance(m, Plain) else m for m in members(policy)]
-    return frozenset().union(*[getattr(m, "mentioned", ()) if isinstance(m, Policy) else names_held(m) for m in rules])
+    held = lambda m: getattr(m, "mentioned", ()) if isinstance(m, Policy) else names_held(m)
+    return frozenset().union(*map(held, members(policy)))
 
 
 def asks_source(policy: Any) -> bool:
@@ -124,27 +126,56 @@ def asks_source(policy: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Plain(Policy):
-    """Somebody else's policy, with names read in both of JAX's encodings."""
+class Wrapped(Policy):
+    """Somebody else's policy, which is always asked about ``name_p`` with the parameter ``name``.
+
+    With ``jax_remat3`` a name is another primitive than without, and JAX's own policies know one of the two.
+
+    Attributes:
+      rule: the policy.
+      shown: how it is written; empty for its own name.
+      mentioned: the names that it speaks of.
+    """
 
     rule: Callable[..., Any]
+    shown: str = ""
+    mentioned: frozenset[str] = frozenset()
+
+    def __eq__(self, other: object) -> bool:
+        # Of two that were made by equal calls, JAX's own are not equal.
+        key = lambda policy: policy.shown or policy.rule
+        return isinstance(other, Wrapped) and key(self) == key(other)
+
+    def __hash__(self) -> int:
+        return hash(self.shown or self.rule)
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
         del source
         return self.rule(primitive, *avals, **params)
 
     def __repr__(self) -> str:
-        return describe(self.rule)
+        return self.shown or describe(self.rule)
 
 
-def honour(policy: Callable[..., Any]) -> Policy:
-    """The policy in a form that means the same in both implementations of ``jax.checkpoint``.
+def checkpoint_name(x: T, name: str) -> T:
+    """Gives every array in a pytree a name that policies can refer to: :func:`jax.ad_checkpoint.checkpoint_name`.
 
-    With ``jax_remat3`` a name is another primitive than without. A policy from this function is always asked about
-    ``name_p`` with the parameter ``name``.
+    Args:
+      x: A pytree. Arrays of integers and random keys may be among the leaves; they are named too, although
+          nothing but a derivative would ever keep them. What is not an array passes through.
+      name: The name.
 
-    >>> import jax
-    >>> honour(jax.checkpoint_policies.dots_saveable)
-    dots_saveable
+    Returns:
+      The same pytree.
+
+    >>> import jax.numpy as jnp
+    >>> checkpoint_name({"w": jnp.ones(2), "kind": "dense"}, "layer")
+    {'kind': 'dense', 'w': Array([1., 1.], dtype=float32)}
     """
-    return policy if isinstance(policy, Policy) else Plain(policy)
+    if not isinstance(name, str):
+        raise TypeError(f"checkpoint_name: a name is text, not {name!r} of type {type(name).__name__}")
+
+    def named(leaf: object) -> object:
+        return _checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(named, x)

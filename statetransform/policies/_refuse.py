@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 from jax.ad_checkpoint import Offloadable
 
-from .._jaxcompat import name_of, opened
+from .._jaxcompat import bind_remat, name_of, without_constvars
 from .._jaxpr.sizes import parse_bytes
-from .._jaxpr.walk import names_in
+from .._jaxpr.walk import names_in, walk
+from .._loops.budget import MemoryBudget
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
 from ._policy import UNKNOWN, Policy, ask, describe, names_of
@@ -49,9 +49,14 @@ def check_policy(policy: Any) -> Any:
     """
     if policy is None:
         return None
+    if isinstance(policy, MemoryBudget):
+        raise TypeError(
+            f"{policy!r} is for a whole function, and says of no single value whether it is kept. Give it to "
+            "`transform.checkpoint(f, policy=...)` alone: not to `jax.checkpoint`, `any_of`, `all_of` and `none_of`."
+        )
     if not callable(policy):
         raise TypeError(f"a policy is a function, not {_what(policy)}. {_instead(policy)}")
-    if getattr(policy, "__name__", "") == "MemoryBudget":
+    if policy is MemoryBudget:
         raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
     if is_factory(policy):
         name = policy.__name__
@@ -146,31 +151,35 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
     )
 
 
-def warn_outputs_offloaded(policy: Callable[..., Any], jaxpr: Any) -> None:
-    """Warns when a policy offloads a value that is only an output of the checkpointed function.
+def warn_not_offloaded(policy: Policy, jaxpr: Any) -> None:
+    """Warns when a policy offloads a value with a name, but no derivative needs that value, so that none is kept.
 
-    A checkpoint keeps what its own backward pass reads. If no equation of the function reads an output, only what is
-    around the checkpoint can keep it, such as a `scan` whose carry it is, and the policy does not reach that
-    (https://github.com/jax-ml/jax/issues/23869).
+    For example, what is only an output of the function may be kept by a loop around it whose carry it is. The policy
+    does not reach that (https://github.com/jax-ml/jax/issues/23869).
 
     Args:
-      policy: A policy of this package or of JAX.
+      policy: A policy of this package.
       jaxpr: The jaxpr of the checkpointed function.
 
     Warns:
       PolicyWarning: Names the value.
     """
-    body, mentioned = opened(jaxpr), names_of(policy)
-    read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
-    for eqn in body.eqns:
-        name = name_of(eqn)
-        if name not in mentioned or read.intersection(eqn.outvars):
-            continue
-        if isinstance(ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, UNKNOWN), Offloadable):
-            warn(
-                f"the policy {describe(policy)} offloads nothing for {name!r}: this value is an output of the "
-                "checkpointed function that nothing in it reads, so the checkpoint does not keep it. What is around "
-                "the checkpoint does, such as a loop whose carry it is. Give the name to an input of the step, as in "
-                f"`x = checkpoint_name(x, {name!r})` on its first line.",
-                PolicyWarning,
-            )
+    mentioned = names_of(policy)
+    named = [site.eqn for site in walk(jaxpr) if name_of(site.eqn) in mentioned]
+    verdict = lambda eqn: ask(policy, eqn.primitive, tuple(v.aval for v in eqn.invars), eqn.params, UNKNOWN)
+    offloaded = dict.fromkeys(name_of(eqn) for eqn in named if isinstance(verdict(eqn), Offloadable))
+    if not offloaded:
+        return
+    body, consts = without_constvars(jaxpr)
+    run = lambda *xs: bind_remat(body, list(xs), True, policy)
+    forward = jax.make_jaxpr(lambda *xs: jax.vjp(run, *xs)[1])(*consts, *[v.aval for v in body.invars[len(consts) :]])
+    made = {var: name_of(site.eqn) for site in walk(forward) for var in site.eqn.outvars}
+    moved = {made.get(site.eqn.invars[0]) for site in walk(forward) if site.primitive == "device_put"}
+    for name in offloaded.keys() - moved:
+        warn(
+            f"the policy {describe(policy)} offloads nothing for {name!r}: no derivative of the checkpointed function "
+            "needs this value, so the checkpoint does not keep it. If it is the carry of a loop around the checkpoint, "
+            "the loop keeps it. Then give the name to an input of the step, as in "
+            f"`x = checkpoint_name(x, {name!r})` on its first line.",
+            PolicyWarning,
+        )

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from .._trace.functional import Functionalized, functionalize, lift
-from ..policies._names import checkpoint_name
+from ..policies._policy import checkpoint_name
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp

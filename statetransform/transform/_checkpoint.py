@@ -124,7 +124,7 @@ def checkpoint(
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
     if fun is not None:
         _refuse(fun, static_argnames)
-    return decorate(Checkpointed, fun, around=_Around(policy, prevent_cse, tuple(others.items())), **common)
+    return decorate(Checkpointed, fun, around=Around(policy, prevent_cse, tuple(others.items())), **common)
 
 
 remat = checkpoint
@@ -165,7 +165,7 @@ def _refuse(fun: Any, static_argnames: Any) -> None:
 class Checkpointed(Staged):
     """A function under `checkpoint`."""
 
-    _around: _Around
+    _around: Around
     _counts_given = True  # as in JAX
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
@@ -178,11 +178,11 @@ class Checkpointed(Staged):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Around:
-    """:func:`jax.checkpoint` around the body of the one trace."""
+class Around:
+    """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
 
     _policy: Callable[..., Any] | MemoryBudget | None
-    prevent_cse: Any
+    prevent_cse: Any = True
     _others: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:

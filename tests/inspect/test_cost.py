@@ -166,6 +166,21 @@ def test_policies_and_functions_are_told_apart(candidate, is_policy):
     assert _is_policy(candidate) is is_policy
 
 
+def test_budgets_can_be_compared_as_policies_and_as_functions():
+    budget = lambda: policies.fit("100 KiB", compile=False)
+    fitting = transform.checkpoint(net, policy=budget())
+    table = inspect.compare({"plain": net, "policy": budget(), "function": fitting, "loops": policies.loops(2)}, W, X)
+    assert table["policy"].temporary_bytes == table["function"].temporary_bytes < table["plain"].temporary_bytes
+    for name in ("policy", "function"):
+        over_plain = table[name].flops / table["plain"].flops
+        assert 1.05 < over_plain < 1.4
+        assert table[name].recompute_ratio == pytest.approx(over_plain, rel=0.01)
+    with pytest.raises(
+        KeyError, match="no candidate is called 'dots'; there are 'plain', 'policy', 'function', 'loops'"
+    ):
+        table["dots"]
+
+
 def test_states_and_policies_that_ask_for_lines_can_be_compared():
     w = State(W, name="w")
     model = lambda x: net(w.value, x)

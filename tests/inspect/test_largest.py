@@ -40,6 +40,29 @@ def test_the_largest_size_fits_and_the_next_does_not(n: int, monkeypatch: pytest
     assert temp(found) <= temp(n) < temp(found + 1)
 
 
+GROWTH = {
+    "in proportion to the size": (lambda x: (jnp.sin(jnp.tanh(x)) * x).sum(), lambda n: jnp.ones((n, 16))),
+    "with its square": (lambda x: (jnp.sin(x @ x) ** 2).sum(), lambda n: jnp.ones((n, n))),
+    "with its cube": (lambda x: (jnp.sin(jnp.roll(x, 1) + jnp.tanh(x)) ** 2).sum(), lambda n: jnp.ones((n, n, n))),
+    "with size and square": (lambda x: (jax.nn.softmax(x @ x.T) @ x).sum(), lambda n: jnp.ones((n, 64))),
+    "from nothing": (lambda x: jnp.sort(jnp.sin(x) * x).sum(), lambda n: jnp.ones(n)),
+}
+
+
+@pytest.mark.parametrize("growth", GROWTH)
+@pytest.mark.parametrize("budget", [1_000_000])
+def test_sizes_that_grow_faster_are_found_too(growth: str, budget: int) -> None:
+    f, arguments = GROWTH[growth]
+    found = inspect.largest(f, arguments, budget)
+    needed = lambda n: inspect.cost(f, arguments(n)).temporary_bytes or 0
+    assert needed(found) <= budget < needed(int(1.1 * found) + 1)
+
+
+def test_what_is_no_function_of_the_size_is_refused() -> None:
+    with pytest.raises(TypeError, match="`arguments` is a function that gives the arguments for a size"):
+        inspect.largest(loss, jnp.ones((4, 4)), "1 MiB")  # type: ignore[arg-type]
+
+
 def test_the_size_of_a_function_with_states() -> None:
     w = Param(W)
     batch = lambda n: jnp.ones((n, 32))

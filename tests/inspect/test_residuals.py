@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import RandomState, State, inspect, transform
+from statetransform import RandomState, State, inspect, policies, transform
 
 X = jnp.linspace(-1.0, 1.0, 4)
 
@@ -191,6 +191,37 @@ def test_what_comes_out_of_a_branch_has_a_line_also_where_it_only_passes_through
         inspect.print_saved_residuals(fun, X)
         for line in capsys.readouterr().out.splitlines():
             assert "from the " in line or f"from {__file__}:" in line
+
+
+def test_within_a_budget_it_is_said_what_is_kept_and_what_is_recomputed_at_which_cost():
+    w = State(jnp.full((64, 64), 0.1), name="w")
+
+    def net(x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w.value)
+        return (x**2).sum()
+
+    x = jnp.ones((256, 64))
+    f = transform.jit(transform.checkpoint(net, policy=policies.fit("200 KiB", compile=False)))
+    found = inspect.residuals(f, x)
+    computed = [r for r in found if r.kind == "computed"]
+    line = net.__code__.co_firstlineno + 2
+    assert 0 < len(computed) < 6
+    assert {(r.primitive, r.line) for r in computed} <= {("tanh", line), ("dot_general", line)}
+    (note,) = found.notes
+    cost = inspect.cost(f, x, compile=False).flops / inspect.cost(net, x, compile=False).flops
+    assert note.startswith(f"To meet the budget, the gradient step takes {cost:.2f} times the FLOPs. Recomputed: ")
+    assert f"dot_general of test_residuals.py:{line} (" in note
+    enough = transform.checkpoint(net, policy=policies.fit("1 GiB", compile=False))
+    assert inspect.residuals(enough, x).notes == ("Nothing is recomputed to meet the budget.",)
+
+
+def test_an_offloaded_value_keeps_its_name():
+    policy = policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["a"], offload_src="device", offload_dst="pinned_host"
+    )
+    f = transform.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "a")), policy=policy)
+    assert [(r.kind, r.name, r.primitive) for r in inspect.residuals(f, X)][1:] == [("named", "a", "sin")]
 
 
 def test_equal_rows_are_one_row_and_say_how_many_they_are():

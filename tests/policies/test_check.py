@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import State, policies, transform
+from statetransform import State, inspect, policies, transform
 from statetransform.policies._apply import checkpointed
 from statetransform.policies._refuse import check_policy, warn_unused_names
 
@@ -121,24 +121,57 @@ def offloads(name):
     )
 
 
-def test_an_output_that_the_checkpoint_does_not_keep_is_not_offloaded_in_silence():
-    f = transform.checkpoint(lambda x: checkpoint_name(jnp.sin(jnp.sin(x)), "out"), policy=offloads("out"))
+NEEDED = {
+    "a factor": lambda x: checkpoint_name(jnp.sin(x), "out") * x,
+    "an input of the step": lambda x: jnp.sin(checkpoint_name(x, "out") + 1.0),
+    "inside jit": lambda x: jax.jit(lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "out")))(x),
+    "inside a loop": lambda x: jax.lax.scan(
+        lambda c, _: (jnp.sin(checkpoint_name(jnp.sin(c), "out")), None), x, length=3
+    )[0],
+}
+NOT_NEEDED = {
+    "an output": lambda x: checkpoint_name(jnp.sin(jnp.sin(x)), "out"),
+    "a summand": lambda x: 2.0 * checkpoint_name(W @ x, "out") + jnp.sin(x),
+    "inside jit": lambda x: jax.jit(lambda x: checkpoint_name(W @ x, "out").sum())(x),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: policies.any_of(p, policies.nothing_saveable)])
+@pytest.mark.parametrize("where", NEEDED)
+def test_a_value_that_a_derivative_needs_is_offloaded_without_a_word(where, wrap):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = transform.checkpoint(NEEDED[where], policy=wrap(offloads("out")))
+        jaxpr = transform.make_jaxpr(transform.grad(lambda x: jnp.sum(f(x))))(X)
+    assert "device_put" in str(jaxpr)
+
+
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: policies.any_of(p, policies.nothing_saveable)])
+@pytest.mark.parametrize("where", NOT_NEEDED)
+def test_a_value_that_no_derivative_needs_is_not_offloaded_in_silence(where, wrap):
+    f = transform.checkpoint(NOT_NEEDED[where], policy=wrap(offloads("out")))
     with pytest.warns(
         policies.PolicyWarning, match=r"offloads nothing for 'out'(.|\n)*x = checkpoint_name\(x, 'out'\)"
     ):
         transform.make_jaxpr(f)(X)
 
 
-def test_the_cure_that_the_warning_names_offloads_the_carry():
-    def step(x):
-        x = checkpoint_name(x, "out")
-        return jnp.sin(jnp.sin(x))
+def test_a_value_that_save_from_keeps_has_no_name_but_its_own(capsys):
+    f = transform.checkpoint(lambda x: NEEDED["a factor"](jnp.sin(W @ x)), policy=policies.save_from(__file__))
+    found = {(r.kind, r.name or r.primitive) for r in inspect.residuals(f, X)}
+    assert found >= {("computed", "dot_general"), ("named", "out")}
+    assert [name for kind, name in found if kind == "named"] == ["out"]
+    inspect.print_saved_residuals(f, X)
+    assert "kept from" not in capsys.readouterr().out
+    outer = transform.checkpoint(lambda x: f(x), policy=policies.save_only_these_names("in"))
+    with pytest.warns(policies.PolicyWarning, match="The names seen are 'out'"):
+        transform.make_jaxpr(outer)(X)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        f = transform.checkpoint(step, policy=offloads("out"))
-        jaxpr = transform.make_jaxpr(transform.grad(lambda x: jnp.sum(f(x))))(X)
-    assert "device_put" in str(jaxpr)
+
+def test_a_budget_where_a_policy_of_values_belongs_is_refused():
+    for use in (policies.any_of, lambda p: inspect.compare({"a": policies.none_of(p)}, jnp.sin, X)):
+        with pytest.raises(TypeError, match=r"MemoryBudget\('1MiB'\) is for a whole function"):
+            use(policies.fit("1MiB"))
 
 
 def test_policies_of_others_are_not_searched_for_texts():

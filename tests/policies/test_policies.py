@@ -14,7 +14,7 @@ from jax.extend.core.primitives import name_p
 
 from statetransform import policies
 from statetransform.policies._apply import checkpointed
-from statetransform.policies._policy import honour, names_of
+from statetransform.policies._policy import Wrapped, names_of
 
 from .saved import TABLE, W, X, kept, layers
 
@@ -125,7 +125,7 @@ def test_another_answer_is_an_error_that_names_the_policy():
         return "yes"
 
     with pytest.raises(TypeError, match=r"the policy .*mine answers 'yes' for a value computed by 'name'"):
-        ask(honour(mine))
+        ask(Wrapped(mine))
 
 
 @pytest.mark.parametrize(
