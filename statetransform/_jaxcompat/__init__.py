@@ -40,6 +40,7 @@ from .contexts import set_current_trace as set_current_trace
 from .contexts import take_current_trace as take_current_trace
 from .contexts import trace_state as trace_state
 from .jaxprs import Jaxpr as Jaxpr
+from .jaxprs import NamedVariable as NamedVariable
 from .jaxprs import UserFrame as UserFrame
 from .jaxprs import argument_names as argument_names
 from .jaxprs import close_over_inputs as close_over_inputs

@@ -56,6 +56,19 @@ def with_equations(jaxpr: Any, eqns: Sequence[Any], outvars: Sequence[Any], cons
     return jex.ClosedJaxpr(new, list(consts.values()))  # pyright: ignore[reportPrivateImportUsage]
 
 
+class NamedVariable(jex.Var):
+    """A variable that prints with a name. JAX's printer makes up letters, and takes no names from outside."""
+
+    def __init__(self, name: str, aval: Any) -> None:
+        super().__init__(aval)
+        self.name = name
+
+    def pretty_print(self, context: Any, *, print_dtype: bool = True) -> str:
+        """What JAX's printer shows. A release that does not ask for it prints letters."""
+        del context, print_dtype
+        return self.name
+
+
 def name_in_params(primitive: Any, params: Any) -> str | None:
     """The name that an application of ``checkpoint_name`` gives, in either of JAX's two encodings."""
     if primitive is primitives.name_p:

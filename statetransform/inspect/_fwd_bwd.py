@@ -6,25 +6,23 @@ import html
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.walk import backward_slice, inner_jaxprs
+from .._jaxpr.rewrite import without_dead
+from .._jaxpr.walk import backward_slice
 from .._planner.view import view_of
 from .._report.optional import require
 from .._report.table import WIDTH, wrapped
 from .._trace.tracebacks import boundary
 from ._halves import Halves, halves_of
 
-_LONGEST = 48  # characters of a parameter of an equation; longer ones say nothing to a reader
-_QUIET = ("accuracy", "ft_in", "ft_out", "policy", "prevent_cse", "unroll")  # parameters that say nothing either
 
-
-class _JaxprWriter:
-    """Gives names to variables and writes equations as JAX does. (JAX's own printer takes no names.)
+class _Names:
+    """The names of variables in both halves of a gradient.
 
     Attributes:
       kinds: the kind of each name that is highlighted: "argument", "state", "constant", "residual" or "cotangent".
@@ -32,100 +30,91 @@ class _JaxprWriter:
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
-        self._names: dict[Any, str] = {}
-        self._residuals: set[Any] = set()
-        self._letters = _letters()
+        self._shown: dict[Any, Any] = {}
+        self._free = (f"v{i}" for i in itertools.count())  # JAX uses letters within loops and calls
 
-    def halves(self, halves: Halves) -> tuple[list[str], list[str]]:
-        """The lines of the forward and of the backward jaxpr.
+    def give(self, variables: Sequence[Any], names: Iterable[str], kinds: Sequence[str]) -> None:
+        """Names variables; literals keep their value."""
+        for var, name, kind in zip(variables, names, kinds, strict=False):
+            if not isinstance(var, jex.Literal) and var not in self._shown:
+                self._shown[var] = jaxcompat.NamedVariable(name, var.aval)
+                self.kinds[name] = kind
 
-        >>> from statetransform._planner.view import view_of
-        >>> import jax.numpy as jnp
-        >>> forward, backward = _JaxprWriter().halves(halves_of(view_of(jnp.sin, (2.0,), {})))
-        >>> print(*forward, sep="\\n")
-        in    x:f32[]
-        a:f32[] = sin x
-        b:f32[] = cos x
-        out   a
-        keep  b:f32[]
-        """
-        closed = halves.backward()
-        body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
-        n_outputs, kept = halves.n_outputs + halves.n_auxiliary, halves.residuals
-        cotangents = list(back.invars[len(kept) :])
-        self._name(body.invars, [label.name for label in halves.labels], [label.kind for label in halves.labels])
-        constants = [*body.constvars, *back.constvars]
-        self._name(constants, [f"constant{i}" for i in range(len(constants))], ["constant"] * len(constants))
-        numbers = [""] if len(cotangents) == 1 else map(str, range(len(cotangents)))
-        self._name(cotangents, [f"ct{i}" for i in numbers], ["cotangent"] * len(cotangents))
-        self._residuals = {atom for atom in kept if not isinstance(atom, jex.Literal)}
-        forward = [
-            f"in    {self._typed([*body.invars, *body.constvars])}",
-            *self._equations(halves.forward, ""),
-            f"out   {', '.join(map(self._text, body.outvars[:n_outputs]))}",
-            f"keep  {self._typed(kept)}",
-        ]
-        self._names |= {var: self._text(atom) for var, atom in zip(back.invars, kept, strict=False)}
-        backward = [
-            f"kept  {self._typed(back.invars[: len(kept)])}",
-            f"in    {self._typed([*cotangents, *back.constvars])}",
-            *self._equations(closed, ""),
-        ]
-        pairs = zip(halves.view.gradients, map(self._text, back.outvars), strict=True)
-        return forward, [*backward, f"out   {', '.join(f'd {label.name} = {text}' for label, text in pairs)}"]
+    def alias(self, variables: Sequence[Any], atoms: Sequence[Any]) -> None:
+        """Shows variables as other atoms are shown."""
+        self._shown |= zip(variables, map(self.shown, atoms), strict=True)
 
-    def _name(self, variables: Sequence[Any], names: Sequence[str], kinds: Sequence[str]) -> None:
-        self._names |= dict(zip(variables, names, strict=True))
-        self.kinds |= dict(zip(names, kinds, strict=True))
+    def shown(self, atom: Any) -> Any:
+        """What is printed in the place of an atom; variables without a name get the next number."""
+        if isinstance(atom, jex.Literal | jex.DropVar):
+            return atom
+        if atom not in self._shown:
+            name = next(name for name in self._free if name not in self.kinds)
+            self._shown[atom] = jaxcompat.NamedVariable(name, atom.aval)
+        return self._shown[atom]
 
-    def _text(self, atom: Any) -> str:
+    def text(self, atom: Any) -> str:
         """The name of a variable, or the value of a literal."""
-        if isinstance(atom, jex.Literal):
-            return str(atom.val)
-        if isinstance(atom, jex.DropVar):
-            return "_"
-        if atom not in self._names:
-            name = next(name for name in self._letters if name not in self.kinds)
-            self._names[atom] = name
-            if atom in self._residuals:
-                self.kinds[name] = "residual"
-        return self._names[atom]
+        shown = self.shown(atom)
+        return str(shown.val) if isinstance(shown, jex.Literal) else getattr(shown, "name", "_")
 
-    def _typed(self, atoms: Sequence[Any], separator: str = ", ") -> str:
-        text = lambda atom: f"{self._text(atom)}:{jaxcompat.type_text(atom.aval, short=True)}"
-        return separator.join("_" if isinstance(atom, jex.DropVar) else text(atom) for atom in atoms)
+    def typed(self, atoms: Sequence[Any]) -> str:
+        """Names with types."""
+        return ", ".join(f"{self.text(atom)}:{jaxcompat.type_text(atom.aval, short=True)}" for atom in atoms)
 
-    def _equations(self, jaxpr: Any, indent: str) -> list[str]:
-        """The lines of a jaxpr, with the jaxprs inside of its equations below them, indented."""
-        lines = []
-        for eqn in backward_slice(jaxpr, list(jaxcompat.opened(jaxpr).outvars)):
-            name, outputs, inner = jaxcompat.name_of(eqn), self._typed(eqn.outvars, " "), inner_jaxprs(eqn)
-            head = f"name {name!r}" if name is not None else f"{eqn.primitive.name}{_params(eqn)}"
-            operands = "".join(f" {self._text(atom)}" for atom in eqn.invars)
-            lines.append(f"{indent}{outputs} = {head}{operands}{' {' if inner else ''}")
-            for part in inner:
-                body = jaxcompat.opened(part.jaxpr)
-                role = "" if len(inner) == 1 else f"{part.role} "
-                lines.append(f"{indent}  {role}in {self._typed([*body.constvars, *body.invars])}")
-                lines += self._equations(part.jaxpr, indent + "  ")
-                lines.append(f"{indent}  out {', '.join(map(self._text, body.outvars))}")
-            lines += [f"{indent}}}"] if inner else []
-        return lines
+    def equations(self, jaxpr: Any) -> list[str]:
+        """The lines that JAX prints for what the outputs of a closed jaxpr depend on."""
+        body = jaxcompat.opened(without_dead(jaxpr))
+        eqns = [
+            eqn.replace(invars=list(map(self.shown, eqn.invars)), outvars=list(map(self.shown, eqn.outvars)))
+            for eqn in backward_slice(body, body.outvars)
+        ]
+        return [line for eqn in eqns for line in str(eqn).splitlines()]
 
 
-def _letters() -> Iterator[str]:
-    for length in itertools.count(1):
-        yield from map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=length))
+def _written(halves: Halves) -> tuple[list[str], list[str], dict[str, str]]:
+    """The lines of the forward and of the backward jaxpr, and the kinds of names.
+
+    >>> from statetransform._planner.view import view_of
+    >>> import jax.numpy as jnp
+    >>> forward, backward, _ = _written(halves_of(view_of(jnp.sin, (2.0,), {})))
+    >>> print(*forward, sep="\\n")
+    in    x:f32[]
+    v0:f32[] = sin x
+    r0:f32[] = cos x
+    out   v0
+    keep  r0:f32[]
+    """
+    closed, names = halves.backward(), _Names()
+    body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
+    n_outputs, kept = halves.n_outputs + halves.n_auxiliary, halves.residuals
+    cotangents, constants = list(back.invars[len(kept) :]), [*body.constvars, *back.constvars]
+    names.give(body.invars, [label.name for label in halves.labels], [label.kind for label in halves.labels])
+    names.give(constants, (f"constant{i}" for i in itertools.count()), ["constant"] * len(constants))
+    numbers = [""] if len(cotangents) == 1 else map(str, range(len(cotangents)))
+    names.give(cotangents, [f"ct{i}" for i in numbers], ["cotangent"] * len(cotangents))
+    computed = [atom for atom in dict.fromkeys(_variables(kept)) if atom not in {*body.invars, *body.constvars}]
+    free = (name for i in itertools.count() if (name := f"r{i}") not in names.kinds)
+    names.give(computed, free, ["residual"] * len(computed))
+    forward = [
+        f"in    {names.typed([*body.invars, *body.constvars])}",
+        *names.equations(halves.forward),
+        f"out   {', '.join(map(names.text, body.outvars[:n_outputs]))}",
+        f"keep  {names.typed(kept)}",
+    ]
+    names.alias(back.invars[: len(kept)], kept)
+    gradients = zip(halves.view.gradients, map(names.text, back.outvars), strict=True)
+    backward = [
+        f"kept  {names.typed(kept)}",
+        f"in    {names.typed([*cotangents, *back.constvars])}",
+        *names.equations(closed),
+        f"out   {', '.join(f'd {label.name} = {text}' for label, text in gradients)}",
+    ]
+    return forward, backward, names.kinds
 
 
-def _params(eqn: Any) -> str:
-    shown = []
-    for key, value in eqn.params.items():
-        text = str(value)
-        is_plain = isinstance(value, int | str | float | tuple) and value is not False and key not in _QUIET
-        if is_plain and len(text) <= _LONGEST and "{" not in text:
-            shown.append(f"{key}={text}")
-    return f"[{' '.join(shown)}]" if shown else ""
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
 _RULE = " | "  # between the columns
@@ -148,10 +137,10 @@ class FwdBwd:
       states: the names of the states read.
     """
 
-    def __init__(self, name: str, halves: tuple[list[str], list[str]], kinds: dict[str, str]) -> None:
+    def __init__(self, name: str, forward: list[str], backward: list[str], kinds: dict[str, str]) -> None:
         self.name: str = name
-        self.forward: list[str] = halves[0]
-        self.backward: list[str] = halves[1]
+        self.forward: list[str] = forward
+        self.backward: list[str] = backward
         self.states: tuple[str, ...] = tuple(name for name, kind in kinds.items() if kind == "state")
         self._kinds = kinds
 
@@ -226,7 +215,8 @@ def _wrapped(line: str, widest: int) -> list[str]:
 def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: Any = None, **kwargs: Any) -> FwdBwd:
     """The forward and the backward pass of a function as jaxprs, side by side.
 
-    Arguments and states have their own names, and a residual has the same name on both sides. With `rich`,
+    Arguments and states have their own names. Residuals are `r0`, `r1` and so on, on both sides; all else is as JAX
+    prints it. With `rich`,
     ``rich.print`` shows it in colour; in a notebook it is HTML.
 
     Args:
@@ -248,16 +238,15 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: A
       >>> def f(x):
       ...     return jnp.sin(w.value * x)
       >>> print(inspect.fwd_bwd(f, jnp.ones(3)))
-      forward of f                      | backward of f
-      ------------                      | -------------
-      in    x:f32[3], w:f32[3]          | kept  x:f32[3], w:f32[3], c:f32[3]
-      a:f32[3] = mul w x                | in    ct:f32[3]
-      b:f32[3] = sin a                  | d:f32[3] = mul ct c
-      c:f32[3] = cos a                  | e:f32[3] = mul w d
-      out   b                           | f:f32[3] = mul d x
-      keep  x:f32[3], w:f32[3], c:f32[3] | out   d x = e, d w = f
+      forward of f                        | backward of f
+      ------------                        | -------------
+      in    x:f32[3], w:f32[3]            | kept  x:f32[3], w:f32[3], r0:f32[3]
+      v0:f32[3] = mul w x                 | in    ct:f32[3]
+      v1:f32[3] = sin v0                  | v2:f32[3] = mul ct r0
+      r0:f32[3] = cos v0                  | v3:f32[3] = mul w v2
+      out   v1                            | v4:f32[3] = mul v2 x
+      keep  x:f32[3], w:f32[3], r0:f32[3] | out   d x = v3, d w = v4
       states: w
     """
     view = view_of(f, args, kwargs, argnums, states)
-    writer = _JaxprWriter()
-    return FwdBwd(view.name, writer.halves(halves_of(view)), writer.kinds)
+    return FwdBwd(view.name, *_written(halves_of(view)))

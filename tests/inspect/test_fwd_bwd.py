@@ -6,6 +6,7 @@ import io
 import re
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -51,19 +52,17 @@ def test_no_two_variables_share_a_name():
     names = [match[1] for match in defined if match]
     assert len(names) == len(set(names))
     assert not {"a", "b"} & set(names)
-    assert any("name 'n'" in line for line in found.forward)
+    assert any("name[name=n]" in line for line in found.forward)
 
 
-def test_the_inside_of_loops_is_indented():
+def test_equations_are_as_jax_prints_them_but_for_names():
     w = State(jnp.ones((3, 3)), name="w")
-    loop = lambda x: lax.scan(lambda c, _: (jnp.sin(w.value @ c), None), x, None, length=4)[0]
-    found = inspect.fwd_bwd(loop, X)
-    (head,) = [line for line in found.forward if " = scan[" in line]
-    assert "length=4" in head
-    assert head.endswith("{")
-    assert "}" in found.forward
-    assert any(line.startswith("  ") and " = sin " in line for line in found.forward)
-    assert "w" in head.split()
+    step = lambda c, _: (jnp.sin(w.value @ c), None)
+    found = inspect.fwd_bwd(lambda x: lax.scan(step, x, None, length=4)[0], X)
+    (head,) = [line for line in found.forward if line.endswith(" = scan[")]
+    assert head == "v0:f32[3] r0:f32[4,3] r1:f32[4,3] = scan["
+    assert {"  length=4", "      d:f32[3] = sin c", "] w x"} <= set(found.forward)
+    assert not any("sharding=Unspecified" in line for line in inspect.fwd_bwd(jax.jit(jnp.sin), X).forward)
 
 
 def test_recomputation_shows_in_the_backward_pass():

@@ -360,3 +360,10 @@ def test_an_empty_array_in_host_memory_has_no_public_name(monkeypatch: pytest.Mo
         monkeypatch.setattr(jaxcompat.arrays, "empty2", empty)
         room = jax.jit(lambda: jax.device_put(jaxcompat.host_room(aval, 3), jax.memory.Space.Device))()
         assert (room.shape, room.dtype) == ((3, 4), X.dtype)
+
+
+def test_jax_prints_a_variable_by_its_own_method():
+    """Needless once `Jaxpr.pretty_print` takes names."""
+    (eqn,) = equations(jnp.sin, X)
+    named = jaxcompat.NamedVariable("state.u", X.aval)
+    assert str(eqn.replace(invars=[named])).endswith(" = sin state.u")
