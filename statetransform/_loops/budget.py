@@ -134,6 +134,13 @@ class MemoryBudget:
         with _lock:
             self._choices.last.append(choice)
 
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Refuses to say of a single value whether it is kept, as `jax.checkpoint` asks a policy."""
+        raise TypeError(
+            f"{self.spelled} is for a whole function, and says of no single value whether it is kept. Give it to "
+            "`transform.checkpoint(f, policy=...)` alone: not to `jax.checkpoint`, `any_of`, `all_of` and `none_of`."
+        )
+
     def __str__(self) -> str:
         return format_bytes(self.bytes)
 

@@ -25,9 +25,8 @@ from .._jaxpr.sources import Place
 from .._jaxpr.walk import Site, find, inner_jaxprs, names_in, walk
 from .._planner.view import Label, View
 from ..policies._policy import ask, describe, is_kept, names_of
-from ._halves import Halves, halves_of
+from ._gradient import GradientStep, Halves, halves_of, step_of
 from ._origins import Residual, list_residuals
-from ._step import GradientStep, step_of
 
 _AT_MOST = 6  # checkpoints that are looked at one by one
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function

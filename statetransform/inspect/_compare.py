@@ -19,9 +19,8 @@ from .._trace.tracebacks import boundary
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
 from ..transform._checkpoint import Around
-from ._halves import halves_of
+from ._gradient import GradientStep, Measured, halves_of, step_of
 from ._origins import list_residuals
-from ._step import GradientStep, Measured, step_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import view_of
 from .._report.table import Report, Table
 from .._trace.tracebacks import boundary
-from ._step import Measured, step_of
+from ._gradient import Measured, step_of
 
 _LABELS = {
     "flops": "FLOPs",

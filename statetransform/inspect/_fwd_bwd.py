@@ -18,7 +18,7 @@ from .._planner.view import view_of
 from .._report.optional import require
 from .._report.table import WIDTH, wrapped
 from .._trace.tracebacks import boundary
-from ._halves import Halves, halves_of
+from ._gradient import Halves, halves_of
 
 
 class _Names:

@@ -13,7 +13,7 @@ from .._jaxpr.sizes import format_bytes, parse_bytes
 from .._planner.view import View, view_of
 from .._state.errors import BudgetError
 from .._trace.tracebacks import boundary
-from ._step import step_of
+from ._gradient import step_of
 
 logger = logging.getLogger("statetransform")
 

@@ -18,7 +18,7 @@ from .._jaxpr.sources import Source, is_library_code, source_of
 from .._jaxpr.walk import given_name, inner_jaxprs, within
 from .._objects.library import is_own_file
 from .._planner.view import Label
-from ._halves import Halves
+from ._gradient import Halves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +194,7 @@ def list_residuals(halves: Halves) -> list[Residual]:
     """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed.
 
     >>> from statetransform._planner.view import view_of
-    >>> from statetransform.inspect._halves import halves_of
+    >>> from statetransform.inspect._gradient import halves_of
     >>> import jax.numpy as jnp
     >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
     >>> [(r.kind, r.name or r.primitive) for r in list_residuals(halves)]

@@ -11,7 +11,7 @@ from .._planner.view import view_of
 from .._report.table import Records, Report, Table, folded
 from .._trace.tracebacks import boundary
 from ._advice import advise
-from ._halves import halves_of
+from ._gradient import halves_of
 from ._origins import Residual, list_residuals
 
 KINDS = ("argument", "state", "constant", "computed", "named")

@@ -19,7 +19,7 @@ from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
 from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
-from ._step import GradientStep, step_of
+from ._gradient import GradientStep, step_of
 
 _NAMED_STATES = 8  # more states than that are one group
 

@@ -50,10 +50,7 @@ def check_policy(policy: Any) -> Any:
     if policy is None:
         return None
     if isinstance(policy, MemoryBudget):
-        raise TypeError(
-            f"{policy!r} is for a whole function, and says of no single value whether it is kept. Give it to "
-            "`transform.checkpoint(f, policy=...)` alone: not to `jax.checkpoint`, `any_of`, `all_of` and `none_of`."
-        )
+        policy()  # says where it belongs
     if not callable(policy):
         raise TypeError(f"a policy is a function, not {_what(policy)}. {_instead(policy)}")
     if policy is MemoryBudget:

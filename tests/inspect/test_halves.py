@@ -11,7 +11,7 @@ from statetransform import State, inspect, transform
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner.view import named_arguments, view_of
-from statetransform.inspect._step import step_of
+from statetransform.inspect._gradient import step_of
 
 X = jnp.linspace(0.1, 1.0, 4)
 

@@ -13,7 +13,7 @@ from statetransform import State, inspect, transform
 from statetransform._jaxpr.flops import jaxpr_flops
 from statetransform._loops import loops
 from statetransform._planner.view import view_of
-from statetransform.inspect._step import step_of
+from statetransform.inspect._gradient import step_of
 
 W = jnp.eye(200) * 0.9
 

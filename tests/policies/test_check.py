@@ -169,7 +169,8 @@ def test_a_value_that_save_from_keeps_has_no_name_but_its_own(capsys):
 
 
 def test_a_budget_where_a_policy_of_values_belongs_is_refused():
-    for use in (policies.any_of, lambda p: inspect.compare({"a": policies.none_of(p)}, jnp.sin, X)):
+    under_jax = lambda p: jax.grad(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)).sum(), policy=p))(X)
+    for use in (under_jax, policies.any_of, lambda p: inspect.compare({"a": policies.none_of(p)}, jnp.sin, X)):
         with pytest.raises(TypeError, match=r"MemoryBudget\('1MiB'\) is for a whole function"):
             use(policies.fit("1MiB"))
 

@@ -1,10 +1,16 @@
-"""The gradient step of a function, as the planner makes it, and what the compiler says of it."""
+"""The gradient of a function: in two halves, and as one step with what the compiler says of it.
+
+The halves are a forward jaxpr that also returns the residuals, and a backward one that takes them: what reverse mode
+keeps. The step is the planner's: from inputs to outputs and gradients.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +23,85 @@ from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import walk
 from .._planner.versions import Version
-from .._planner.view import View, differentiated
+from .._planner.view import Label, View, differentiated, is_inexact
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves:
+    """The two halves of a gradient.
+
+    Attributes:
+      view: the function.
+      forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
+      residuals: the last outputs of `forward`, and the first inputs of `backward`.
+      cotangents: types, one for each floating-point output.
+      n_outputs, n_auxiliary: how many of these `forward` has.
+      pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
+    """
+
+    view: View
+    forward: Any
+    n_outputs: int
+    n_auxiliary: int
+    cotangents: list[Any]
+    pull: Callable[[list[Any], list[Any]], list[Any]]
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Of the inputs of `forward`."""
+        return self.view.labels
+
+    @property
+    def residuals(self) -> list[Any]:
+        """The atoms of `forward` that reverse mode keeps, one for each residual."""
+        return list(jaxcompat.opened(self.forward).outvars)[self.n_outputs + self.n_auxiliary :]
+
+    def backward(self) -> Any:
+        """A closed jaxpr from the residuals and the cotangents of the outputs to the gradients."""
+        n = len(self.residuals)
+
+        def backward(*xs: Any) -> list[Any]:
+            return self.pull(list(xs[:n]), list(xs[n:]))
+
+        return jax.make_jaxpr(backward)(*[atom.aval for atom in self.residuals], *self.cotangents)
+
+
+def halves_of(view: View) -> Halves:
+    """Differentiates a view function; nothing is computed.
+
+    >>> from statetransform._planner.view import view_of
+    >>>     >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
+    >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)
+    (3, 1)
+    """
+    seen: dict[str, Any] = {}
+
+    def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        def run(*chosen: Any) -> Any:
+            given = iter(chosen)
+            return view.fun(*[next(given) if is_one else x for x, is_one in zip(xs, view.is_chosen, strict=True)])
+
+        out, vjp, aux = jax.vjp(run, *itertools.compress(xs, view.is_chosen), has_aux=True)
+        residuals, seen["tree"] = jax.tree.flatten(vjp)
+        return out, aux, residuals
+
+    jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
+    out, aux, _ = shapes
+    tree = seen["tree"]
+    # Only outputs of a floating-point type have a cotangent that says anything; integers have `float0`.
+    is_float = list(map(is_inexact, out))
+
+    def pull(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
+        given = iter(cotangents)
+        whole = [
+            next(given) if wanted else np.zeros(x.shape, jax.dtypes.float0)
+            for wanted, x in zip(is_float, out, strict=True)
+        ]
+        gradients = tree.unflatten(residuals)(whole)
+        return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
+
+    cotangents = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x, wanted in zip(out, is_float, strict=True) if wanted]
+    return Halves(view, jaxpr, len(out), len(aux), cotangents, pull)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +157,7 @@ def step_of(view: View) -> GradientStep:
     """The gradient step of a function; nothing is computed.
 
     >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
+    >>>     >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
     >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
     (2, False, False)
     """
