@@ -9,6 +9,7 @@ differentiated in what it writes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -112,6 +113,7 @@ def view_of(
             whole[i] = value
         return treedef.unflatten(whole)
 
+    @functools.wraps(fun, assigned=("__name__", "__qualname__"), updated=())  # errors name the function's arguments
     def arrays(*args: Any, **kwargs: Any) -> Any:
         return [leaf for leaf in jax.tree.leaves(fun(*args, **kwargs)) if _is_traced(leaf)]
 
@@ -262,5 +264,7 @@ def _state_labels(values: Any) -> list[Label]:
 
 
 def _name(fun: Any) -> str:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
     name = getattr(fun, "__name__", None)
     return name if isinstance(name, str) else type(fun).__name__

@@ -32,25 +32,54 @@ def careful(w, x):
     return x
 
 
-@pytest.mark.parametrize("checkpoint", [transform.checkpoint, jax.checkpoint])
-def test_around_a_whole_loop(checkpoint):
-    (note,) = inspect.residuals(checkpoint(loop), X).notes
-    assert "is around a whole loop" in note
-    assert "all 50 iterations (37.5 KiB)" in note
-    assert "scan(checkpoint(body), ...)" in note
+WHOLE_LOOP = ("is around a whole loop", "all 50 iterations (37.5 KiB)", "scan(checkpoint(body), ...)")
+act = transform.checkpoint(lambda y: jnp.maximum(y, 0.0) * 2.0)
+no_batch = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+batched = jax.vmap(transform.checkpoint(layer, policy=no_batch))
 
 
-def test_around_nearly_everything():
-    (note,) = inspect.residuals(transform.checkpoint(net), W, X).notes
-    assert note.startswith("The checkpoint of net (test_advice.py:")
-    assert "one checkpoint for each of several pieces" in note
+def never(*_, **__):
+    """A policy of one's own that chooses nothing."""
+    return False
 
 
-def test_around_what_fuses():
-    act = transform.checkpoint(lambda y: jnp.maximum(y, 0.0) * 2.0)
-    (note,) = inspect.residuals(lambda w, x: w @ act(w @ x), W, X).notes
-    assert "does not lower what is kept" in note
-    assert "elementwise operations only, which XLA fuses" in note
+SAID = {
+    "around a whole loop": (transform.checkpoint(loop), (X,), WHOLE_LOOP),
+    "around a whole loop, by JAX": (jax.checkpoint(loop), (X,), WHOLE_LOOP),
+    "around nearly everything": (
+        transform.checkpoint(net),
+        (W, X),
+        ("The checkpoint of net (test_advice.py:", "one checkpoint for each of several pieces"),
+    ),
+    "around what fuses": (
+        lambda w, x: w @ act(w @ x),
+        (W, X),
+        ("does not lower what is kept", "elementwise operations only, which XLA fuses"),
+    ),
+    "batched products": (
+        batched,
+        (jnp.ones((3, 64, 64)), jnp.ones((3, 64))),
+        ("all have a batch dimension, as under `vmap` over weights; try `policies.dots_saveable`",),
+    ),
+    "products where there are none": (
+        transform.checkpoint(jnp.sin, policy=policies.dots_saveable),
+        (X,),
+        ("there is no matrix product in it",),
+    ),
+    "a policy that chooses nothing": (
+        transform.checkpoint(net, policy=never),
+        (W, X),
+        ("never of the checkpoint of net", "chooses none of the values there"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_does_not_help_is_said_in_one_sentence(case):
+    fun, args, words = SAID[case]
+    (note,) = inspect.residuals(fun, *args).notes
+    for text in words:
+        assert text in note
 
 
 def test_a_policy_that_looks_for_another_name():
@@ -75,27 +104,6 @@ def test_a_policy_of_names_where_nothing_has_one_says_how_to_give_one():
         (note,) = inspect.residuals(lambda x: again(x).sum(), jnp.ones(4)).notes
     assert "of the checkpoint of layer (test_advice.py:" in note
     assert "keeps nothing: no value there has a name; give one with `checkpoint_name(value, name)`" in note
-
-
-def test_batched_products_under_vmap_over_weights():
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    fun = jax.vmap(transform.checkpoint(layer, policy=policy))
-    (note,) = inspect.residuals(fun, jnp.ones((3, 64, 64)), jnp.ones((3, 64))).notes
-    assert "all have a batch dimension, as under `vmap` over weights; try `policies.dots_saveable`" in note
-
-
-def test_products_where_there_are_none():
-    (note,) = inspect.residuals(transform.checkpoint(jnp.sin, policy=policies.dots_saveable), X).notes
-    assert "there is no matrix product in it" in note
-
-
-def test_a_policy_of_ones_own_that_chooses_nothing():
-    def never(*_, **__):
-        return False
-
-    (note,) = inspect.residuals(transform.checkpoint(net, policy=never), W, X).notes
-    assert "never of the checkpoint of net" in note
-    assert "chooses none of the values there" in note
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import pathlib
@@ -320,6 +321,16 @@ def test_gradients_are_a_function_like_any_other():
     model = Model()
     found = inspect.residuals(transform.grad(lambda x: model(x).sum()), X)
     assert "w" in {r.name for r in found}
+
+
+def test_python_that_decides_on_a_value_is_an_error_that_names_the_users_argument():
+    def f(x, y):
+        return x if y["a"] > 0 else -x
+
+    for report in (inspect.residuals, inspect.cost, inspect.fwd_bwd):
+        with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the function f at .*argument y\['a'\]"):
+            report(f, X, {"a": 1.0})
+    assert inspect.residuals(functools.partial(f, y={"a": 1.0}), X).name == "f"
 
 
 def test_inside_another_transform():

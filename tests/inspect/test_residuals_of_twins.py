@@ -83,18 +83,21 @@ def computed(fun) -> list[str | None]:
     return sorted(str(r.name or r.primitive) for r in inspect.residuals(fun, X) if r.kind in ("computed", "named"))
 
 
-def test_three_stacked_layers_without_a_policy():
-    assert computed(stacked(lambda f: f)) == ["cos", "cos", "cos", "sin", "sin"]
+def products(f):
+    return transform.checkpoint(f, policy=policies.dots_with_no_batch_dims_saveable)
 
 
-def test_three_stacked_layers_with_a_checkpoint_on_each():
-    assert computed(stacked(transform.checkpoint)) == ["sin", "sin"]
-
-
-def test_three_stacked_layers_that_save_their_products():
-    policy = policies.dots_with_no_batch_dims_saveable
-    found = computed(stacked(lambda f: transform.checkpoint(f, policy=policy)))
-    assert found == ["dot_general", "dot_general", "dot_general", "sin", "sin"]
+@pytest.mark.parametrize(
+    ("around", "kept"),
+    [
+        (lambda f: f, ["cos", "cos", "cos", "sin", "sin"]),
+        (transform.checkpoint, ["sin", "sin"]),
+        (products, ["dot_general", "dot_general", "dot_general", "sin", "sin"]),
+    ],
+    ids=["no checkpoint", "a checkpoint on each", "products are saved"],
+)
+def test_three_stacked_layers(around, kept):
+    assert computed(stacked(around)) == kept
 
 
 def test_a_name_among_three_stacked_layers():
