@@ -20,6 +20,6 @@ hint("states", "flax.nnx", ", or `st.states(model, nnx.Param)` for a model of fl
 hint(
     "arguments",
     "equinox",
-    "Of a module of equinox, pass the arrays alone: `params, static = eqx.partition(model, eqx.is_array)`, and "
+    "For an equinox module, pass only the arrays: `params, static = eqx.partition(model, eqx.is_array)`, and "
     "`eqx.combine(params, static)` inside.",
 )

@@ -55,15 +55,15 @@ def attr(obj: Any, field: str) -> State:
     getattr(obj, field)
     if not kind.__flags__ & _HEAP_TYPE or isinstance(obj, type | types.ModuleType):
         raise TypeError(
-            f"attr: {kind.__name__} is no class made in Python, so its attributes cannot be made state-aware. "
+            f"attr: {kind.__name__} is not a class written in Python, so its attributes cannot be made state-aware. "
             f"Hold the value in a `State`, or {field!r} in an object of a class of your own."
         )
     cells = _descriptor("attr", kind, field, is_each=False)
     if isinstance(held := cells.plain(obj), State):
-        raise TypeError(f"attr: {kind.__name__}.{field} holds a State, which is one already: use it")
+        raise TypeError(f"attr: {kind.__name__}.{field} already holds a State; use that one")
     if not cells.can_lift(held):
         raise TypeError(
-            f"attr: {kind.__name__}.{field} holds a value of type {type(held).__name__}, which is no array. "
+            f"attr: {kind.__name__}.{field} holds a value of type {type(held).__name__}, which is not an array. "
             "A state holds arrays and Python scalars, in any pytree."
         )
     if not jax.tree_util.all_leaves([obj]):
@@ -111,9 +111,9 @@ def register_state_type(
       2.0
     """
     if not isinstance(cls, type) or not cls.__flags__ & _HEAP_TYPE:
-        raise TypeError(f"register_state_type: {cls!r} is no class made in Python")
+        raise TypeError(f"register_state_type: {cls!r} is not a class written in Python")
     if issubclass(cls, State):
-        raise TypeError(f"register_state_type: {cls.__name__} is a State already")
+        raise TypeError(f"register_state_type: {cls.__name__} is already a State")
     if attribute is None:
         if get is None:
             raise TypeError("register_state_type: say where the value is kept: `attribute=...`, or `get` and `set`")

@@ -215,8 +215,8 @@ def install() -> None:
     if init is None or refuse is None or not keeps or not isinstance(getattr(context, "state_stack", None), list):
         version = importlib.metadata.version("brainstate")
         raise StateTransformError(
-            f"brainstate {version} keeps the values of its states elsewhere than {_KNOWN}, the versions "
-            "that statetransform knows. Install that one, or one of statetransform that knows this."
+            f"brainstate {version} stores the values of its states in another place than {_KNOWN}, which "
+            "this version of statetransform supports. Install that one, or another version of statetransform."
         )
     cells = BrainStates(context)
 

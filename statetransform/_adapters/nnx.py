@@ -242,8 +242,8 @@ def install() -> None:
     named = hasattr(nnx.Pytree, "_setattr") and hasattr(variablelib, "is_array_ref")
     if "_raw_value" not in slots or "_jax_trace" not in vars(kept).get("__slots__", ()) or not named:
         raise StateTransformError(
-            f"flax {flax.__version__} keeps the values of its variables elsewhere than {_KNOWN}, the version that "
-            "statetransform knows. Install that one, or one of statetransform that knows this."
+            f"flax {flax.__version__} stores the values of its variables in another place than {_KNOWN}, which "
+            "this version of statetransform supports. Install that one, or another version of statetransform."
         )
     init, is_valid = kept.__init__, kept.is_valid
 

@@ -90,8 +90,8 @@ class Refs(CellDescriptor):
         held = typeof(peek(state))  # within `vmap`, that of one lane
         if np.shape(value) != held.shape or _cast(value, held.dtype) is None:
             raise ValueError(
-                f"a Ref of type {held.dtype}{list(held.shape)} is given a value of type "
-                f"{type_text(typeof(value))}, and a Ref keeps its type"
+                f"a Ref keeps its type, {held.dtype}{list(held.shape)}, but is given a value of type "
+                f"{type_text(typeof(value))}"
             )
 
 
@@ -127,7 +127,7 @@ def install() -> None:
     home: Any = jax.Ref
     if any(name not in vars(home) for name in _METHODS) or any(not hasattr(jax.ref, name) for name in _FUNCTIONS):
         raise StateTransformError(
-            f"JAX {jax.__version__} has other methods of `jax.Ref` than those that statetransform knows. "
+            f"JAX {jax.__version__} has a `jax.Ref` that this version of statetransform does not support. "
             "Use a `State` in place of the `Ref`."
         )
     get, put, add, at = (vars(home)[name] for name in _METHODS)

@@ -186,8 +186,8 @@ class _Open:
             raise RuntimeError(
                 f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
                 "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
-                "all of them with `vmap` of what `vjp` returns. Or several loops were on their way, and took more than "
-                f"{format_bytes(folder.limit)} together: raise `disk=`."
+                "all of them with `vmap` of what `vjp` returns. Or several loops ran at the same time and together "
+                f"needed more than {format_bytes(folder.limit)}: raise `disk=`."
             )
         return file
 

@@ -141,7 +141,7 @@ class Rewriter:
             return jaxcompat.bind(eqn.primitive, inputs, params)
         if obstacle:
             raise TypeError(
-                f"policies.loops: {where} {obstacle}, and reverse mode computes its steps again. Take that out of the "
+                f"policies.loops: {where} {obstacle}, and reverse mode recomputes its steps. Take that out of the "
                 "loop, or the loop out of the checkpointed function."
             )
         if isinstance(self._checkpoint, str):

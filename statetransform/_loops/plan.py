@@ -258,7 +258,7 @@ class Schedule:
         head = [
             f"{self.n} steps, up to {self.k} stored carries besides the initial one{far}",
             f"  step evaluations   {self.evaluations}   ({per_step:.3f} per step; the plain loop has 1 per step)",
-            f"  of these again     {self.recomputations}",
+            f"  recomputations     {self.recomputations}",
             f"  stored carries     {self.peak}",
             *moved,
             f"  actions            {len(self.actions)}",
@@ -308,7 +308,7 @@ def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
       >>> print(st.schedule(3, 0))
       3 steps, up to 0 stored carries besides the initial one
         step evaluations   7   (2.333 per step; the plain loop has 1 per step)
-        of these again     4
+        recomputations     4
         stored carries     0
         actions            8
           advance           0 .. 2

@@ -381,7 +381,7 @@ def excess_message(budget: int, found: Decision) -> str:
         f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
         f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
         f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
-        f"A budget of {found.compiled} bytes is kept."
+        f"A budget of {found.compiled} bytes can be kept."
     )
 
 

@@ -285,7 +285,7 @@ class State(NotAnArray, Generic[T]):
                 if not is_array(leaf):
                     raise TypeError(
                         f"{describe(self)} is given a value of type {type(leaf).__name__}"
-                        f"{' at ' + jax.tree_util.keystr(path) if path else ''}, which is no array. "
+                        f"{' at ' + jax.tree_util.keystr(path) if path else ''}, which is not an array. "
                         "A state holds arrays and Python scalars, in any pytree; "
                         "use `State(value, static=True)` for other hashable values"
                         + (", and `.value` for the value of another state." if isinstance(leaf, State) else ".")
@@ -344,7 +344,7 @@ class RandomState(State[jax.Array]):
     """
 
     __slots__ = ()
-    _instead = "Write `rng.split()` for a fresh key, `rng.key` for the present one."
+    _instead = "Write `rng.split()` for a fresh key, `rng.key` for the current one."
 
     def __init__(self, seed_or_key: Any, *, name: str | None = None, **metadata: Any) -> None:
         if not isinstance(seed_or_key, int) and not _is_key_or_seed(seed_or_key):

@@ -79,7 +79,7 @@ def _note(sources: list[str]) -> str:
     origin = f"The value depends on {' and '.join(sources)}.\n" if sources else ""
     return (
         f"{origin}"
-        "Inside this function the value is traced, so Python cannot decide on it. What applies:\n"
+        "Inside this function the value is traced, so Python cannot branch on it. Use one of these:\n"
         "  - an argument that is known before the call: list it in `static_argnums` or `static_argnames`;\n"
         "  - a state that holds a Python setting: create it with `State(value, static=True)`;\n"
         "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"

@@ -265,7 +265,7 @@ def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
 def _cure(name: str) -> str:
     """What to do with an argument that is no array; `name` says whether it is inside of another one."""
     if name.isidentifier():
-        return "List it in `static_argnums` or `static_argnames` if Python is to see its value."
+        return "List it in `static_argnums` or `static_argnames` if Python needs its value."
     if cure := adapters.hints("arguments"):
         return cure
     return "Take it out of the pytree: close over it, or pass it as a static argument of its own."

@@ -100,7 +100,7 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halv
     if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
         return [
             f"The {where} is around nearly the whole function: all that it does not keep ({format_bytes(computed)}) is "
-            "computed again at once, so that the peak stays where it was; use one checkpoint for each of several "
+            "recomputed at once, so the peak stays the same; use one checkpoint for each of several "
             "pieces, each layer for example."
         ]
     return []

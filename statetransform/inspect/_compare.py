@@ -199,7 +199,7 @@ def compare(
         rows.append(Candidate(way.name, way.kept, way.compiled.bytes_of("temp"), flops, ratio, seconds))
     if merged:
         notes.append(
-            "The compiler has merged most of the recomputation that was asked for, and keeps the values instead, in "
+            "The compiler merged most of the recomputation with the first evaluation, and keeps the values, in "
             f"{', '.join(merged)}."
         )
     return Comparison(_with_best(rows), notes)

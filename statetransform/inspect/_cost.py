@@ -123,7 +123,7 @@ def cost(
     measured = step_of(view).measured(compile)
     once = ", each loop's body once" if measured.step.has_loops else ""
     buffers = "buffers of the compiled program" if compile else "types in the program before compilation"
-    unknown = "only the compiler knows; it was not asked"
+    unknown = "unknown without the compiler"
     return Cost(
         view.name,
         flops=measured.flops,

@@ -38,7 +38,7 @@ class Peak:
 
     def __str__(self) -> str:
         if self.bytes is None:
-            return "peak: unknown, the backend does not tell"
+            return "peak: unknown: the backend does not report it"
         return f"peak: {'at most ' if self.is_bound else ''}{format_bytes(self.bytes)} on a device"
 
 

@@ -88,11 +88,11 @@ class Retraces(Records[Retrace]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to do about traces that need not be."""
+        """How to avoid traces that are not necessary."""
         found = [_advice(change) for trace in self for change in trace.changes]
         often = [
-            f"{name} was traced too often to tell which attributes are used: those count that the code which ran has a "
-            "name for."
+            f"{name} was traced too often to record which attributes it uses: all whose names occur in the code that "
+            "ran are compared."
             for name in self._coarse
         ]
         return (*dict.fromkeys(note for note in found if note), *often)
@@ -228,7 +228,7 @@ def _log_of(owner: Any) -> Any:
         )
     if hasattr(owner, "lower") and hasattr(owner, "__wrapped__"):
         raise TypeError(
-            f"explain_retrace: of {owner!r} only JAX knows the traces. Use `transform.jit`, or set "
+            f"explain_retrace: only JAX knows the traces of {owner!r}. Use `transform.jit`, or set "
             "`jax.config.update('jax_explain_cache_misses', True)`."
         )
     raise TypeError(

@@ -37,9 +37,9 @@ class Loops(Policy):
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Any:
         raise TypeError(
-            f"policies.{self!r} changes the loops of a function, and says of no single value whether it is kept. It is "
-            f"for `transform.checkpoint(f, policy=policies.{self!r})` alone: not for `jax.checkpoint`, and not for "
-            "`any_of`, `all_of` and `none_of`. Checkpoint parts of `f` with another policy to keep less of them."
+            f"policies.{self!r} changes the loops of a function and cannot decide about single values. Use it as "
+            f"`transform.checkpoint(f, policy=policies.{self!r})`, not in `jax.checkpoint`, `any_of`, `all_of` or "
+            "`none_of`. To keep less outside of loops, checkpoint parts of `f` with another policy."
         )
 
     def __repr__(self) -> str:

@@ -122,7 +122,7 @@ class AheadOfTime:
         states = self._program.match(roots) if self._program.structure is not None else self._states
         if states is None:
             raise TypeError(
-                f"{self._owner.__qualname__} was compiled for objects of another structure than those that it "
+                f"{self._owner.__qualname__} was compiled for objects with another structure than those that it "
                 "reaches now. Lower and compile it for these."
             )
         called = object.__new__(Program)

@@ -84,8 +84,8 @@ class CustomRule(Transformed):
         names = ", ".join(name for name in bound.kwargs if name in kwargs)
         if names:
             raise TypeError(
-                f"{self.__qualname__}: a custom rule is given all arguments by position, which {names} cannot be. "
-                "Make these positional parameters, or close over the values."
+                f"{self.__qualname__}: a custom rule receives all arguments by position, but {names} cannot be "
+                "passed so. Make these positional parameters, or close over the values."
             )
         return bound.args
 

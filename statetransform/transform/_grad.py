@@ -88,8 +88,8 @@ class Derivative(Direct):
             kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
             if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
                 raise TypeError(
-                    f"{self.where}: {describe(state)} holds {show_types(read(state))}, and derivatives need values of "
-                    "floating point. Leave it out of `states=`, or start it as a float."
+                    f"{self.where}: {describe(state)} holds {show_types(read(state))}, but derivatives need "
+                    "floating-point values. Leave it out of `states=`, or start it as a float."
                 )
 
 

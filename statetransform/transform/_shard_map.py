@@ -66,8 +66,8 @@ class ShardFrame(StagedFrame):
             return super().enter(state)
         except InParts as error:
             raise ValueError(
-                f"shard_map: the value of {describe(state)} lies in parts, {error}, and each device would see all. "
-                f"Say so with `state_specs={{state: {error}}}`, or put the whole on all devices with `jax.reshard`."
+                f"shard_map: the value of {describe(state)} is partitioned as {error}, but each device would "
+                f"see all of it. Write `state_specs={{state: {error}}}`, or replicate the value with `jax.reshard`."
             ) from None
 
     def type_of_input(self, leaf: Any) -> Any:

@@ -38,9 +38,9 @@ def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
         st.attr(Plain("text"), "n")
     with pytest.raises(TypeError, match="holds a State"):
         st.attr(Plain(st.State(1.0)), "n")
-    with pytest.raises(TypeError, match="no class made in Python"):
+    with pytest.raises(TypeError, match="not a class written in Python"):
         st.attr(1j, "real")
-    with pytest.raises(TypeError, match="no class made in Python"):
+    with pytest.raises(TypeError, match="not a class written in Python"):
         st.register_state_type(list, attribute="append")
     with pytest.raises(TypeError, match="more than read and write one attribute"):
         st.register_state_type(Record, get=lambda r: r.n + 1, set=lambda r, n: setattr(r, "n", n))
@@ -50,7 +50,7 @@ def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
     st.attr(Tank(1.0), "_level")
     with pytest.raises(TypeError, match="attribute="):
         st.register_state_type(Record)
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="not an array"):
         obj = make(Plain, 1.0)
         transform.jit(lambda: setattr(obj, "n", "text"))()
 
