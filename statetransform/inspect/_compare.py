@@ -133,9 +133,9 @@ def compare(
     counted before compilation for all of them.
 
     Args:
-      candidates: functions and policies by name. A policy (one of `policies`, or None for no checkpoint) means the
-        first function among the candidates, checkpointed as a whole under the policy. If there is none, it means
-        the function that comes first in `args`.
+      candidates: functions and policies by name. A policy (one of `policies`, a budget, or None for no checkpoint)
+        means the first function among the candidates, checkpointed as a whole under the policy. If there is none, it
+        means the function that comes first in `args`.
       `*args`, `**kwargs`: the arguments, as for `residuals`.
       time: also run each step a few times, and give the least time.
       argnums, states: what to differentiate with respect to, as for `residuals`. Policies apply to the same gradient.

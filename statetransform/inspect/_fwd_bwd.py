@@ -93,7 +93,8 @@ def _written(halves: Halves) -> tuple[list[str], list[str], dict[str, str]]:
     names.give(constants, (f"constant{i}" for i in itertools.count()), ["constant"] * len(constants))
     numbers = [""] if len(cotangents) == 1 else map(str, range(len(cotangents)))
     names.give(cotangents, [f"ct{i}" for i in numbers], ["cotangent"] * len(cotangents))
-    computed = [atom for atom in dict.fromkeys(_variables(kept)) if atom not in {*body.invars, *body.constvars}]
+    computed = [atom for atom in kept if not isinstance(atom, jex.Literal)]
+    computed = [atom for atom in dict.fromkeys(computed) if atom not in {*body.invars, *body.constvars}]
     free = (name for i in itertools.count() if (name := f"r{i}") not in names.kinds)
     names.give(computed, free, ["residual"] * len(computed))
     forward = [
@@ -111,10 +112,6 @@ def _written(halves: Halves) -> tuple[list[str], list[str], dict[str, str]]:
         f"out   {', '.join(f'd {label.name} = {text}' for label, text in gradients)}",
     ]
     return forward, backward, names.kinds
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
 _RULE = " | "  # between the columns

@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 
-from .._jaxpr.sizes import format_bytes, parse_bytes
-from .._planner.view import View, view_of
+from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
+from .._jaxpr.walk import walk
+from .._planner.view import view_of
 from .._state.errors import BudgetError
 from .._trace.tracebacks import boundary
 from ._gradient import step_of
@@ -19,6 +20,7 @@ logger = logging.getLogger("statetransform")
 
 _COMPILATIONS = 6
 _MOST = 2**31 - 1  # JAX's indices have 32 bits
+_NO_MACHINE = 2**48  # bytes of a single value
 
 
 @boundary
@@ -75,13 +77,21 @@ def largest(
     def size_at(n: int) -> int | None:
         if n not in known:
             try:
-                known[n] = _temporary_bytes(view_of(f, _arguments(arguments, n), {}, argnums, states))
+                step = step_of(view_of(f, _arguments(arguments, n), {}, argnums, states))
+                values = (nbytes(var.aval) for site in walk(step.jaxpr) for var in site.eqn.outvars)
+                one = max(values, default=0)
+                # XLA ends the process when it counts bytes beyond 64 bits.
+                known[n] = one if one > max(most, _NO_MACHINE) else step.measured().bytes_of("temp")
             except (BudgetError, OverflowError) as error:
                 if n == 1 and isinstance(error, OverflowError):
                     raise
                 known[n] = None
-            shown = "cannot be compiled within its budget" if known[n] is None else format_bytes(known[n] or 0)
-            logger.info("largest: size %d: %s", n, shown)
+                logger.info("largest: size %d cannot be compiled within its budget", n)
+                return None
+            if known[n] is None:
+                where = jax.default_backend()
+                raise TypeError(f"largest: the backend {where!r} does not say how many bytes a program needs")
+            logger.info("largest: size %d: %s", n, format_bytes(known[n] or 0))
         return known[n]
 
     first = size_at(1)
@@ -131,10 +141,3 @@ def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
         return as_tuple(jax.eval_shape(lambda: arguments(n)))
     except TypeError:  # objects, or abstract values
         return as_tuple(arguments(n))
-
-
-def _temporary_bytes(view: View) -> int:
-    size = step_of(view).measured().bytes_of("temp")
-    if size is None:
-        raise TypeError(f"largest: the backend {jax.default_backend()!r} does not say how many bytes a program needs")
-    return int(size)

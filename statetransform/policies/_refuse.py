@@ -50,9 +50,10 @@ def check_policy(policy: Any) -> Any:
     if policy is None:
         return None
     if isinstance(policy, MemoryBudget):
-        policy()  # says where it belongs
+        return policy()  # says where it belongs
     if not callable(policy):
-        raise TypeError(f"a policy is a function, not {_what(policy)}. {_instead(policy)}")
+        what = f"the text {policy!r}" if isinstance(policy, str) else f"{policy!r} of type {type(policy).__name__}"
+        raise TypeError(f"a policy is a function, not {what}. {_instead(policy)}")
     if policy is MemoryBudget:
         raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
     if is_factory(policy):
@@ -63,12 +64,6 @@ def check_policy(policy: Any) -> Any:
     return policy
 
 
-def _what(value: Any) -> str:
-    if isinstance(value, str):
-        return f"the text {value!r}"
-    return f"{value!r} of type {type(value).__name__}"
-
-
 def _instead(value: Any) -> str:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -76,7 +71,7 @@ def _instead(value: Any) -> str:
             return f"For a budget of memory write policy=policies.fit({value!r}) (from statetransform import policies)."
         close = difflib.get_close_matches(value, _spellings(), n=1)
         written = f"policies.{close[0]}" if close else "policies.dots_saveable"
-        if close and _takes_arguments(close[0]):
+        if close and (close[0] in _OWN or is_factory(getattr(jax.checkpoint_policies, close[0], None))):
             written += f"({_example(close[0])})"
         return (
             f"Write policy={written} (from statetransform import policies); "
@@ -97,10 +92,6 @@ def _instead(value: Any) -> str:
             return f"Write policy=policies.save_only_these_names({', '.join(map(repr, items))})."
         return "To keep what any one of several policies keeps, write policy=policies.any_of(p, q)."
     return "Write for example policy=policies.dots_saveable."
-
-
-def _takes_arguments(name: str) -> bool:
-    return name in _OWN or is_factory(getattr(jax.checkpoint_policies, name, None))
 
 
 def _example(name: str) -> str:

@@ -172,19 +172,11 @@ def _closeness(verdict: Verdict) -> int:
     return 1 if isinstance(verdict, Offloadable) else 0
 
 
-def _any(verdicts: list[Verdict]) -> Verdict:
-    return max(verdicts, key=_closeness, default=Recompute)
-
-
-def _all(verdicts: list[Verdict]) -> Verdict:
-    return min(verdicts, key=_closeness, default=Saveable)
-
-
-def _none(verdicts: list[Verdict]) -> Verdict:
-    return Recompute if any(map(is_kept, verdicts)) else Saveable
-
-
-_RULES: dict[str, Callable[[list[Verdict]], Verdict]] = {"any_of": _any, "all_of": _all, "none_of": _none}
+_RULES: dict[str, Callable[[list[Verdict]], Verdict]] = {
+    "any_of": lambda verdicts: max(verdicts, key=_closeness, default=Recompute),
+    "all_of": lambda verdicts: min(verdicts, key=_closeness, default=Saveable),
+    "none_of": lambda verdicts: Recompute if any(map(is_kept, verdicts)) else Saveable,
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -50,7 +50,7 @@ GROWTH = {
 
 
 @pytest.mark.parametrize("growth", GROWTH)
-@pytest.mark.parametrize("budget", [1_000_000])
+@pytest.mark.parametrize("budget", [1_000_000, 30_000_000])
 def test_sizes_that_grow_faster_are_found_too(growth: str, budget: int) -> None:
     f, arguments = GROWTH[growth]
     found = inspect.largest(f, arguments, budget)
