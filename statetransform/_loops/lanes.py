@@ -35,6 +35,31 @@ def _any_lane(axis_size: int, is_batched: list[bool], is_on: Any) -> tuple[Any, 
 
 
 @custom_vmap
+def _in_front(values: Any) -> Any:
+    return values
+
+
+@_in_front.def_vmap
+def _lanes_in_front(axis_size: int, is_batched: list[Any], values: Any) -> tuple[Any, Any]:
+    del axis_size
+    return _in_front(values), is_batched[0]
+
+
+@jax.custom_jvp
+def lanes_first(values: Any) -> Any:
+    """The same values; lanes get their axis in front. For what a `custom_jvp` and its rule return.
+
+    Under `vmap` and `jit`, JAX believes that the rule gives lanes the axis that the function gives them. Where it is
+    another one, derivatives are wrong: a scan gives the lanes of stacked outputs axis 1, a sweep axis 0.
+    """
+    return _in_front(values)
+
+
+# Reverse mode does not go through `custom_vmap`.
+lanes_first.defjvp(lambda primals, dots: (lanes_first(primals[0]), dots[0]), symbolic_zeros=True)
+
+
+@custom_vmap
 def longest(n: Any) -> Any:
     """The largest number of steps of any lane; the same in all."""
     return n
@@ -86,7 +111,7 @@ def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
     # Reverse mode does not go through `custom_vmap`, so only primals do, at each order of differentiation.
     seen = jax.custom_jvp(_noticed(known, notice))
     seen.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
-    passed = jax.custom_jvp(lambda args: args)
+    passed = jax.custom_jvp(lanes_first)
     passed.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
     return passed
 

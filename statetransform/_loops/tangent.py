@@ -19,6 +19,7 @@ import jax
 
 from .._jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
 from .arrays import Leaves, is_differentiable, merge, pick, zero_tangent
+from .lanes import lanes_first
 from .linear import Linear
 from .sweep import Saved, Selected
 
@@ -54,7 +55,11 @@ class CheckpointedLoop:
 
     def __call__(self, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """Runs the loop, differentiably."""
-        loop = jax.custom_jvp(self.plain)
+
+        @jax.custom_jvp
+        def loop(*primals: Leaves) -> tuple[Leaves, Leaves]:
+            carry, ys = self.plain(*primals)
+            return carry, lanes_first(ys) if ys else []
 
         def rule(primals: Primals, dots: Primals) -> Any:
             selected = self.moves(perturbed(dots))

@@ -23,6 +23,7 @@ from .._jaxpr.rewrite import BUDGETED
 from .._jaxpr.sizes import format_bytes
 from .._loops.budget import MemoryBudget
 from .._loops.choice import FunctionChoice
+from .._loops.lanes import lanes_first
 from .._loops.linear import Linear
 from .._loops.others import with_reversible_loops
 from .._state.errors import BudgetError, PolicyWarning
@@ -115,19 +116,20 @@ class Budgeted:
         """Runs the function, differentiably."""
         if self._reference is not None:
             return self._with_references(inputs)
-        plain = lambda *xs: self.plain(*xs)
+        plain = lambda *xs: lanes_first(self.plain(*xs))
         plain.__name__ = BUDGETED
         run = jax.custom_jvp(plain)
 
         def rule(primals: Leaves, tangents: Leaves) -> Any:
             moves = _moving(tangents)
             if not any(moves):
-                return (out := self.plain(*primals)), [_zero_tangent(y) for y in out]
+                return lanes_first(out := self.plain(*primals)), [_zero_tangent(y) for y in out]
             found = self.decision(Pattern(moves, self._guess))
             if isinstance(found, Decision) and found.emitted is None:
-                return self._plain_jvp(moves, primals, tangents)
+                out, dots = self._plain_jvp(moves, primals, tangents)
+                return lanes_first(out), dots
             out, kept = self._first(moves)(*primals)
-            return out, self._tangent(moves, primals, tangents, out, kept)
+            return lanes_first(out), self._tangent(moves, primals, tangents, out, kept)
 
         run.defjvp(rule, symbolic_zeros=True)
         return list(run(*inputs))

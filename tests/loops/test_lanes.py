@@ -112,6 +112,57 @@ def test_a_least_says_of_how_many_lanes_it_is() -> None:
         jax.vmap(jax.grad(by_scan(st.MemoryBudget(20 * CARRY // 2))))(XS)
 
 
+AROUND = {
+    "nothing": lambda f: f,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "vmap": lambda f: lambda b, w: jax.vmap(f, (0, None))(b[None], w)[0],
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("n", [4, 5])
+@pytest.mark.parametrize("checkpoint", [1, st.MemoryBudget(500)], ids=["carries", "budget"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_stacked_outputs_keep_their_lanes_in_the_gradient_of_a_batch(
+    axis: int, checkpoint: Any, n: int, around: str
+) -> None:
+    """JAX takes the axis of lanes from the function of a `custom_jvp`, and the values from its rule."""
+
+    def loss(scan: Any, wrap: Any) -> Any:
+        def one(c: Any, w: Any) -> Any:
+            ys = scan(lambda c, x: (jnp.tanh(c) * x, c.sum()), c, w)[1]
+            return (ys * jnp.arange(float(n))).sum()
+
+        return lambda b, w: jax.vmap(wrap(one), (axis, None))(b, w).sum()
+
+    b, w = jnp.linspace(0.1, 1.0, 16).reshape(4, 4), jnp.linspace(0.2, 1.0, n)
+    ours = loss(lambda *args: transform.scan(*args, checkpoint=checkpoint), AROUND[around])
+    plain = loss(jax.lax.scan, lambda f: f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", policies.PolicyWarning)
+        found = jax.value_and_grad(ours, (0, 1))(b, w)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(jax.value_and_grad(plain, (0, 1))(b, w)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_outputs_of_a_planned_function_keep_their_lanes_in_the_gradient_of_a_batch(around: str) -> None:
+    def loss(fun: Any) -> Any:
+        return lambda b, w: (jax.vmap(fun, (0, None))(b, w) * jnp.arange(20.0)[None]).sum()
+
+    def stacked(c: Any, w: Any) -> Any:
+        return jax.lax.scan(lambda c, x: (jnp.tanh(c) * x + c, c.sum()), c, w)[1]
+
+    b, w = jnp.linspace(0.1, 1.0, 600).reshape(20, 30), jnp.linspace(0.2, 1.0, 20)
+    budget = st.MemoryBudget(2500, compile=False)
+    planned = AROUND[around](transform.checkpoint(stacked, policy=budget))
+    found, expected = (jax.value_and_grad(loss(fun), (0, 1))(b, w) for fun in (planned, stacked))
+    assert not budget.choices[-1].is_plain
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4)
+
+
 def test_lanes_are_read_from_tracers_of_vmap_behind_those_of_derivatives() -> None:
     """No public function says how large an axis is that `vmap` has taken. When one does, `lanes_of` may go."""
     found: dict[str, list[int]] = {}
