@@ -32,7 +32,7 @@ from .._jaxpr.walk import MARK, inner_jaxprs
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
 from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept, names_of
-from ._refuse import check_policy, warn_not_offloaded, warn_unused_names
+from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
 
 # The derivatives of these use their output, so that a name behind them is not on the way to the derivative, and JAX
 # would compute them again (and what they come from) although the named value is there.
@@ -74,6 +74,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
 
     Raises:
       TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+      ValueError: It offloads to a memory that the device does not have.
 
     Warns:
       PolicyWarning: The policy mentions a name that no value has or a place where nothing was computed, or it offloads
@@ -82,6 +83,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     check_policy(policy)
     if policy is None:
         return None, jaxpr
+    check_memories(policy)
     warn_unused_names(policy, jaxpr)
     if asks_source(policy):
         return _marked(policy, jaxpr)

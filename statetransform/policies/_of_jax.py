@@ -13,10 +13,12 @@ from ._select import any_of
 _jax = jax.checkpoint_policies
 
 
-def _made(factory: Callable[..., Any], names: Iterable[str], *args: Any, **kwargs: Any) -> Wrapped:
+def _made(
+    factory: Callable[..., Any], names: Iterable[str], *args: Any, memories: tuple[str, ...] = (), **kwargs: Any
+) -> Wrapped:
     names = _checked(factory.__name__, names)
     arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
-    return Wrapped(factory(*args, **kwargs), f"{factory.__name__}({', '.join(arguments)})", frozenset(names))
+    return Wrapped(factory(*args, **kwargs), f"{factory.__name__}({', '.join(arguments)})", frozenset(names), memories)
 
 
 def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +83,8 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     >>> offload_dot_with_no_batch_dims("device", "pinned_host")
     offload_dot_with_no_batch_dims('device', 'pinned_host')
     """
-    return _made(_jax.offload_dot_with_no_batch_dims, (), offload_src, offload_dst)
+    memories = (offload_src, offload_dst)
+    return _made(_jax.offload_dot_with_no_batch_dims, (), *memories, memories=memories)
 
 
 def save_and_offload_only_these_names(
@@ -105,6 +108,7 @@ def save_and_offload_only_these_names(
     return _made(
         _jax.save_and_offload_only_these_names,
         (*saved, *offloaded),
+        memories=(offload_src, offload_dst),
         names_which_can_be_saved=saved,
         names_which_can_be_offloaded=offloaded,
         offload_src=offload_src,

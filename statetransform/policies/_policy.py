@@ -135,11 +135,13 @@ class Wrapped(Policy):
       rule: the policy.
       shown: how it is written; empty for its own name.
       mentioned: the names that it speaks of.
+      memories: the kinds of memory that it speaks of.
     """
 
     rule: Callable[..., Any]
     shown: str = ""
     mentioned: frozenset[str] = frozenset()
+    memories: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         # Of two that were made by equal calls, JAX's own are not equal.

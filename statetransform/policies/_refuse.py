@@ -17,7 +17,7 @@ from .._jaxpr.walk import names_in, walk
 from .._loops.budget import MemoryBudget
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
-from ._policy import UNKNOWN, Policy, ask, describe, names_of
+from ._policy import UNKNOWN, Policy, ask, describe, members, names_of
 
 # Policies of the package that take arguments, besides JAX's own.
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
@@ -109,6 +109,22 @@ def _example(name: str) -> str:
         "all_of": "p, q",
         "none_of": "p",
     }.get(name, "'a'")
+
+
+def check_memories(policy: Any) -> None:
+    """Refuses to offload from or to a memory that the default device does not have. JAX ignores that on some backends.
+
+    Raises:
+      ValueError: Names the memories that there are.
+    """
+    asked = [kind for member in members(policy) for kind in getattr(member, "memories", ())]
+    known = {memory.kind for memory in jax.devices()[0].addressable_memories()} if asked else set()
+    for kind in asked:
+        if known and kind not in known:
+            raise ValueError(
+                f"the policy {describe(policy)} cannot be honoured: {jax.devices()[0].platform!r} devices have no "
+                f"memory {kind!r}. They have {', '.join(map(repr, sorted(known)))}."
+            )
 
 
 def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:

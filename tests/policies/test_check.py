@@ -168,6 +168,26 @@ def test_a_value_that_save_from_keeps_has_no_name_but_its_own(capsys):
         transform.make_jaxpr(outer)(X)
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        policies.offload_dot_with_no_batch_dims("device", "pined_host"),
+        policies.any_of(
+            policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["out"],
+                offload_src="device",
+                offload_dst="pined_host",
+            )
+        ),
+    ],
+)
+def test_a_memory_that_the_device_does_not_have_is_an_error(policy):
+    f = transform.checkpoint(NEEDED["a factor"], policy=policy)
+    with pytest.raises(ValueError, match=r"devices have no memory 'pined_host'\. They have .*'pinned_host'"):
+        transform.grad(lambda x: f(x).sum())(X)
+
+
 def test_a_budget_where_a_policy_of_values_belongs_is_refused():
     under_jax = lambda p: jax.grad(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)).sum(), policy=p))(X)
     for use in (under_jax, policies.any_of, lambda p: inspect.compare({"a": policies.none_of(p)}, jnp.sin, X)):
