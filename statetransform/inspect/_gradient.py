@@ -70,7 +70,8 @@ def halves_of(view: View) -> Halves:
     """Differentiates a view function; nothing is computed.
 
     >>> from statetransform._planner.view import view_of
-    >>>     >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
+    >>> import jax.numpy as jnp
+    >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
     >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)
     (3, 1)
     """
@@ -157,7 +158,8 @@ def step_of(view: View) -> GradientStep:
     """The gradient step of a function; nothing is computed.
 
     >>> from statetransform._planner.view import view_of
-    >>>     >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
+    >>> import jax.numpy as jnp
+    >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
     >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
     (2, False, False)
     """
