@@ -63,6 +63,7 @@ from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars
 from .rules import bind_with_rules as bind_with_rules
 from .tracers import Tracer as Tracer
+from .tracers import belongs_to as belongs_to
 from .tracers import has_tracer as has_tracer
 from .tracers import is_batched as is_batched
 from .tracers import is_tracer_of as is_tracer_of

@@ -70,6 +70,11 @@ def _chain(trace: Any) -> Iterator[Any]:
         trace = getattr(trace, "parent_trace", None)
 
 
+def belongs_to(value: Any, trace: Any) -> bool:
+    """Whether `value` is a tracer of `trace`, or of one within it."""
+    return isinstance(value, Tracer) and any(each is trace for each in _chain(value._trace))
+
+
 def staging_trace() -> Any:
     """The innermost trace that stages, and None where functions run at once. Not to be kept."""
     with take_current_trace() as trace:

@@ -10,21 +10,18 @@ from typing import Any
 
 from .library import is_users_module
 
-_LOAD_GLOBAL, _LOAD_NAME, _STORE_GLOBAL, _STORE_DEREF = (
-    dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_DEREF")
-)
+_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
 
 
 @functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The names that a function looks up in its module, all that it uses, and `global` or `nonlocal` ones that it sets.
+def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that a function looks up in its module, and all that it uses.
 
     Those of the functions within it included, if `deep`.
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
     """
-    looked_up, stored, used = dict[str, None](), dict[str, None](), dict.fromkeys(code.co_names)
-    own = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
+    looked_up, used = dict[str, None](), dict.fromkeys(code.co_names)
     extended, raw = 0, code.co_code
     for op, arg in zip(raw[::2], raw[1::2], strict=True):
         arg |= extended
@@ -33,20 +30,16 @@ def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], 
             looked_up[code.co_names[arg >> 1]] = None
         elif op == _LOAD_NAME:
             looked_up[code.co_names[arg]] = None
-        elif op == _STORE_GLOBAL:
-            stored[code.co_names[arg]] = None
-        elif op == _STORE_DEREF and arg >= len(own):
-            stored[code.co_freevars[arg - len(own)]] = None
     for const in code.co_consts:
         if deep and isinstance(const, types.CodeType):
-            for found, inner in zip((looked_up, used, stored), names_of(const), strict=True):
+            for found, inner in zip((looked_up, used), names_of(const), strict=True):
                 found.update(dict.fromkeys(inner))
-    return tuple(looked_up), tuple(used), tuple(stored)
+    return tuple(looked_up), tuple(used)
 
 
 def globals_of(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function finds by the names that it looks up in its module, and in modules that these lead to."""
-    looked_up, used, _ = names_of(fun.__code__)
+    looked_up, used = names_of(fun.__code__)
     for name in looked_up:
         child = fun.__globals__.get(name)
         yield name, child

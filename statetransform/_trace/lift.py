@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from .._jaxcompat import take_current_trace, trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
-from .._state.errors import StateTraceError
 from .._state.find import selects
 from .._state.frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
 from .._state.raw_reads import fresh
@@ -25,7 +24,7 @@ from .._state.values import Values
 from .arguments import NO_SELF, StaticArguments, hide, revealing
 from .families import Unshared, cache_of
 from .outcome import Outcome, Results, pack
-from .structure.leaks import left_by
+from .structure.leaks import refuse_leaks
 from .traces import TraceCache
 from .wrapper import Transformed, unbound
 
@@ -81,9 +80,7 @@ class Lift:
         self._outer = self._place = None
         if (trace := self._trace()) is not None:  # which is over, so a tracer of it is somewhere
             with unheard():
-                leak = left_by(trace, self._fun)
-            if leak is not None:
-                raise StateTraceError.kept_tracer(*leak)
+                refuse_leaks(trace, (self._fun,))
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:

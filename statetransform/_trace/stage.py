@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -145,6 +146,7 @@ class _Tracing:
     outcome: Any
     tree: Any  # the structure of what the body gives
     _shardings: list[Any]  # of the arguments
+    _over: tuple[Any, ...]  # weak references to JAX's traces of the body
 
     def __init__(
         self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool, is_pure: bool
@@ -192,7 +194,7 @@ class _Tracing:
                 raise self._culprit.explained(jaxpr, names)
             leaves, treedef = jax.tree.flatten((args, kwargs))
             arguments = treedef.unflatten([typeof(leaf) for leaf in leaves])
-            return Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree)
+            return Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
 
@@ -230,6 +232,7 @@ class _Tracing:
                 self._culprit = Culprit(error, frame.traces)
                 return self._culprit.tracers
             del args, kwargs
+            self._over = tuple(map(weakref.ref, dict.fromkeys(frame.traces)))
             results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
             frame.forget()  # the transform around the body ends before the frame does
             return results

@@ -44,7 +44,14 @@ class Trace:
     """
 
     def __init__(
-        self, frame: StagedFrame, outcome: Outcome, arguments: Any, jaxpr: Any, consts: Any, out_tree: Any
+        self,
+        frame: StagedFrame,
+        outcome: Outcome,
+        arguments: Any,
+        jaxpr: Any,
+        consts: Any,
+        out_tree: Any,
+        over: Sequence[Callable[[], Any]],
     ) -> None:
         self.arguments: Any = arguments
         self.jaxpr: Any = jaxpr
@@ -71,6 +78,8 @@ class Trace:
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
         self._owners: list[Any] = []
+        #: JAX's traces, which are over; one that is alive has left a tracer behind.
+        self.over: Sequence[Callable[[], Any]] = over
 
     @property
     def has_births(self) -> bool:

@@ -26,7 +26,7 @@ from .arguments import is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .stage import tracing
 from .structure.edges import brief, said_of
-from .structure.leaks import leaked, take_back
+from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
 from .structure.structure import Other
@@ -138,8 +138,8 @@ class TraceCache:
             with recorder:
                 made = tracing(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
                 trace = fresh(fun, made, innermost())
-            if (leak := leaked(recorder)) is not None:
-                raise StateTraceError.kept_tracer(*leak)
+            for alive in filter(None, [over() for over in trace.over]):
+                refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
             if birthless and trace.has_births:
                 raise StateTraceError.born_inside(birthless, trace.created[0])
         except BaseException:

@@ -35,13 +35,11 @@ class Classes:
     Attributes:
       registers: of each class.
       names: those that running code may look up on any class.
-      before: what classes and their bases, and functions with attributes, had when they were reached.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.registers: dict[type, int] = {}
         self.names: set[str] = set()
-        self.before: dict[Any, dict[str, Any]] = {}
         self._recorder: Recorder = weakref.proxy(recorder)  # which holds this, and the user's objects
         self._takes_values = False
         self._open: set[type] = set()  # classes that code can get at; of others it has instances only
@@ -69,7 +67,6 @@ class Classes:
         for base in kind.__mro__:
             if base is object or not is_users_class(base):
                 continue
-            self.before.setdefault(base, dict(vars(base)))
             special = {name for name in vars(base) if _is_special(name) and name not in _HOOKED} if is_new else set()
             if not can_tell():
                 special = (special - _MAKING) | (_MAKING & vars(base).keys() if makes else set())
@@ -96,8 +93,6 @@ class Classes:
     def take_named(self, register: int, value: Any) -> None:
         """Takes in a module that was found in a variable or a container, or a function with attributes."""
         self._named.append((register, value))
-        if isinstance(value, types.FunctionType):
-            self.before[value] = dict(value.__dict__)
         self._recorder.looks_into(register, value, tuple(self.names))
 
     def add_values(self) -> None:

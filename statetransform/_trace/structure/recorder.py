@@ -25,7 +25,6 @@ from ..._objects.lookup import (
     OwnNames,
     class_lookup,
     computes_attributes,
-    contents,
     instance_attribute,
     instance_dict,
     names_of_attributes,
@@ -67,8 +66,6 @@ class Recorder:
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
-        self.globals: list[tuple[dict[str, Any], str, Any]] = []  # that may be set: with the value before
-        self.cells_of_functions: list[tuple[types.CellType, str, Any]] = []
         self._hooked: dict[type, bool] = {}
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
         self._computes: dict[type, bool] = {}
@@ -169,14 +166,10 @@ class Recorder:
             if identity(state) in lost:
                 self.reach(0, "reader", reader, state)
 
-    def keep(self, fun: types.FunctionType, stored: Iterable[str]) -> None:
-        """Keeps what variables are that a function may set."""
-        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
-        for name in stored:
-            if name in cells:
-                self.cells_of_functions.append((cells[name], name, contents(cells[name])))
-            else:
-                self.globals.append((fun.__globals__, name, fun.__globals__.get(name, MISSING)))
+    def led_to_state(self, obj: Any, key: Any) -> bool:
+        """Whether an attribute or item of an object was a state before the trace."""
+        register = self.register_of(obj)
+        return any(edge.what == "state" and edge[:3:2] == (register, key) for edge in self.edges)
 
     def when_it_runs(self, code: types.CodeType, note: Callable[..., None], *args: Any) -> None:
         """Notes something once a function of this code starts; at once if nobody could tell."""

@@ -238,8 +238,7 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             recorder.when_it_runs(const, _names, recorder, register, fun, const)
-    looked_up, used, stored = names_of(code, deep=False)
-    recorder.keep(fun, stored)
+    looked_up, used = names_of(code, deep=False)
     recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
     recorder.names_appear(_strings_of(code))
     _imports(recorder, register, fun, used)
