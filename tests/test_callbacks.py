@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from statetransform import State, transform
+from statetransform import State, inspect, transform
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 stopped = jax.lax.stop_gradient
@@ -179,3 +181,130 @@ def test_a_late_change_by_a_callback_loses_nothing_of_a_call_that_makes_states()
         made = step(1.0)
         jax.effects_barrier()
         assert (float(made.value), model.u.value.tolist()) == (0.0 if i == 31 else 2.0 * i, [i] * 2)
+
+
+# -- traces: a callback or the rule of a derivative sees the object of its own call
+
+
+class Logged:
+    """An object with a log of its own."""
+
+    def __init__(self, slope: float = 1.0) -> None:
+        self.u, self.log, self.slope = State(jnp.float32(0), name="u"), [], slope
+
+    @transform.jit
+    def step(self, x: Any) -> None:
+        jax.debug.callback(lambda x: self.log.append(float(x)), x)
+        self.u.value = self.u.value + x
+
+    @transform.jit
+    def ruled(self, x: Any) -> Any:
+        @jax.custom_vjp
+        def f(x: Any) -> Any:
+            return x
+
+        f.defvjp(lambda x: (x, None), lambda _, ct: (ct * self.slope,))
+        return f(x) + self.u.value
+
+
+def test_a_callback_of_a_function_made_anew_is_its_own() -> None:
+    def count() -> int:
+        seen: list[int] = []
+        f = transform.jit(lambda x: (jax.debug.callback(lambda: seen.append(1)), x)[1])
+        f(1.0), f(1.0)
+        jax.effects_barrier()
+        return len(seen)
+
+    assert [count() for _ in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("checkpoint", [3, "step", None])
+def test_a_callback_in_an_eager_gradient_of_a_loop_is_its_own(checkpoint: Any) -> None:
+    def make() -> tuple[Any, list[int]]:
+        said: list[int] = []
+
+        def body(c: Any, x: Any) -> Any:
+            jax.debug.callback(said.append, 1)
+            return c * x, None
+
+        return transform.grad(lambda x: transform.scan(body, x, jnp.ones(8), checkpoint=checkpoint)[0]), said
+
+    (one, said), (other, heard) = make(), make()
+    for gradient, full, empty in ((one, said, heard), (other, heard, said)):
+        gradient(1.0)
+        jax.effects_barrier()
+        assert full
+        full.clear()
+        assert not empty
+
+
+def test_a_rule_that_looks_at_an_object_later_looks_at_the_object_of_its_own_call() -> None:
+    one, two = Logged(10.0), Logged(20.0)
+    slope = lambda logged: float(transform.grad(logged.ruled)(1.0))
+    assert [slope(logged) for logged in (one, two, one, two)] == [10.0, 20.0, 10.0, 20.0]
+    one.slope = 30.0
+    assert slope(one) == 30.0
+
+
+def noted(labels: Any, sim: Any, x: Any) -> None:
+    """A callback."""
+    sim.log.append(float(x))
+
+
+class Sim:
+    """Calls back over itself, behind many other objects."""
+
+    def __init__(self) -> None:
+        self.u, self.log = State(jnp.float32(0)), []
+
+    @transform.jit
+    def step(self, n: Any) -> None:
+        """One step."""
+        labels = [(i, [i]) for i in range(20_000)]
+        self.u.value = self.u.value + n
+        jax.debug.callback(functools.partial(noted, labels, self), self.u.value)
+
+
+def test_a_callback_is_about_the_objects_of_its_call() -> None:
+    one, two = Sim(), Sim()
+    for sim in (one, two, two):
+        sim.step(1.0)
+    jax.effects_barrier()
+    assert (one.log, two.log) == ([1.0], [1.0, 2.0])
+
+
+SHARED: list[float] = []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="nobody tells that the callback does not run in the trace")
+def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
+    class Quiet(Sim):
+        @transform.jit
+        def step(self, n: Any) -> None:
+            self.u.value = jax.nn.relu(self.u.value + n)
+            jax.debug.callback(lambda v, name="u": SHARED.append(float(v)), self.u.value)
+
+    for _ in range(3):
+        Quiet().step(1.0)
+    jax.effects_barrier()
+    assert len(inspect.explain_retrace(Quiet.step)) == 1 and SHARED == [1.0] * 3
+
+
+def test_a_callback_over_a_logger_writes_into_that_logger() -> None:
+    seen: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.log = logging.Logger(name)
+            self.log.addFilter(lambda record: seen.append(record.name) is not None)
+
+        @transform.jit
+        def step(self, x: Any) -> Any:
+            log = self.log
+            jax.debug.callback(lambda v: log.error("%s", v), x)
+            return x
+
+    for name in ("a", "b", "a"):
+        Named(name).step(1.0)
+    jax.effects_barrier()
+    assert seen == ["a", "b", "a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from typing import Any
@@ -18,23 +19,11 @@ def names_of_attributes(obj: Any) -> tuple[str, ...]:
     return tuple(instance_dict(obj) or ())
 
 
+@dataclasses.dataclass(frozen=True)
 class OwnNames:
-    """Reads which of some attributes an instance has.
+    """Reads which of some attributes an instance has."""
 
-    Args:
-      names: the attributes.
-    """
-
-    __slots__ = ("names",)
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self.names: frozenset[str] = names
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnNames) and other.names == self.names
-
-    def __hash__(self) -> int:
-        return hash(self.names)
+    names: frozenset[str]
 
     def __call__(self, obj: Any) -> tuple[str, ...]:
         return tuple(name for name in instance_dict(obj) or () if name in self.names)

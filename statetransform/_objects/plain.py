@@ -87,16 +87,16 @@ def _same_atom(x: Any, y: Any) -> bool:
 
 
 class Content:
-    """What a NumPy array holds. One that cannot be written to is first compared by identity.
+    """What a NumPy array holds, and its class. One that cannot be written to is first compared by identity.
 
     Args:
       array: the array.
     """
 
-    __slots__ = ("_bits", "_dtype", "_read_only", "_shape")
+    __slots__ = ("_bits", "_dtype", "_kind", "_read_only", "_shape")
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._dtype, self._shape, self._bits = array.dtype, array.shape, _bits(array).copy()
+        self._kind, self._dtype, self._shape, self._bits = type(array), array.dtype, array.shape, _bits(array).copy()
         self._read_only = weakref.ref(array) if is_read_only(array) else None
 
     @property
@@ -108,7 +108,7 @@ class Content:
         """Whether a value is an array of this content, bit by bit."""
         if self._read_only is not None and x is self._read_only() and is_read_only(x):
             return True
-        if type(x) is not np.ndarray or x.dtype != self._dtype or x.shape != self._shape:
+        if type(x) is not self._kind or x.dtype != self._dtype or x.shape != self._shape:
             return False
         return np.array_equal(_bits(x), self._bits)
 

@@ -168,7 +168,7 @@ class TraceCache:
                     now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
                     path = structure.path(other.edge, root_names(fun, args, kwargs))
                     farthest = place, (path, said_of(other.edge), now)
-                structure.forget_in_raw()
+                structure.forget_in_raw(roots)
         return farthest[1]
 
     def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import logging
-import sys
 import types
 import warnings
 from collections.abc import Iterator
@@ -174,70 +171,6 @@ def test_a_large_array_that_is_compared_at_every_call_is_said_once() -> None:
         model.mask[0] = 1.0
         model.total()
         other.total()
-
-
-def noted(labels: Any, sim: Any, x: Any) -> None:
-    """A callback."""
-    sim.log.append(float(x))
-
-
-class Sim:
-    """Calls back over itself, behind many other objects."""
-
-    def __init__(self) -> None:
-        self.u, self.log = State(jnp.float32(0)), []
-
-    @transform.jit
-    def step(self, n: Any) -> None:
-        """One step."""
-        labels = [(i, [i]) for i in range(20_000)]
-        self.u.value = self.u.value + n
-        jax.debug.callback(functools.partial(noted, labels, self), self.u.value)
-
-
-def test_a_callback_is_about_the_objects_of_its_call() -> None:
-    one, two = Sim(), Sim()
-    for sim in (one, two, two):
-        sim.step(1.0)
-    jax.effects_barrier()
-    assert (one.log, two.log) == ([1.0], [1.0, 2.0])
-
-
-SHARED: list[float] = []
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="nobody tells that the callback does not run in the trace")
-def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
-    class Quiet(Sim):
-        @transform.jit
-        def step(self, n: Any) -> None:
-            self.u.value = jax.nn.relu(self.u.value + n)
-            jax.debug.callback(lambda v, name="u": SHARED.append(float(v)), self.u.value)
-
-    for _ in range(3):
-        Quiet().step(1.0)
-    jax.effects_barrier()
-    assert traces(Quiet.step) == 1 and SHARED == [1.0] * 3
-
-
-def test_a_callback_over_a_logger_writes_into_that_logger() -> None:
-    seen: list[str] = []
-
-    class Named:
-        def __init__(self, name: str) -> None:
-            self.log = logging.Logger(name)
-            self.log.addFilter(lambda record: seen.append(record.name) is not None)
-
-        @transform.jit
-        def step(self, x: Any) -> Any:
-            log = self.log
-            jax.debug.callback(lambda v: log.error("%s", v), x)
-            return x
-
-    for name in ("a", "b", "a"):
-        Named(name).step(1.0)
-    jax.effects_barrier()
-    assert seen == ["a", "b", "a"]
 
 
 def refuse(self: Any, name: str, value: Any) -> None:

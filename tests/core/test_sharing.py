@@ -103,9 +103,6 @@ def test_layers_run_once_for_each_structure_and_have_the_functions_of_the_twin(
         assert text.count("stablehlo.while") == twin(way, acts).count("stablehlo.while")
 
 
-lambda_runs: list[int] = []
-
-
 class Simulator:
     """Two states and a compiled step."""
 
@@ -134,47 +131,6 @@ def test_a_thousand_instances_are_compiled_once_and_leave_nothing() -> None:
     assert compiled == []
     assert Simulator.runs - runs <= 1  # another test may have traced it
     assert len(gc.get_objects()) - before < 100
-
-
-def test_a_state_in_the_place_of_another_makes_no_new_trace() -> None:
-    simulator = Simulator()
-    simulator.step(jnp.float32(1))
-    runs = Simulator.runs
-    for i in range(5):
-        simulator.u = State(jnp.float32(i))
-        simulator.step(jnp.float32(1))
-        assert float(simulator.u.value) == i + 1
-    assert Simulator.runs == runs
-
-
-def test_a_lambda_made_in_each_init_is_traced_once() -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.u = State(jnp.float32(2))
-            self.f = transform.jit(lambda x: (lambda_runs.append(1), self.u.value * x)[1])
-
-    assert [float(Model().f(jnp.float32(i))) for i in range(4)] == [0, 2, 4, 6]
-    assert len(lambda_runs) == 1
-
-
-def test_a_trainer_whose_list_of_losses_grows_is_not_traced_again() -> None:
-    runs: list[int] = []
-
-    class Trainer:
-        def __init__(self) -> None:
-            self.layer, self.losses = Layer(0), []
-
-        @transform.jit
-        def step(self, x: Any) -> Any:
-            runs.append(1)
-            self.layer.w.value = self.layer.w.value * 0.5
-            return (x @ self.layer.w.value).sum()
-
-    trainer: Any = Trainer()
-    for _ in range(6):
-        trainer.losses.append(float(trainer.step(X)))
-    assert len(runs) == 1
-    assert trainer.losses[0] == 2 * trainer.losses[1]
 
 
 k = State(jnp.float32(2))
@@ -264,83 +220,6 @@ def test_options_that_are_equal_and_not_the_same_have_programs_of_their_own() ->
     with compilations() as compiled:
         transform.scan(body, ONE, jnp.arange(3.0), unroll=True)
     assert compiled
-
-
-def test_attributes_of_functions_that_nobody_looks_at_split_no_trace() -> None:
-    runs: list[int] = []
-
-    class Layer:
-        def __init__(self, i: int) -> None:
-            def act(x: Any) -> Any:
-                return jnp.tanh(x)
-
-            act.tag = i  # type: ignore[attr-defined]
-            self.w, self.act = State(jnp.ones(2)), act
-
-        @transform.checkpoint
-        def __call__(self, x: Any) -> Any:
-            runs.append(1)
-            return self.act(x * self.w.value)
-
-    layers = [Layer(i) for i in range(4)]
-
-    def loss(x: Any) -> Any:
-        for layer in layers:
-            x = layer(x)
-        return x.sum()
-
-    transform.jit(transform.grad(loss))(jnp.ones(2))
-    assert len(runs) == 1
-
-
-@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit, transform.grad, transform.vmap])
-def test_a_wrapper_made_within_a_trace_asks_nothing_of_the_object_that_it_is_for(wrap: Any) -> None:
-    """What it takes over, such as a name and a signature, is for messages and for whoever asks."""
-    runs = []
-
-    class Scale:
-        def __init__(self) -> None:
-            self.u = State(jnp.float32(2))
-
-        def __call__(self, x: Any) -> Any:
-            runs.append(1)
-            return (self.u.value * x).sum()
-
-    layer: Any = Scale()
-    jitted = transform.jit(lambda x: wrap(layer)(x))
-    jitted(X[0])
-    before = len(runs)
-    layer.__name__, layer.__doc__, layer.__qualname__ = "renamed", "Explained.", "Renamed"
-    jitted(X[0])
-    assert len(runs) == before
-
-
-scale = State(jnp.float32(2), name="scale")
-
-
-class Scaled:
-    """Finds its state in its module."""
-
-    def __call__(self, x: Any) -> Any:
-        return x * scale.value
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [transform.checkpoint(Scaled)(), lambda x: transform.fori_loop(0, 1, lambda i, c: c * scale.value, x)],
-    ids=["checkpointed class", "loop"],
-)
-def test_a_trace_that_uses_another_one_knows_which_names_of_modules_that_has_looked_up(
-    inner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def around(fun: Any) -> Any:
-        return transform.jit(lambda x: fun(x) + 1.0)
-
-    assert around(inner)(3.0) == 7.0
-    again = around(inner)  # another closure: its trace finds the one of the body
-    assert again(3.0) == again(3.0) == 7.0
-    monkeypatch.setitem(globals(), "scale", State(jnp.float32(5), name="scale"))
-    assert again(3.0) == 16.0
 
 
 class Counted(list[Any]):

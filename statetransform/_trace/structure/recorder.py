@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..._objects.hooks import hook, is_worn_out, listening, names_seen, unhook
+from ..._objects.hooks import hook, is_worn_out, listening, names_seen, unhook, unwatch, watch
 from ..._objects.library import is_framework_file, is_users_class
 from ..._objects.lookup import (
     OwnNames,
@@ -32,7 +32,6 @@ from ..._objects.lookup import (
     slot_names,
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
-from ..._objects.starts import unwatch, watch
 from ..._state import adapters
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
@@ -61,21 +60,19 @@ class Recorder:
         self.roots: tuple[Any, ...] = tuple(roots)
         self.objects: list[Any] = []
         self.edges: list[Edge] = []
-        self._edge_to: dict[int, Edge] = {}  # by register, of the first so many edges
-        self._n_indexed = 0
+        self._places: list[int] = []  # by register: of the edge that leads there
         self._registers: dict[int, int] = {}
         self._looked_up: dict[int, set[Any]] = {}
         self.changes: list[tuple[int, str, Any]] = []  # attributes set: register, name, and the value before
         self._hooked: dict[type, bool] = {}
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
-        self._computes: dict[type, bool] = {}
         self._visits: dict[type, Visit] = {}
         self.classes: Classes = Classes(self)
         self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
         self._waiting: dict[int, list[tuple[Any, ...]]] = {}  # what is noted once code runs; by the code's identity
         self._started: set[int] = set()
         self._watched: list[types.CodeType] = []  # held, so that no address is used twice
-        self._queue: deque[tuple[int, int, Any]] = deque()  # reached and not yet looked into: place of edge, register
+        self._queue: deque[tuple[int, Any]] = deque()  # reached and not yet looked into, by register
         self._is_draining = False
         self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
         self._is_busy = False
@@ -115,6 +112,7 @@ class Recorder:
         """Gives an object a register, just before the edge to it is added."""
         register = self._registers[identity(obj)] = len(self.objects)
         self.objects.append(obj)
+        self._places.append(len(self.edges))
         return register
 
     def of_arguments(self) -> set[int]:
@@ -282,13 +280,9 @@ class Recorder:
         if not self._is_busy and self.is_new(0, reader):
             self.reach(0, "reader", reader, self._settings.get(reader, NOT_SET))
 
-    def edge_to(self, register: int) -> Edge | None:
+    def edge_to(self, register: int) -> Edge:
         """The edge by which an object was reached first."""
-        for edge in self.edges[self._n_indexed :]:
-            if edge.register >= 0:
-                self._edge_to[edge.register] = edge
-        self._n_indexed = len(self.edges)
-        return self._edge_to.get(register)
+        return self.edges[self._places[register]]
 
     # -- reaching
 
@@ -304,30 +298,27 @@ class Recorder:
             self.edges.append(Edge(parent, how, key, "same", known, -1))
             return
         register = self.add(value)
-        self._queue.append((len(self.edges), register, value))
+        self._queue.append((register, value))
         self.edges.append(Edge(parent, how, key, "", None, register))
         if not self._is_draining:
             self._drain()
 
     def _drain(self) -> None:
-        """Looks into what was reached, nearest first, and into what that leads to."""
+        """Looks into what was reached, nearest first, and into what that leads to, and adds the conditions."""
         self._is_draining = True
         try:
             while self._queue:
-                place, register, value = self._queue.popleft()
-                what, argument = self._visit(register, value)
+                register, value = self._queue.popleft()
+                kind: Any = type(value)
+                visit = self._visits.get(kind)
+                if visit is None:
+                    visit = self._visits[kind] = visit_of(kind)
+                what, argument = visit(self, register, value)
+                place = self._places[register]
                 self.edges[place] = self.edges[place]._replace(what=what, argument=argument)
         finally:
             self._is_draining = False
             self._queue.clear()
-
-    def _visit(self, register: int, value: Any) -> tuple[str, Any]:
-        """The condition on a value, after its children were reached."""
-        kind: Any = type(value)
-        visit = self._visits.get(kind)
-        if visit is None:
-            visit = self._visits[kind] = visit_of(kind)
-        return visit(self, register, value)
 
     def listen_to(self, register: int, value: Any) -> None:
         """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
@@ -344,7 +335,8 @@ class Recorder:
         elif not tells_all:
             self._by_name.append((register, value))
             self._named_attributes(register, value, names_seen(kind) | self.classes.names)
-        self.take_class_of(register, value)
+        if kind not in self.classes.registers and is_users_class(kind):
+            self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
 
     def names_appear(self, names: Iterable[str]) -> None:
         """Notes the attributes of these names on objects of classes that cannot be listened to any more."""
@@ -359,11 +351,6 @@ class Recorder:
         for name in (*reader(value), *slot_names(type(value))):
             if name in reader.names and self.is_new(register, name):
                 self._attribute(register, value, name)
-
-    def take_class_of(self, register: int, value: Any) -> None:
-        kind = type(value)
-        if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
@@ -428,7 +415,7 @@ class Recorder:
         kind, is_special = type(obj), name.startswith("__") and name.endswith("__")
         value = instance_attribute(obj, name)
         if value is not MISSING:
-            self.reach(register, "dict" if self._computes_attributes(kind) else "attr", name, value)
+            self.reach(register, "dict" if computes_attributes(kind) else "attr", name, value)
         elif isinstance(found, types.FunctionType):
             if is_framework_file(found.__code__.co_filename) and adapters.cell_of(kind) is not None:
                 return  # how a framework's own class reads and writes is taken as given
@@ -441,14 +428,8 @@ class Recorder:
         elif found is not MISSING and not is_special:
             self.reach(register, "attr", name, found)
         elif not is_special:
-            what = "unset" if self._computes_attributes(kind) else "nowhere"
+            what = "unset" if computes_attributes(kind) else "nowhere"
             self.edges.append(Edge(register, "attr", name, what, None, -1))
-
-    def _computes_attributes(self, kind: type) -> bool:
-        found = self._computes.get(kind)
-        if found is None:
-            found = self._computes[kind] = computes_attributes(kind)
-        return found
 
 
 def _asks_for_its_own_ends() -> bool:

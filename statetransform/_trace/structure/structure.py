@@ -133,12 +133,28 @@ class Structure:
         kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
         return {register for register, kind in kinds if kind is not None and kind._is_in_place}
 
-    def forget_in_raw(self) -> None:
-        """Has JAX trace the raw jitted functions in use again: it has what they close over as it was."""
-        raw = {edge.register: edge.argument for edge in self.edges if edge.what == "is"}
-        for edge in self.edges:
-            if edge.key == "__wrapped__" and edge.parent in raw:
-                getattr(raw[edge.parent](), "clear_cache", int)()
+    def forget_in_raw(self, roots: Sequence[Any]) -> None:
+        """Has JAX trace the raw jitted functions again for which an edge has changed: it has the old values."""
+        found: dict[int, Any] = {-1: roots}
+        raw_above: dict[int, Any] = {}  # by register
+        raw = {edge.register for edge in self.edges if edge.what == "is"}
+        for parent, how, key, what, argument, register in self.edges:
+            if parent not in found:
+                continue
+            jitted = found[parent] if key == "__wrapped__" and parent in raw else raw_above.get(parent)
+            x = MISSING
+            try:
+                if what in ABSENCE:
+                    is_same = absent(found[parent], how, key, what)
+                else:
+                    x = step(found[parent], how, key)
+                    is_same = x is found.get(argument) if what == "same" else holds(x, what, argument)
+            except Exception:  # as in `registers_at`
+                is_same = False
+            if register >= 0 and is_same:
+                found[register], raw_above[register] = x, jitted
+            if jitted is not None and not is_same and hasattr(jitted, "clear_cache"):
+                jitted.clear_cache()
 
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
         """The objects to which the arrays belong that count by identity; for a global name there is none.

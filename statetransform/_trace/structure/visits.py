@@ -44,13 +44,8 @@ _HOLDERS = (
 BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
     threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
-    weakref.WeakSet, weakref.WeakKeyDictionary,
+    weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
 )  # fmt: skip
-_VIEWS = tuple(
-    type(view)
-    for mapping in ({}, collections.OrderedDict[Any, Any](), collections.UserDict[Any, Any]())
-    for view in (mapping.keys(), mapping.values(), mapping.items())
-)
 _MANY = 32  # plain values in a container: from here on compared at once
 
 Visit = Callable[[Any, int, Any], tuple[str, Any]]
@@ -63,15 +58,7 @@ def _state(recorder: Recorder, register: int, value: State) -> tuple[str, Any]:
 
 
 def _array(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    del recorder, register
-    return ("is", reference(value)) if value.dtype.hasobject else ("array", Content(value))
-
-
-def _array_of_a_kind(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    if value.dtype.hasobject:
-        return _other(recorder, register, value)
-    recorder.reach(register, "members", np.asarray, np.asarray(value))
-    return "type", weakref.ref(type(value))
+    return _other(recorder, register, value) if value.dtype.hasobject else ("array", Content(value))
 
 
 def _values(mapping: Any) -> tuple[Any, ...]:
@@ -106,15 +93,6 @@ def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
     return variable.get(NOT_SET)
 
 
-def _of_thread(local: Any) -> dict[str, Any]:
-    return threading.local.__getattribute__(local, "__dict__")
-
-
-def _thread_local(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "reader", _of_thread, _of_thread(value))
-    return _by_class(recorder, register, value)
-
-
 def _members(recorder: Recorder, register: int, value: Any) -> None:
     """All that a container yields, and the values of a mapping, in one step each."""
     kind: Any = type(value)  # `isinstance` looks up `__class__`, also on objects that are being listened to
@@ -122,11 +100,6 @@ def _members(recorder: Recorder, register: int, value: Any) -> None:
     recorder.reach(register, "members", of, of(value))
     if issubclass(kind, Mapping):
         recorder.reach(register, "members", _values, _values(value))
-
-
-def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    _members(recorder, register, value)
-    return "type", weakref.ref(type(value))
 
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -173,7 +146,7 @@ def _cell(cell: Any, recorder: Recorder, register: int, value: Any) -> tuple[str
 def _path(recorder: Recorder, register: int) -> str | None:
     """The way to an object that is being visited, from its root: `linear.kernel`."""
     steps: list[str] = []
-    while (edge := recorder.edge_to(register)) is not None and edge.parent >= 0:
+    while (edge := recorder.edge_to(register)).parent >= 0:
         shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
         if edge.how == "cell" and is_users_function(recorder.objects[edge.parent]):
             shown = edge.key[1]
@@ -208,7 +181,6 @@ def _mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    """A set, or a view of a dict: what it yields counts, in this order."""
     if all(map(is_plain, value)):
         return "plains", (type(value), tuple(value))
     _members(recorder, register, value)
@@ -242,8 +214,6 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
     recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
     recorder.names_appear(_strings_of(code))
     _imports(recorder, register, fun, used)
-    if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
-        recorder.classes.add_values()
     for name in [name for name in looked_up if recorder.is_new(register, f"global {name}")]:
         if name in fun.__globals__:
             _global(recorder, register, "global", name, fun.__globals__[name], used)
@@ -342,22 +312,19 @@ def visit_of(kind: type) -> Visit:
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
-    ((np.ndarray,), _array),
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
-    ((*_SETS, *_VIEWS), _set),
+    (_SETS, _set),
     ((types.MethodType,), _of_parts("__func__", "__self__")),
     ((contextvars.ContextVar,), _context_variable),
-    ((slice,), _of_parts("start", "stop", "step")),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _of_parts("__self__", "__name__")),
 )
 _BASES: tuple[tuple[type, Any], ...] = (
     (State, _state),
-    (np.ndarray, _array_of_a_kind),
+    (np.ndarray, _array),
     (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
-    (threading.local, _thread_local),
-    (weakref.WeakValueDictionary, _weak_mapping),
+    (threading.local, _by_class),
     (type, _class),
     (types.ModuleType, _users_module),
 )

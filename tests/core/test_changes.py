@@ -1,25 +1,83 @@
-"""A function under a transform sees each change of the attributes and names that it uses."""
+"""A function under a transform sees each change of the attributes, names, items, values and states that it uses.
+
+A scene is what makes an object, what reads it, and what changes it. After each change, two objects are read: one
+without a transform, the other under one.
+"""
 
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import contextvars
 import copy
 import dataclasses
+import decimal
+import enum
 import functools
+import pathlib
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
 
-from .changes import WAYS, Base, Scene, Scenes, assert_seen, new, put, put_in
+Scene = tuple[Callable[[], Any], Callable[[Any], Any], list[Callable[[Any], Any]]]
+WAYS = ("argument", "closure", "checkpoint")
+
+
+class Scenes(dict[str, Callable[[], Scene]]):
+    """Scenes by their names."""
+
+    def __call__(self, make: Callable[[], Scene]) -> Callable[[], Scene]:
+        """Takes a scene in that needs classes or functions of its own."""
+        self[make.__name__.replace("_", " ")] = make
+        return make
+
+
+class Base:
+    """An object with a state, and other attributes as they are given."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.u = new(1)
+        vars(self).update(attributes)
+
+
+def new(value: float) -> State:
+    """A state."""
+    return State(jnp.float32(value))
+
+
+def put(name: str, value: Any) -> Callable[[Any], None]:
+    """Sets an attribute."""
+    return lambda obj: setattr(obj, name, value)
+
+
+def put_in(place: Any, name: str, value: Any) -> Callable[[Any], None]:
+    """Sets an attribute of something else than the object."""
+    return lambda obj: setattr(place, name, value)
+
+
+def assert_seen(scene: Scene, way: str) -> None:
+    """Each change of an object shows in the result under a transform as in that without."""
+    make, read, changes = scene
+    one, two = make(), make()
+    jitted, checkpointed = transform.jit(read), transform.checkpoint(read)
+    ways = {
+        "argument": lambda: jitted(two),
+        "closure": lambda: transform.jit(lambda: read(two))(),
+        "checkpoint": lambda: checkpointed(two),
+    }
+    for change in [lambda obj: None, *changes]:
+        change(one), change(two)
+        for _ in range(4):
+            assert float(ways[way]()) == float(read(one))
+
 
 scene = Scenes()
 
@@ -172,33 +230,6 @@ def another_class_for_the_same_object() -> Scene:
     return One, lambda m: m.u.value * m.k, [put("__class__", Two)]
 
 
-class Kind(Base):
-    """A class with an attribute that is found by a computed name."""
-
-    order_2 = 2.0
-
-
-@pytest.mark.parametrize("name", ["getattr", "vars", "dict", "class"])
-def test_a_class_attribute_with_a_computed_name_is_followed(name: str) -> None:
-    key = "order_" + "2"
-
-    class Derived(Kind):
-        pass
-
-    obj = Derived()
-    reads: dict[str, Callable[..., Any]] = {
-        "getattr": lambda x: getattr(type(obj), key) * x,
-        "vars": lambda x: vars(type(obj).__base__)[key] * x,
-        "dict": lambda x: Kind.__dict__[key] * x,
-        "class": lambda x: getattr(obj.__class__, key) * x,
-    }
-    try:
-        follows(reads[name], [lambda: setattr(Kind, key, 5.0), lambda: setattr(Kind, key, True)])
-        follows(reads[name], [lambda: setattr(Derived, key, 9.0)] * (name in ("getattr", "class")))
-    finally:
-        Kind.order_2 = 2.0
-
-
 # -- names
 
 factor = 3
@@ -327,7 +358,6 @@ def follows(read: Callable[..., Any], changes: list[Callable[[], Any]]) -> None:
 
 
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=2.0)
-local = threading.local()
 
 
 def test_context_variables_are_followed(recwarn: pytest.WarningsRecorder) -> None:
@@ -340,19 +370,6 @@ def test_context_variables_are_followed(recwarn: pytest.WarningsRecorder) -> Non
         assert len(other.history) == 1 and not recwarn.list  # type: ignore[attr-defined]
 
     contextvars.copy_context().run(run)
-
-
-def test_attributes_of_the_thread_are_followed() -> None:
-    set_k = lambda value: lambda: setattr(local, "k", value)
-    set_k(2.0)()
-    follows(lambda x: local.k * x, [set_k(5.0), set_k(5)])
-    f, found = transform.jit(lambda x: getattr(local, "k", 0.0) * x), []
-    for _ in range(2):
-        found.append(float(f(1.0)))
-        thread = threading.Thread(target=lambda: found.append(float(f(1.0))))
-        thread.start()
-        thread.join()
-    assert found == [5.0, 0.0] * 2
 
 
 @scene
@@ -374,6 +391,150 @@ def a_derivative_rule_of_raw_jax() -> Scene:
     return lambda: (put("scale", 3)(held), Base())[1], read, [put_in(held, "scale", 9)]
 
 
+# -- items, values and states
+
+
+class Pair(NamedTuple):
+    """A state and a number."""
+
+    u: State
+    k: int
+
+
+class Mode(enum.IntEnum):
+    """A choice."""
+
+    A = 1
+    B = 2
+
+
+def containers() -> Scene:
+    """Those of the standard library."""
+
+    def make() -> Any:
+        below = {"q": 3}
+        return Base(
+            below=below,
+            ordered=collections.OrderedDict(a=1, b=2),
+            proxy=types.MappingProxyType(below),
+            user=collections.UserDict(k=3),
+            chain=collections.ChainMap({"a": 1}, {"b": 2}),
+            made=collections.defaultdict(lambda: 3),
+            queue=collections.deque([1], maxlen=2),
+            count=[3, 3].count,
+        )
+
+    def read(m: Any) -> Any:
+        ordered = sum(10**i * v for i, v in enumerate(m.ordered.values()))
+        settings = m.made.default_factory() * m.queue.maxlen * len(m.queue) * m.count(3)
+        return m.u.value * ordered * settings + m.proxy["q"] * 100 + m.user["k"] * 1000 + m.chain["b"] * 10000
+
+    changes = [
+        lambda m: m.ordered.move_to_end("a"),
+        lambda m: m.below.update(q=8),
+        lambda m: m.user.update(k=9),
+        lambda m: m.chain.update(b=7),
+        lambda m: setattr(m.made, "default_factory", lambda: 8),
+        put("queue", collections.deque([1], maxlen=3)),
+        lambda m: m.queue.append(1),
+        lambda m: m.count.__self__.append(3),
+    ]
+    return make, read, changes
+
+
+def shown(value: Any) -> Any:
+    """What equal values do not have in common."""
+    if isinstance(value, range):
+        return value.stop
+    if isinstance(value, set | frozenset):
+        return sum(10**i * (v + isinstance(v, float)) for i, v in enumerate(value))
+    return float(len(str(value)))
+
+
+EQUAL = [
+    range(0, 4, 2), decimal.Decimal("1.0"), decimal.Decimal("1.00"), frozenset({1, 2.0}), frozenset({1.0, 2}),
+    {0, 8}, {8, 0}, slice(1, 2), slice(True, 2), 1, 1.0, True,
+]  # fmt: skip
+
+
+def pointer(of_objects: bool) -> Scene:
+    """A pointer into a list of buffers."""
+
+    def make() -> Any:
+        held = [Base(), Base()]
+        held[1].u = new(10)
+        buffers = held if of_objects else [one.u for one in held]
+        return Base(buffers=buffers, first=buffers[0], second=buffers[1], current=buffers[0])
+
+    def read(m: Any) -> Any:
+        state = m.current.u if of_objects else m.current
+        state.value = state.value + 1
+        return state.value * m.first.u.value if of_objects else state.value * m.first.value
+
+    point = lambda i: lambda m: setattr(m, "current", m.buffers[i])
+    return make, read, [point(1), point(0), point(1)]
+
+
+def exchanged() -> Scene:
+    """Two states that change places."""
+
+    def read(m: Any) -> Any:
+        m.pair[0].value = m.pair[0].value + 1
+        return m.pair[0].value - 2 * m.pair[1].value
+
+    return lambda: Base(pair=[new(1), new(10)]), read, [lambda m: m.pair.reverse()]
+
+
+total = lambda items: sum((item.value for item in items), 0.0)
+scene.update({
+    "containers": containers,
+    "a pointer to a state": lambda: pointer(False),
+    "a pointer to an object": lambda: pointer(True),
+    "states that change places": exchanged,
+    "named tuples": lambda: (
+        lambda: Base(pair=Pair(new(1), 3)),
+        lambda m: m.pair.u.value * m.pair.k,
+        [put("pair", Pair(new(4), 2)), put("pair", Pair(new(4), 5))],
+    ),
+    "enums": lambda: (
+        lambda: Base(mode=Mode.A),
+        lambda m: m.u.value * m.mode + isinstance(m.mode, Mode),
+        [put("mode", Mode.B), put("mode", 2)],
+    ),
+    "values that are equal and not the same": lambda: (
+        lambda: Base(x=range(0, 3, 2)), lambda m: m.u.value * shown(m.x), [put("x", value) for value in EQUAL]
+    ),
+
+
+    "paths that differ in case": lambda: (
+        lambda: Base(x=pathlib.PureWindowsPath("a")),
+        lambda m: m.u.value * ord(str(m.x)),
+        [put("x", pathlib.PureWindowsPath("A")), put("x", pathlib.PurePosixPath("A"))],
+    ),
+    "a state": lambda: (Base, lambda m: m.u.value * 2, [put("u", new(5)), lambda m: setattr(m.u, "value", 6.0)]),
+    "a list of states": lambda: (
+        lambda: Base(items=[new(1)]),
+        lambda m: m.u.value + total(m.items),
+        [lambda m: m.items.append(new(10)), lambda m: m.items.pop(0), lambda m: m.items.clear()],
+    ),
+    "a dict of states": lambda: (
+        lambda: Base(items={"a": new(1), "b": new(2)}),
+        lambda m: m.u.value * total(m.items.values()) * len("".join(m.items)),
+        [lambda m: (m.items.pop("b"), m.items.update(cc=new(20))), lambda m: m.items.update(a=new(3))],
+    ),
+    "an alias of a state": lambda: (
+        lambda: (lambda s: Base(a=s, b=s, other=new(10)))(new(1)),
+        lambda m: m.a.value * 3 + m.b.value,
+        [lambda m: put("b", m.other)(m), lambda m: put("a", m.other)(m), lambda m: put("b", m.u)(m)],
+    ),
+    "a namespace": lambda: (
+        lambda: Base(held=types.SimpleNamespace(s=new(1))),
+        lambda m: m.held.s.value,
+        [lambda m: put("s", new(5))(m.held), put("held", types.SimpleNamespace(s=new(7)))],
+    ),
+})  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", scene)
@@ -383,3 +544,48 @@ def test_a_change_is_seen(name: str, way: str) -> None:
     finally:
         globals().update(factor=3)
         globals().pop("later", None)
+
+
+def test_a_partial_and_a_callable_object_are_followed(traced: Any) -> None:
+    class Model(Base):
+        def __call__(self, x: Any) -> Any:
+            return self.u.value * x
+
+    model = Model()
+    for function in (model, functools.partial(lambda m, x: m.u.value * x, model)):
+        f = traced(function)
+        for value in (1.0, 5.0):
+            model.u = new(value)
+            assert f(2.0) == 2 * value
+        model.u.value = jnp.float32(6)
+        assert f(2.0) == 12.0
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("place", ["default", "closure", "container", "attribute"])
+def test_what_the_function_changes_in_an_argument_counts_though_it_has_the_object_elsewhere_as_well(place: str) -> None:
+    inner = Base(t=1)
+    m = Base(t=1, inner=inner)
+    kept = {"closure": m, "container": [m], "attribute": inner}.get(place)
+    seen = m if place == "default" else None
+
+    def count(m: Any, seen: Any = seen) -> Any:
+        _ = kept, seen
+        for one in (m, m.inner):
+            one.t += 1
+        return m.u.value * m.t * m.inner.t
+
+    jitted = transform.jit(count)
+    assert [float(jitted(m)) for _ in range(6)] == [4, 9, 16, 25, 36, 49]
+
+
+def test_functions_that_differ_in_an_attribute_have_a_trace_each() -> None:
+    def made(scale: float) -> Any:
+        f = lambda x: x
+        f.scale = scale  # type: ignore[attr-defined]
+        return f
+
+    passed = transform.jit(lambda x, f: f(x) * f.scale)
+    assert [float(passed(1.0, made(scale))) for scale in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
+    looped = lambda f: transform.map(lambda x: f(x) * f.scale, jnp.ones(1))
+    assert [float(looped(made(scale))[0]) for scale in (1.0, 2.0)] == [1.0, 2.0]
