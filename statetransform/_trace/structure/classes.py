@@ -41,6 +41,7 @@ class Classes:
         self.registers: dict[type, int] = {}
         self.names: set[str] = set()
         self._recorder: Recorder = weakref.proxy(recorder)  # which holds this, and the user's objects
+        self._takes_values = False
         self._open: set[type] = set()  # classes that code can get at; of others it has instances only
         self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
 
@@ -94,6 +95,11 @@ class Classes:
         self._named.append((register, value))
         self._recorder.looks_into(register, value, tuple(self.names))
 
+    def add_values(self) -> None:
+        """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""
+        self._takes_values = True
+        self._named_on_open(())
+
     def look_up(self, kind: type, name: str) -> None:
         """Notes an attribute that an instance has from its class."""
         if kind in self.registers and any(name in vars(base) and is_users_class(base) for base in kind.__mro__):
@@ -128,6 +134,9 @@ class Classes:
     def _named_on(self, kind: type, base: type, names: Iterable[str]) -> None:
         found = vars(base)
         self._when_they_run(kind, base, [name for name in names if name in found and not _is_special(name)])
+        for name, child in list(found.items()) if self._takes_values else ():
+            if not _is_special(name) and not isinstance(child, types.FunctionType) and not hasattr(child, "__get__"):
+                self.attribute(kind, name, _start(kind, base, name))
 
     def _when_they_run(self, kind: type, base: type, names: Iterable[str]) -> None:
         """Functions count once they run, everything else at once."""

@@ -214,6 +214,8 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
     recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
     recorder.names_appear(_strings_of(code))
     _imports(recorder, register, fun, used)
+    if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
+        recorder.classes.add_values()
     for name in [name for name in looked_up if recorder.is_new(register, f"global {name}")]:
         if name in fun.__globals__:
             _global(recorder, register, "global", name, fun.__globals__[name], used)
