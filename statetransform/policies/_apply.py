@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
@@ -31,6 +32,7 @@ from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
+from ._loops import Loops
 from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept, names_of
 from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
 
@@ -70,7 +72,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
 
     Returns:
       The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
-      were computed, or changes the function.
+      were computed.
 
     Raises:
       TypeError: `policy` is not callable, or is a function that makes policies and was not called.
@@ -90,7 +92,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     if not isinstance(policy, Policy):
         policy = Wrapped(policy, mentioned=names_of(policy))
     warn_not_offloaded(policy, jaxpr)
-    return policy.prepared(jaxpr)
+    return policy, jaxpr
 
 
 def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
@@ -167,6 +169,8 @@ def remat_call(
     >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])
     [Array(1., dtype=float32...)]
     """
+    if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
+        return jex.jaxpr_as_fun(policy.changed(jaxpr))(*args)
     policy, jaxpr = prepare(policy, jaxpr)
     body, consts = without_constvars(jaxpr)
     if isinstance(prevent_cse, tuple):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
-
-import jax
 
 from .._loops.budget import MemoryBudget
 from .._loops.options import stored_carries
@@ -30,10 +27,10 @@ class Loops(Policy):
         if not isinstance(self.checkpoint, MemoryBudget) and self.checkpoint != "step":
             stored_carries("policies.loops", self.checkpoint, 1)
 
-    def prepared(self, jaxpr: Any) -> tuple[Callable[..., Any], Any]:
+    def changed(self, jaxpr: Any) -> Any:
+        """A closed jaxpr with its loops treated."""
         n = max(number_of_loops(jaxpr), 1)
-        rewriter = Rewriter(self.checkpoint, (n if self.is_shared else 1, n))
-        return jax.checkpoint_policies.everything_saveable, rewriter.changed(jaxpr)
+        return Rewriter(self.checkpoint, (n if self.is_shared else 1, n)).changed(jaxpr)
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Any:
         raise TypeError(
@@ -54,7 +51,8 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
     :func:`statetransform.transform.scan` and :func:`statetransform.transform.while_loop` are with `checkpoint=`.
     Neither the function nor the libraries that it calls need to change: loops are found in its program, also in other
     loops, in `jit`, `cond`, `checkpoint` and `shard_map`, and in the rules of a `custom_jvp` or `custom_vjp`. What is
-    outside of loops is kept, as under `everything_saveable`. A loop of this package with a `checkpoint=` of its own
+    outside of loops is differentiated as without the policy: it is kept, but for what checkpoints in the function
+    compute again. A loop of this package with a `checkpoint=` of its own
     stays as it is, with the loops in its step. To treat those, give the policy to the step:
     `transform.scan(transform.checkpoint(step, policy=policies.loops(20)), ..., checkpoint=30)`.
 

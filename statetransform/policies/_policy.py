@@ -47,10 +47,6 @@ class Policy(abc.ABC):
     def decide(self, primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | Unknown | None) -> Verdict:
         """What becomes of the outputs of one equation."""
 
-    def prepared(self, jaxpr: Any) -> tuple[Callable[..., Any], Any]:
-        """The policy and the closed jaxpr that a checkpoint uses in the places of this policy and its function."""
-        return self, jaxpr
-
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Verdict:
         """The question that JAX asks."""
         return ask(self, primitive, avals, params, UNKNOWN)
