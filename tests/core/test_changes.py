@@ -178,6 +178,22 @@ def class_attributes_and_those_that_hide_them() -> Scene:
 
 
 @scene
+def class_attributes_under_computed_names() -> Scene:
+    key = "order_" + "2"
+
+    class Parent(Base):
+        order_2 = 2.0
+
+    class Child(Parent):
+        pass
+
+    read = lambda m: (
+        m.u.value * getattr(type(m), key) + getattr(m.__class__, key) * vars(Parent)[key] + Parent.__dict__[key]
+    )
+    return Child, read, [put_in(Parent, key, 5.0), put_in(Parent, key, True), put_in(Child, key, 9.0)]
+
+
+@scene
 def a_method_that_super_finds_first_elsewhere() -> Scene:
     class Grandparent(Base):
         def order(self) -> Any:
