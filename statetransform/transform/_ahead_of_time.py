@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
@@ -11,7 +12,6 @@ from .._trace.functional import Functionalized
 from .._trace.lift import bind
 from .._trace.tracebacks import boundary
 from ._entry import is_dropped
-from ._programs import Program
 
 #: What JAX's objects say of `(args, kwargs)` and of the output. Ours also have the states.
 _OF_ARGUMENTS = frozenset({"in_avals", "args_info", "input_shardings", "input_formats", "input_layouts"})
@@ -110,33 +110,22 @@ class AheadOfTime:
         return self._next(self._stage.compile(*args, **kwargs))
 
     def _next(self, stage: Any) -> AheadOfTime:
-        new = object.__new__(AheadOfTime)
-        new.__dict__.update(self.__dict__, _stage=stage)
+        new = copy.copy(self)
+        new._stage = stage
         return new
 
     @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        rest = iter(args)
-        whole = [value for i, value in self._fill(rest, len(args))]
-        args, roots, kwargs = self._owner._roots(self._obj, (*whole, *rest), {**kwargs, **self._static_kwargs})
+        rest, whole = [*args], []
+        while rest or len(whole) in self._static_args:  # the static ones come in their places again
+            is_static = len(whole) in self._static_args
+            whole.append(self._static_args[len(whole)] if is_static else rest.pop(0))
+        args, roots, kwargs = self._owner._roots(self._obj, tuple(whole), {**kwargs, **self._static_kwargs})
         states = self._program.match(roots) if self._program.structure is not None else self._states
         if states is None:
             raise TypeError(
                 f"{self._owner.__qualname__} was compiled for objects with another structure than those that it "
                 "reaches now. Lower and compile it for these."
             )
-        called = object.__new__(Program)
-        called.__dict__.update(self._program.__dict__, jitted=self._stage)
-        results = called.run("__call__", states, args, kwargs)
+        results = self._program.run(self._stage, states, args, kwargs)
         return self._program.finish(states, results, lambda trace: trace.objects_at(roots))
-
-    def _fill(self, rest: Any, n_given: int) -> Any:
-        """The positional arguments, with the static ones in their places again."""
-        for i in range(n_given + len(self._static_args)):
-            if i in self._static_args:
-                yield i, self._static_args[i]
-            else:
-                try:
-                    yield i, next(rest)
-                except StopIteration:
-                    return

@@ -98,6 +98,8 @@ class Body:
     Attributes:
       init: the initial carry with the states: `(user's carry, values of the written states)`.
       written: the states that ride in the carry.
+      staged: the traced body.
+      entry: the values of the written states on entry.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Body:
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
         self.written: list[State] = self.staged.found.written
         self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
-        self.init = (carry, [*self.entry.values()])
+        self.init: tuple[Any, list[Any]] = (carry, [*self.entry.values()])
         self._sites = self.staged.found.sites
         if where not in trace.fitting:
             after = self.staged.written_avals
@@ -136,61 +138,23 @@ class Body:
             if not entry and max(trace.written, default=-1) < trace.n_reads:
                 trace.fitting.add(where)
 
-    def order(self, staged: TracedFunction) -> tuple[tuple[int, ...], list[Any]]:
-        """For each state that a function reads, the place of its value: among those of the carry, or behind them.
+    def over_states(self, staged: TracedFunction) -> Callable[..., tuple[Any, list[Any]]]:
+        """A traced function of `(values of the written states, *args)`; it gives its output and the new values.
 
-        Returns:
-          The places, and the constants of the loop: the values behind those of the carry.
+        The states that it only reads are constants of the loop. It holds no state: JAX may keep it.
         """
         place = {state: i for i, state in enumerate(self.written)}
         constants = [state for state in staged.found.reads if state not in place]
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        return tuple(place[state] for state in staged.found.reads), look_at_all(constants)
+        order, held = tuple(place[state] for state in staged.found.reads), look_at_all(constants)
+        trace, leading = staged.found.trace, staged.leading
+        return lambda values, *args: bind(trace, order, leading, args, (*values, *held))
 
-    def reveal(self, out: Any) -> Any:
-        """The output with the objects in their places."""
+    def finish(self, out: Any, values: Sequence[Any]) -> Any:
+        """Hands on the states' values after the loop; gives the output with the objects in their places."""
+        leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
         found = self.staged.found
         return reveal(out, found.objects) if found.trace.has_nodes else out
-
-    def leave(self, values: Sequence[Any]) -> None:
-        """Hands the states' values after the loop to whoever is outside."""
-        leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
-
-    def run(
-        self,
-        loop: Callable[..., Any],
-        carry_of: Callable[[Any], Any],
-        *operands: Any,
-        test: TracedFunction | None = None,
-    ) -> Any:
-        """Runs the loop, and gives what it returns.
-
-        Args:
-          loop: `loop(step, init, *operands)`, with `test` behind `step` if there is one. `step(carry, args)` takes the
-            carry with the states and a function from the user's carry to the body's arguments; it gives the new carry
-            and the body's output.
-          carry_of: the user's new carry out of the body's output.
-          *operands: further operands.
-          test: the condition of a `while_loop`.
-        """
-        order, constants = self.order(self.staged)
-        trace, leading = self.staged.found.trace, self.staged.leading
-
-        def step(carry: Any, make_args: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, Any]:
-            user_carry, values = carry
-            out, written = bind(trace, order, leading, make_args(user_carry), (*values, *constants))
-            return (carry_of(out), written), out
-
-        if test is None:
-            return loop(step, self.init, *operands)
-        test_order, test_constants = self.order(test)
-        tested, test_leading = test.found.trace, test.leading
-
-        def condition(carry: Any) -> Any:
-            user_carry, values = carry
-            return bind(tested, test_order, test_leading, (user_carry,), (*values, *test_constants))[0]
-
-        return loop(step, condition, self.init, *operands)
 
 
 def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:

@@ -216,7 +216,7 @@ class Jitted(Transformed):
 
     def _run(self, program: Program, method: str, states: Any, args: Any, kwargs: Any, call: Any) -> Any:
         try:
-            return with_room(program.run, method, states, args, kwargs, call)
+            return with_room(program.run, getattr(program.jitted, method), states, args, kwargs, call)
         except Exception as error:
             if self.donates and not isinstance(error, Untraced):
                 program.explain(error, states)

@@ -42,7 +42,8 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> transform.eval_shape(lambda x: u.value * x, 2.0)
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
-    call = _trace("eval_shape", fun, *abstract((args, kwargs)))
+    (args, kwargs), objects = hide(abstract((args, kwargs)))
+    call = _find("eval_shape", fun, args, kwargs, objects)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = call.finish(*jax.tree.map(_shape, call.out_avals))
         born = frame.survivors()
@@ -116,11 +117,6 @@ def make_jaxpr(
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
 
     return traced
-
-
-def _trace(where: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    (args, kwargs), objects = hide((args, kwargs))
-    return _find(where, fun, args, kwargs, objects)
 
 
 def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: list[Any]) -> Call:

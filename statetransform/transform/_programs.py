@@ -163,7 +163,9 @@ class Program:
         self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]
 
-    def run(self, method: str, states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None) -> Any:
+    def run(
+        self, run: Callable[..., Any], states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None
+    ) -> Any:
         """Calls a method of the `jax.jit` function; `call` has the trace for these types, if it was looked for."""
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = look_at_all([states[i] for i in self.donated])
@@ -182,7 +184,7 @@ class Program:
             _pending.program, _pending.trace = self, call.trace
             _pending.places, _pending.states = [place[state] for state in call.states], states
         try:
-            return getattr(self.jitted, method)(*leading, *args, **kwargs)
+            return run(*leading, *args, **kwargs)
         finally:
             _pending.program, _pending.trace, _pending.places, _pending.states = before
 

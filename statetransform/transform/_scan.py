@@ -218,22 +218,21 @@ def _scan(
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
     slices = jax.tree.map(functools.partial(_first_slice, where), xs)
-    carry_of = lambda out: split(out)[0]
-    body = Body(where, f, init, lambda carry: make_args(carry, slices), carry_of, objects)
+    body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0], objects)
     n = steps_of(xs, options["length"])
     watch = ProgressBar(where, n, progress) if progress and n else None
     scan = scan_with(where, checkpoint, watch)
 
-    def loop(step: Callable[..., Any], init: Any, xs: Any) -> Any:
-        def pure(carry: Any, x: Any) -> tuple[Any, Any]:
-            carry, out = step(carry, lambda user_carry: make_args(user_carry, x))
-            return carry, split(out)[1]
+    step = body.over_states(body.staged)
 
-        return scan(pure, init, xs, **options)
+    def pure(carry: Any, x: Any) -> tuple[Any, Any]:
+        user_carry, values = carry
+        out, values = step(values, *make_args(user_carry, x))
+        user_carry, y = split(out)
+        return (user_carry, values), y
 
-    (carry, values), ys = body.run(loop, carry_of, xs)
-    body.leave(values)
-    return body.reveal((carry, ys))
+    (carry, values), ys = scan(pure, body.init, xs, **options)
+    return body.finish((carry, ys), values)
 
 
 def _scan_in_python(

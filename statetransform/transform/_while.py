@@ -90,13 +90,9 @@ def while_loop(
         raise StateTraceError.written_in_predicate(state)
     watch = ProgressBar("while_loop", None, progress) if progress else None
     run = while_with("while_loop", checkpoint, max_steps, watch)
-
-    def loop(step: Callable[..., Any], condition: Callable[..., Any], init: Any) -> Any:
-        return run(condition, lambda carry: step(carry, lambda user_carry: (user_carry,))[0], init)
-
-    carry, values = body.run(loop, lambda out: out, test=test)
-    body.leave(values)
-    return body.reveal(carry)
+    step, holds = body.over_states(body.staged), body.over_states(test)
+    carry, values = run(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init)
+    return body.finish(carry, values)
 
 
 def _while_in_python(
@@ -171,22 +167,20 @@ def fori_loop(
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
     watch = ProgressBar("fori_loop", n, progress) if progress and n != 0 else None
 
-    def loop(step: Callable[..., Any], init: Any, lower: Any, upper: Any) -> Any:
-        one = lambda i, carry: step(carry, lambda user_carry: (i, user_carry))[0]
-        if checkpoint is None and watch is None:
-            return jax.lax.fori_loop(lower, upper, one, init, unroll=unroll)
-        count = lambda state: (state[0] + 1, one(*state))
-        if n is None:
-            run = while_with("fori_loop", checkpoint, None, watch)
-            return run(lambda state: state[0] < upper, count, (lower, init))[1]
-        counted = lambda state, _: (count(state), None)
-        scan = scan_with("fori_loop", checkpoint, watch)
-        return scan(counted, (lower, init), None, n, unroll=unroll or 1)[0][1]
-
-    bounds = (start, stop) if n is None else (lower, upper)  # known ones stay known, so that JAX can differentiate
-    carry, values = body.run(loop, lambda out: out, *bounds)
-    body.leave(values)
-    return body.reveal(carry)
+    step = body.over_states(body.staged)
+    one = lambda i, carry: step(carry[1], i, carry[0])
+    count = lambda state: (state[0] + 1, one(*state))
+    if checkpoint is None and watch is None:
+        # Known bounds stay known, so that JAX can differentiate.
+        ends = (start, stop) if n is None else (lower, upper)
+        carry, values = jax.lax.fori_loop(*ends, one, body.init, unroll=unroll)
+    elif n is None:
+        run = while_with("fori_loop", checkpoint, None, watch)
+        _, (carry, values) = run(lambda state: state[0] < stop, count, (start, body.init))
+    else:
+        run = scan_with("fori_loop", checkpoint, watch)
+        (_, (carry, values)), _ = run(lambda c, _: (count(c), None), (lower, body.init), None, n, unroll=unroll or 1)
+    return body.finish(carry, values)
 
 
 def _key_of(bound: Any) -> Any:
