@@ -176,6 +176,12 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
     return treedef.unflatten(leaves), changed
 
 
+def type_of(value: Any) -> tuple[Any, ...]:
+    """What has to be equal where two values come to the same place: the structure, shapes and dtypes."""
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
+
+
 def _check_carry(where: str, before: Any, after: Any) -> None:
     """The user's own carry keeps its type, too; JAX's message would speak of a carry that has the states in it."""
     treedef, treedef_after = jax.tree.structure(before), jax.tree.structure(after)
@@ -198,15 +204,13 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
 
 def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:
     """A loop's carry keeps its type; JAX's own message would not know the state."""
-    treedef, treedef_after = jax.tree.structure(before), jax.tree.structure(after)
-    pairs = list(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False))
-    same = all((typeof(x).shape, typeof(x).dtype) == (y.shape, y.dtype) for x, y in pairs)
-    if treedef == treedef_after and same:
+    if type_of(before) == type_of(after):
         return
+    pairs = [(typeof(x), typeof(y)) for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False)]
     name = state.name or "state"
-    if treedef != treedef_after:
+    if jax.tree.structure(before) != jax.tree.structure(after):
         cure = f"Assign `{name}` its full structure before the loop."
-    elif any(typeof(x).shape != y.shape for x, y in pairs):
+    elif any(x.shape != y.shape for x, y in pairs):
         cure = f"Keep the shape of `{name}`, or collect what grows as an output of each step."
     else:
         to = pairs[0][1].dtype

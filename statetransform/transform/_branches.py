@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import has_tracer, is_jit_disabled, typeof
+from .._jaxcompat import has_tracer, is_jit_disabled
 from .._state.errors import StateStructureError, show_site
 from .._state.formatting import show_types
 from .._state.frame import leave, look_at_all
@@ -17,7 +17,7 @@ from .._state.state import State
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import TracedFunction, bind
+from ._bodies import TracedFunction, bind, type_of
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 
@@ -64,7 +64,7 @@ def cond(
     if is_jit_disabled() and not has_tracer(pred):
         return at_once(true_fun if pred else false_fun, *operands)
     select = lambda pred, branches, operands: jax.lax.cond(pred, *branches, *operands)
-    return _branch("cond", pred, [("true_fun", true_fun), ("false_fun", false_fun)], operands, select)
+    return _branch("cond", pred, {"true_fun": true_fun, "false_fun": false_fun}, operands, select)
 
 
 @boundary
@@ -99,38 +99,37 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     select = lambda index, branches, operands: jax.lax.switch(index, branches, *operands)
     if not branches:
         return select(index, branches, operands)  # says what is wrong
-    return _branch("switch", index, [(f"branch {i}", f) for i, f in enumerate(branches)], operands, select)
+    return _branch("switch", index, {f"branch {i}": f for i, f in enumerate(branches)}, operands, select)
 
 
-_Named = list[tuple[str, Callable[..., Any]]]
+_Named = dict[str, Callable[..., Any]]  # the branches by what messages call them
 
 
 def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
-    for name, fun in named:
+    for name, fun in named.items():
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
-    names, functions = zip(*named, strict=True)
 
     def within(*given: Any) -> Any:
         *functions, index, operands = given
-        return _staged(where, index, [*zip(names, functions, strict=True)], operands, select)
+        return _staged(where, index, dict(zip(named, functions, strict=True)), operands, select)
 
+    functions = [*named.values()]
     out = in_eager_mode(where, functions, (len(functions),), within, index, operands)
-    return _staged(where, index, named, operands, select) if out is OTHER else out
+    return within(*functions, index, operands) if out is OTHER else out
 
 
 def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
     """The branch with its functions traced."""
     operands, objects = hide(operands)
-    staged = [TracedFunction(where, fun, operands, objects, {}) for _, fun in named]
+    staged = [TracedFunction(where, fun, operands, objects, {}) for fun in named.values()]
     found = [branch.found for branch in staged]
     written = list(dict.fromkeys(state for call in found for state in call.written))
     used = list(dict.fromkeys([*written, *[state for call in found for state in call.reads]]))
     place = {state: i for i, state in enumerate(used)}
     values = look_at_all(used)
     for state in written:
-        pairs = zip([name for name, _ in named], staged, strict=True)
-        _check_types(where, state, values[place[state]], list(pairs))
+        _check_types(where, state, values[place[state]], dict(zip(named, staged, strict=True)))
     traces = [call.trace for call in found]
     orders = tuple(tuple(place[state] for state in call.reads) for call in found)
     targets = tuple(tuple(place[state] for state in call.written) for call in found)
@@ -154,13 +153,13 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     return reveal(out, found[0].objects)
 
 
-def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str, TracedFunction]]) -> None:
+def _check_types(where: str, state: State, entry: Any, branches: dict[str, TracedFunction]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
-    values = [branch.written_avals.get(state, entry) for _, branch in branches]
-    if len({_type_of(value) for value in values}) == 1:
+    values = [branch.written_avals.get(state, entry) for branch in branches.values()]
+    if len({type_of(value) for value in values}) == 1:
         return
     rows: list[tuple[str, str]] = []
-    for (name, branch), value in zip(branches, values, strict=True):
+    for (name, branch), value in zip(branches.items(), values, strict=True):
         site = branch.found.sites.get(state)
         where_written = f"written at {show_site(site)}" if site else "not written"
         rows.append((name, f"{show_types(value)}   ({where_written})"))
@@ -168,20 +167,12 @@ def _check_types(where: str, state: State, entry: Any, branches: list[tuple[str,
     raise StateStructureError.branch(where, state, rows, cure)
 
 
-def _type_of(value: Any) -> tuple[Any, ...]:
-    leaves, treedef = jax.tree.flatten(value)
-    return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
-
-
-def _differences(where: str, named: list[tuple[str, Callable[..., Any]]], staged: list[TracedFunction]) -> str | None:
+def _differences(where: str, named: _Named, staged: list[TracedFunction]) -> str | None:
     """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
-    types = [
-        (jax.tree.structure(b.out_avals), [(x.shape, x.dtype) for x in jax.tree.leaves(b.out_avals)]) for b in staged
-    ]
-    if all(each == types[0] for each in types):
+    if len({type_of(branch.out_avals) for branch in staged}) == 1:
         return None
     rows = []
-    for (name, fun), branch in zip(named, staged, strict=True):
+    for (name, fun), branch in zip(named.items(), staged, strict=True):
         code = getattr(inspect.unwrap(fun), "__code__", None)
         site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
         rows.append(f"  {name}: {show_types(reveal(branch.out_avals))}{site}")

@@ -39,12 +39,9 @@ class Disabled(Exception):
 
 
 class _Pending(threading.local):
-    """The trace that the callback is to bind, for the program that this thread is about to call."""
+    """For the callback: the program that this thread is about to call, the trace to bind, its places and the states."""
 
-    program: Program | None = None
-    trace: Any = None
-    places: Any = None
-    states: Any = None
+    call: tuple[Program, Trace, list[int], Sequence[State]] | None = None
 
 
 _pending = _Pending()
@@ -116,13 +113,12 @@ class Program:
         keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
         return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
 
-    def bind(self, values: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def bind(self, trace: Trace, places: list[int], states: Sequence[State], args: Any, kwargs: Any) -> Any:
         """Called by JAX for types that it has not seen: re-binds the trace into JAX's own trace."""
-        trace, places, states = _pending.trace, _pending.places, _pending.states
-        given = zip(self.inputs, values, strict=True)
+        given = zip(self.inputs, args[: len(self.inputs)], strict=True)
         by_place = {place: self._placed(value, states[place]) for place, value in given}
         inputs = jax.tree.leaves([by_place[places[i]] for i in range(trace.n_reads)])
-        out, written, born = trace.bind(jax.tree.leaves((args, kwargs)), inputs, splice)
+        out, written, born = trace.bind(jax.tree.leaves((args[len(self.inputs) :], kwargs)), inputs, splice)
         targets = tuple([places[i] for i in trace.written])
         written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
         if trace.is_plain and self.targets in (None, targets):
@@ -176,17 +172,14 @@ class Program:
             args = [arg for arg in args if not is_dropped(arg)]
             kwargs = {key: arg for key, arg in kwargs.items() if not is_dropped(arg)}
         leading = [*donated, *passed, instance] if self._has_instance else [*donated, *passed]
-        before = _pending.program, _pending.trace, _pending.places, _pending.states
-        if call is None:
-            _pending.program = None
-        else:
+        before, _pending.call = _pending.call, None
+        if call is not None:
             place = {state: i for i, state in enumerate(states)}
-            _pending.program, _pending.trace = self, call.trace
-            _pending.places, _pending.states = [place[state] for state in call.states], states
+            _pending.call = self, call.trace, [place[state] for state in call.states], states
         try:
             return run(*leading, *args, **kwargs)
         finally:
-            _pending.program, _pending.trace, _pending.places, _pending.states = before
+            _pending.call = before
 
     @property
     def enter(self) -> Entry | None:
@@ -243,11 +236,10 @@ def _pure(program: Callable[[], Program | None], name: str) -> Callable[..., Any
     def pure(*args: Any, **kwargs: Any) -> Any:
         if is_jit_disabled():
             raise Disabled
-        this = program()
-        if this is None or _pending.program is not this:
+        call = _pending.call
+        if call is None or call[0] is not program():
             raise Untraced
-        n = len(this.inputs)
-        return this.bind(args[:n], args[n:], kwargs)
+        return call[0].bind(*call[1:], args, kwargs)
 
     pure.__name__ = pure.__qualname__ = name
     return pure
