@@ -110,11 +110,12 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
 
-    def within(*given: Any) -> Any:
-        *functions, index, operands = given
-        return _staged(where, index, dict(zip(named, functions, strict=True)), operands, select)
+    names, functions = tuple(named), tuple(named.values())
 
-    functions = [*named.values()]
+    def within(*given: Any) -> Any:  # it is kept, and the functions are not
+        *functions, index, operands = given
+        return _staged(where, index, dict(zip(names, functions, strict=True)), operands, select)
+
     out = in_eager_mode(where, functions, (len(functions),), within, index, operands)
     return within(*functions, index, operands) if out is OTHER else out
 

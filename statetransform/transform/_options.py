@@ -150,6 +150,7 @@ class ByState:
     Attributes:
       states: the states that it names, with what it says of them.
       kinds: predicates, with what it says of the states that they select.
+      groups: the distinct entries, among them the one that asks for nothing.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class ByState:
         self._entries = [(adapters.handle(key), check(key, entry)) for key, entry in (given or {}).items()]
         self.states = {key: entry for key, entry in self._entries if isinstance(key, State)}
         self.kinds = [(selects(key), entry) for key, entry in self._entries if not isinstance(key, State)]
+        self.groups = list(dict.fromkeys([nothing, *[entry for _, entry in self._entries]]))
 
     def of(self, state: State) -> Any:
         """What is said of a state: by its name, or else by the first kind that it is of."""
@@ -186,3 +188,16 @@ class ByState:
                 shown = getattr(key, "__name__", None) or repr(key)
                 text = f"{self._label} lists {shown}, but {name_of(fun)} uses no state of this kind. {there}."
                 warn(text, UserWarning)
+
+    def grouped(self, pairs: Iterable[tuple[Any, Any]]) -> list[dict[int, Any]]:
+        """Pairs of entry and value as a dict for each of `groups`, from position to value."""
+        found: dict[Any, dict[int, Any]] = {entry: {} for entry in self.groups}
+        for i, (entry, value) in enumerate(pairs):
+            found[entry][i] = value
+        return list(found.values())
+
+
+def ungrouped(groups: Iterable[Mapping[int, Any]]) -> list[Any]:
+    """The values by their positions."""
+    values = {i: value for group in groups for i, value in group.items()}
+    return [values[i] for i in range(len(values))]

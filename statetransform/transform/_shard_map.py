@@ -18,7 +18,7 @@ from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift, Staged
 from .._trace.stage import StagedFrame
 from .._trace.wrapper import decorate
-from ._options import ByState, bound_as_in
+from ._options import ByState, bound_as_in, ungrouped
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
@@ -106,9 +106,7 @@ class _OnShards:
         # All options: they are part of the structure that a trace belongs to.
         self._options = {"state_specs": state_specs, "in_specs": in_specs, "out_specs": out_specs, **options}
         self._in_specs, self._out_specs, self._jax_options = in_specs, out_specs, options
-        self._specs = specs = ByState("shard_map", "state_specs", state_specs, "P('i')", _spec, nothing=_WHOLE)
-        self._spec_of = specs.of
-        self._groups = list(dict.fromkeys([_WHOLE, *specs.states.values(), *[spec for _, spec in specs.kinds]]))
+        self._specs = ByState("shard_map", "state_specs", state_specs, "P('i')", _spec, nothing=_WHOLE)
 
     def __call__(self, *args: Any) -> Any:
         args, objects = hide(args)
@@ -122,17 +120,14 @@ class _OnShards:
         def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
             out, written, born = body(values, args)
             assert lift.outcome is not None
-            by_spec: dict[Any, dict[int, Any]] = {spec: {} for spec in self._groups}
-            for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
-                by_spec[self._spec_of(state)][i] = value
-            return out, list(by_spec.values()), born
+            by_spec = zip(map(self._specs.of, lift.outcome.written), written, strict=True)
+            return out, self._specs.grouped(by_spec), born
 
-        mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._groups, _WHOLE))
+        mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._specs.groups, _WHOLE))
         out, by_spec, born = mapped(look_at_all(states), args)
         assert lift.outcome is not None
         self._specs.warn_unmatched(self.__wrapped__, [*states, *lift.outcome.written])
-        written = {i: value for group in by_spec for i, value in group.items()}
-        return lift.leave(out, [written[i] for i in range(len(written))], born)
+        return lift.leave(out, ungrouped(by_spec), born)
 
     def _run(self, fun: Callable[..., Any], states: dict[State, Any], specs: Any, args: Any) -> tuple[Lift, Any]:
         """Runs the function once, as on a device, to see which states it reads.
@@ -152,7 +147,7 @@ class _OnShards:
         seen: dict[str, Any] = {}
 
         def make_frame() -> ShardFrame:
-            seen["frame"] = frame = ShardFrame(self._spec_of)
+            seen["frame"] = frame = ShardFrame(self._specs.of)
             seen["runs"] = seen.get("runs", 0) + 1
             return frame
 
@@ -202,7 +197,7 @@ class _OnShards:
         if self._specs.kinds:
             for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
                 if not state.static:
-                    found.setdefault(state, self._spec_of(state))
+                    found.setdefault(state, self._specs.of(state))
         return found
 
 

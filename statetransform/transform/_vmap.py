@@ -25,7 +25,7 @@ from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
-from ._options import ByState, bound_as_in
+from ._options import ByState, bound_as_in, ungrouped
 
 _WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
 
@@ -146,7 +146,6 @@ class Vectorized(Direct):
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
         self._by_state = by_state = ByState("vmap", "state_axes", state_axes, "0", _as_axis)
         self._axes, self._kinds = by_state.states, by_state.kinds
-        self._groups = sorted({*self._axes.values(), *[axis for _, axis in self._kinds]} - {None})
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
@@ -159,20 +158,17 @@ class Vectorized(Direct):
             out, written, born = lift.call(dict(zip(mapped, values, strict=True)), args, kwargs)
             lanes.mapped = None
             assert lift.outcome is not None
-            by_axis: dict[Any, dict[int, Any]] = {axis: {} for axis in (*self._groups, None)}
-            for i, (state, value) in enumerate(zip(lift.outcome.written, written, strict=True)):
-                by_axis[lanes.axis_of(state)][i] = value
-            return out, list(by_axis.values()), born
+            by_axis = zip(map(lanes.axis_of, lift.outcome.written), written, strict=True)
+            return out, self._by_state.grouped(by_axis), born
 
         in_axes = (0, list(mapped.values()), self._in_axes, 0)
-        out_axes = (self._out_axes, [*self._groups, None], 0)
+        out_axes = (self._out_axes, self._by_state.groups, 0)
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
             self._by_state.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
-        written = {i: value for group in by_axis for i, value in group.items()}
-        return lift.leave(out, [written[i] for i in range(len(written))], born)
+        return lift.leave(out, ungrouped(by_axis), born)
 
     def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
         """The number of lanes, from the arguments, or else from a mapped state."""
@@ -287,8 +283,9 @@ def _lengths(axes: Mapping[State, int | None]) -> list[int]:
     return [
         np.shape(leaf)[axis]
         for state, axis in axes.items()
-        for leaf in (jax.tree.leaves(peek(state)) if axis is not None else ())
-        if axis is not None and leaf is not UNSET and _has_axis(leaf, axis)
+        if axis is not None
+        for leaf in jax.tree.leaves(peek(state))
+        if leaf is not UNSET and _has_axis(leaf, axis)
     ]
 
 
