@@ -86,6 +86,7 @@ class CellDescriptor(Cell, Reader):
     goes_stale = False  # the framework guards its own cells in raw transforms
     is_named_by_path = True
     hidden: frozenset[str] = frozenset()  # attributes of a cell that say nothing of what a function computes
+    kind_of_handle: type[Proxy] = Proxy
 
     def put(self, cell: Any, value: Any) -> None:
         """Stores the value that a transform leaves, in what is around it."""
@@ -220,7 +221,7 @@ class CellDescriptor(Cell, Reader):
         if known is not None:
             return known
         is_weak = bool(type(cell).__weakrefoffset__)
-        state = object.__new__(self._kind_of_handle() if is_weak else Adopted)
+        state = object.__new__(self.kind_of_handle if is_weak else Adopted)
         state._stand_for(cell, self)
         if is_weak:
             self._tie(cell, state)
@@ -231,9 +232,6 @@ class CellDescriptor(Cell, Reader):
             state._value = UNSET if held is MISSING else held
             self.set_raw(cell, state)
         return state
-
-    def _kind_of_handle(self) -> type[Proxy]:
-        return Proxy
 
     def _tie(self, cell: Any, entry: Foreign | Native) -> None:
         place, forget = identity(cell), self._table.pop

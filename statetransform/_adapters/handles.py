@@ -98,17 +98,6 @@ class Proxy(Foreign):
         return self._ref() is None
 
 
-class InPlace(Proxy):
-    """A handle whose cell is overwritten by a write, so that reading copies.
-
-    Attributes:
-      bare: for compiled functions, which copy in themselves: the same cell without copies.
-    """
-
-    __slots__ = ("bare",)
-    _is_in_place = True
-
-
 class Adopted(Foreign):
     """A handle that sits in its cell and holds the value."""
 

@@ -25,15 +25,39 @@ from .._state.adapters import register
 from .._state.errors import StateTraceError, StateTransformError
 from .._state.frame import innermost, peek, stack
 from .descriptor import CellDescriptor
-from .handles import Foreign, InPlace, Proxy
+from .handles import Foreign, Proxy
 
 _copy = jax.jit(jnp.copy)
 _METHODS = ("__getitem__", "__setitem__", "addupdate", "at")
 _FUNCTIONS = ("get", "set", "swap", "addupdate", "freeze")
 
 
+class InPlace(Proxy):
+    """The handle of a `Ref`."""
+
+    __slots__ = ()
+    _is_in_place = True
+
+    @property
+    def _bare(self) -> Any:
+        """For the programs of `jit`: the array itself, at the top level."""
+        held = buffer_of(self._ref())
+        if held is None or not is_top_level():
+            raise LookupError("to be read by JAX")
+        return held
+
+    @_bare.setter
+    def _bare(self, value: Any) -> None:
+        if is_top_level() and not has_tracer(value):
+            set_buffer(self._ref(), value)
+        else:
+            self._value = value
+
+
 class Refs(CellDescriptor):
     """How the handle of a `Ref` comes by its value."""
+
+    kind_of_handle = InPlace
 
     def __init__(self, get: Callable[..., Any], put: Callable[..., Any]) -> None:
         super().__init__("")
@@ -67,18 +91,6 @@ class Refs(CellDescriptor):
         else:
             self._put(cell, ..., value)
 
-    def _kind_of_handle(self) -> type[Proxy]:
-        return InPlace
-
-    def handle(self, cell: Any) -> Foreign:
-        state = super().handle(cell)
-        if not hasattr(state, "bare"):
-            bare = object.__new__(Proxy)
-            bare._stand_for(cell, _Bare(self))
-            bare._ref = state._ref  # type: ignore[attr-defined]
-            state.bare = bare  # type: ignore[attr-defined]
-        return state
-
     def takes_tracers(self, state: Any) -> bool:
         return True  # in a raw JAX transform, JAX carries the write out
 
@@ -93,29 +105,6 @@ class Refs(CellDescriptor):
                 f"a Ref keeps its type, {held.dtype}{list(held.shape)}, but is given a value of type "
                 f"{type_text(typeof(value))}"
             )
-
-
-class _Bare(CellDescriptor):
-    """For the programs of `jit`: the array itself, at the top level."""
-
-    def __init__(self, refs: Refs) -> None:
-        super().__init__("")
-        self._refs = refs
-
-    def take(self, cell: Any) -> Any:
-        held = buffer_of(cell)
-        if held is None or not is_top_level():
-            raise LookupError("to be read by JAX")
-        return held
-
-    def put(self, cell: Any, value: Any) -> None:
-        if is_top_level() and not has_tracer(value):
-            set_buffer(cell, value)
-        else:
-            self._refs.put(cell, value)
-
-    def takes_tracers(self, state: Any) -> bool:
-        return True
 
 
 def install() -> None:

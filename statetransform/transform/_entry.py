@@ -79,8 +79,8 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
     in_place = structure.registers_in_place()  # which the program copies itself
-    handle = [f"r{i}.bare" if i in in_place else writer.handle(i) for i in structure.states]
-    value_of = [f"r{i}.bare._value" if i in in_place else writer.value(i) for i in structure.states]
+    handle = [writer.handle(i) for i in structure.states]
+    value_of = [f"r{i}._bare" if i in in_place else writer.value(i) for i in structure.states]
     # Read in here: what fails on the way says that the structure is another.
     leading = [f"v{k}" for k in range(len(program.inputs))]
     if leading:
