@@ -6,7 +6,8 @@ A cell implements `Cell` and `Reader` of `_state/cell.py`. `descriptor` has all 
 import jax
 
 from .._objects.library import adapt
-from .._state.adapters import hint, offer
+from .._state.adapters import offer
+from .._state.errors import hint
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]

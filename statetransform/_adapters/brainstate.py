@@ -21,15 +21,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import brainstate
 import jax
 
-from .._objects.hooks import listening
+from .._objects.hooks import listening, settings
 from .._objects.plain import MISSING, NOT_SET
-from .._state.adapters import has_settings, holds, own_cells, register
+from .._state.adapters import holds, register
 from .._state.cell import InDict
 from .._state.errors import StateTransformError
 from .._state.frame import UNSET, Frame, innermost, on_entering, stack
@@ -43,40 +43,39 @@ class Setting:
     """The step of a recorded structure to what the environment says of a name.
 
     Args:
-      get: `brainstate.environ.get`.
-      name: what is asked for.
+      key: what is asked for.
     """
 
-    shows = is_setting = True
+    shows = True
+    read_all = staticmethod(brainstate.environ.all)
 
-    def __init__(self, get: Callable[..., Any], name: Any) -> None:
-        self._get, self._key = get, name
-        self.name = f"environ[{name!r}]"
+    def __init__(self, key: Any) -> None:
+        self.key, self.name = key, f"environ[{key!r}]"
 
     def __call__(self, _: Any) -> Any:
-        return self._get(self._key, default=NOT_SET)
+        return brainstate.environ.get(self.key, default=NOT_SET)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Setting) and self._key == other._key
+        return isinstance(other, Setting) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
 
 def _note_settings() -> None:
     """Makes what the environment says, `with environ.context(fit=True)`, count in the traces that ask for it."""
     environ: Any = brainstate.environ
-    get = environ.get
+    get, of_jax = environ.get, (environ.PLATFORM, environ.HOST_DEVICE_COUNT)
 
     @functools.wraps(get)
     def noting(key: Any, *args: Any, **kwargs: Any) -> Any:
-        if listening.listeners and kwargs.get("env") is None:
+        if kwargs.get("env") is None and key not in of_jax:
             for listener in listening.listeners:
-                listener.asks(Setting(noting, key))
+                listener.asks(Setting(key))
         return get(key, *args, **kwargs)
 
     environ.get = noting
-    has_settings(lambda: {Setting(noting, key): value for key, value in environ.all().items()})
+    settings.append(Setting.read_all)
 
 
 class Notes(NamedTuple):
@@ -109,6 +108,12 @@ class BrainStates(CellDescriptor):
 
     def in_dict(self, kind: type) -> InDict:
         return InDict("_value", "_been_writen", self._is_busy)
+
+    def way_to(self, state: Any) -> Any:
+        return self._default if state._ref() is brainstate.random.DEFAULT else None
+
+    def _default(self, _: Any) -> Foreign:
+        return self.handle(brainstate.random.DEFAULT)
 
     def _is_busy(self) -> Any:
         return self._context.state_stack
@@ -241,5 +246,4 @@ def install() -> None:
         frame = frame.parent
     _note_settings()
     holds(brainstate.graph.Node)
-    own_cells.append(lambda _: cells.handle(brainstate.random.DEFAULT))
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

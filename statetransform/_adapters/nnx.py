@@ -31,9 +31,10 @@ from flax import nnx
 from flax.nnx import tracers, variablelib
 
 from .._jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
-from .._state.adapters import carries, handle, holds, is_node, register
+from .._state.adapters import carries, holds, is_node, register
 from .._state.errors import StateTraceError, StateTransformError
 from .._state.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
+from .._state.gather import as_state
 from .descriptor import CellDescriptor
 from .handles import Adopted, Foreign, Native
 
@@ -53,7 +54,7 @@ class Variables(CellDescriptor):
         held = self.raw(cell)
         if type(held) is not jax.Ref:
             return super().state_of(cell)
-        state = handle(held)
+        state = as_state(held)
         state._kind = cell.var_type
         return state
 

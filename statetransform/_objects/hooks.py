@@ -19,12 +19,16 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _CYCLES = 400
 _MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
 _SLOTS = ("__getattribute__", "__setattr__", "__delattr__")
+
+
+#: What reads all settings of some framework, which are no attributes of any object: a mapping by name.
+settings: list[Callable[[], Mapping[Any, Any]]] = []
 
 
 class _Listening(threading.local):

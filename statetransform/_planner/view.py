@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from .._jaxpr.sources import Source
-from .._state import adapters
 from .._state.frame import kept_by_nobody
+from .._state.gather import Gathered
 from .._state.state import State
 from .._trace.arguments import (
     ByReference,
@@ -170,7 +170,7 @@ class _Wrt:
     """What a function is differentiated with respect to, as `transform.grad` understands it."""
 
     def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
-        self._states = adapters.Gathered(states).states
+        self._states = Gathered(states).states
         for state in self._states:
             if not isinstance(state, State):
                 raise TypeError(

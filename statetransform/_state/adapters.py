@@ -4,9 +4,9 @@ A cell of another framework is represented by a state, its *handle*, so that not
 adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
 object. A program that meets nothing of a framework does not change it, and does not depend on its version.
 
-Some pytrees are made of cells in order to carry values. They go by value: JAX takes such a *carrier* apart and puts it
-together as it does any pytree. Meanwhile no frame may lift the cells in it. So `detached` makes a carrier of cells
-that no frame lifts, and `attached`, in the frame, the one that the function gets.
+Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
+made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
+any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds it of cells that no frame lifts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._objects.hooks import listening
 from .._objects.library import is_ours, is_users_class, is_users_function
 from .._objects.lookup import contents, instance_attribute, instance_dict, slot_names
 from .._objects.names import globals_of
@@ -51,10 +50,6 @@ _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
-#: What gives the cells that a framework keeps for itself, each a function of anything.
-own_cells: list[Callable[[Any], Any]] = []
-_settings: list[Callable[[], dict[Any, Any]]] = []
-_hints: dict[str, list[tuple[str, str]]] = {}
 #: Code whose global names were looked at.
 _looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
@@ -67,11 +62,6 @@ _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)
 def offer(framework: str, adapter: str) -> None:
     """Says which module has the adapter to a framework: its function `install` is called when that is met."""
     _offers[framework] = adapter
-
-
-def hint(topic: str, framework: str, text: str) -> None:
-    """Gives a sentence for messages to users of a framework."""
-    _hints.setdefault(topic, []).append((framework, text))
 
 
 def register(cls: type, cell: Any, is_node: bool = False) -> None:
@@ -92,11 +82,6 @@ def carries(cls: type) -> None:
     """Says that instances of a class, which are pytrees of cells, go by value."""
     _carriers.append(cls)
     _kinds.clear()
-
-
-def has_settings(read: Callable[[], dict[Any, Any]]) -> None:
-    """Says how to read the settings of a framework, by the functions that read one each."""
-    _settings.append(read)
 
 
 # -- meeting a framework
@@ -132,8 +117,6 @@ def _meet(names: Iterable[str]) -> None:
                 if framework in _offers:
                     importlib.import_module(_offers[framework]).install()
                     del _offers[framework]
-            for listener in listening.listeners:
-                listener.meets_settings()
 
 
 def _kind(cls: type) -> _KnownClass:
@@ -221,9 +204,11 @@ def cell_of(cls: type) -> Any:
     return None if issubclass(cls, State | type) else _kind(cls).cell
 
 
-def hidden(cls: type) -> frozenset[str]:
-    """The attributes of instances that say nothing of what a function computes."""
-    return _kind(cls).hidden
+def is_cell_class(cls: Any) -> bool:
+    """Whether instances of a class, or of one that is derived from it, are cells."""
+    if not isinstance(cls, type) or cls is object or issubclass(cls, State):
+        return False
+    return _kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells)
 
 
 def handle(obj: Any) -> Any:
@@ -236,28 +221,61 @@ def handle(obj: Any) -> Any:
     return obj if state is None else state
 
 
-def is_cell_class(cls: Any) -> bool:
-    """Whether instances of a class, or of one that is derived from it, are cells."""
-    if not isinstance(cls, type) or cls is object or issubclass(cls, State):
-        return False
-    return _kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells)
-
-
 def is_node(obj: Any) -> bool:
     """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
     return _kind(type(obj)).is_node
 
 
-def is_carrier(obj: Any) -> bool:
-    """Whether an object is a pytree of cells that goes by value."""
-    return _kind(type(obj)).is_carrier
+def by_reference(obj: Any) -> bool | None:
+    """Whether an object goes by reference, True for a node and False for a carrier; None for anything else."""
+    kind = _kind(type(obj))
+    return kind.is_node if kind.is_node or kind.is_carrier else None
 
 
-def leaf_test(opens_carriers: bool = False) -> Callable[[Any], bool] | None:
-    """The `is_leaf` for pytrees that may have something of a framework in them."""
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves and the structure of a pytree, of which nodes and carriers are leaves; the carriers are detached."""
     if not _has_nodes and sys.modules.keys().isdisjoint(_offers):
-        return None
-    return is_node if opens_carriers else _is_leaf
+        return jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
+    return [_detached(leaf) for leaf in leaves] if _carriers else leaves, treedef
+
+
+def detached(tree: Any) -> Any:
+    """A pytree with carriers of their own in it, whose cells no frame lifts; without any, the pytree itself."""
+    if not _carriers:
+        return tree
+    leaves, treedef = flatten(tree)
+    return treedef.unflatten(leaves) if any(_kind(type(leaf)).is_carrier for leaf in leaves) else tree
+
+
+def with_values(tree: Any, values: Iterable[Any]) -> Any:
+    """A pytree of states or cells with values in their places; of a carrier, another one with the values."""
+    each = iter(values)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
+    return treedef.unflatten([_rebuilt(leaf, each) if _kind(type(leaf)).is_carrier else next(each) for leaf in leaves])
+
+
+def _rebuilt(carrier: Any, each: Iterator[Any]) -> Any:
+    leaves = [leaf for _ in jax.tree.leaves(carrier, is_leaf=is_node) for leaf in jax.tree.leaves(next(each))]
+    return jax.tree.structure(carrier).unflatten(leaves)
+
+
+def visit_of(cls: type, own: Callable[..., Any]) -> Callable[..., Any]:
+    """How a recorder looks into the instances of a class: as `own` does, after what is special of cells and holders."""
+    known = None if issubclass(cls, State | type) else _kind(cls)
+    return functools.partial(_visit, known, own) if known and (known.is_node or known.cell is not None) else own
+
+
+def _visit(known: _KnownClass, own: Callable[..., Any], recorder: Any, register: int, obj: Any) -> tuple[str, Any]:
+    recorder.hidden[register] = known.hidden
+    if (cell := known.cell) is None:
+        return own(recorder, register, obj)
+    recorder.cells.add(register)
+    if (state := cell.state_of(obj)) is not None:
+        recorder.reach(register, "reader", cell, state)
+        recorder.is_new(register, cell.name)
+        state._name = state._name or recorder.path_to(register)
+    return own(recorder, register, obj) if is_users_class(type(obj)) else ("type", weakref.ref(type(obj)))
 
 
 def _is_leaf(obj: Any) -> bool:
@@ -265,77 +283,13 @@ def _is_leaf(obj: Any) -> bool:
     return kind.is_node or kind.is_carrier
 
 
-def settings() -> dict[Any, Any]:
-    """What the frameworks' settings are at the moment, by the functions that read one each."""
-    return {reader: value for read in _settings for reader, value in read().items()}
-
-
-def hints(topic: str) -> str:
-    """What to say to users of the frameworks that have been imported."""
-    return "".join(text for framework, text in _hints.get(topic, ()) if framework in sys.modules)
-
-
-# -- carriers
-
-
-def detached(tree: Any) -> Any:
-    """A pytree with carriers of their own in it, whose cells no frame lifts."""
-    return jax.tree.map(_detached, tree, is_leaf=_is_leaf) if _carriers else tree
-
-
 def _detached(leaf: Any) -> Any:
-    if not is_carrier(leaf):
+    if not _kind(type(leaf)).is_carrier:
         return leaf
     leaves, treedef = jax.tree.flatten(leaf)
-    return _put_together(treedef, leaves)
-
-
-def _put_together(treedef: Any, leaves: Any) -> Any:
-    """A carrier with these leaves; no frame lifts the cells in it."""
     with no_frame():
         carrier = treedef.unflatten(leaves)
     for obj in jax.tree.leaves(carrier, is_leaf=is_node):
         if (cell := cell_of(type(obj))) is not None:
             cell.detach(obj)
     return carrier
-
-
-def attached(tree: Any) -> Any:
-    """A pytree with carriers of their own in it, whose cells belong to the present frame."""
-    attach = lambda leaf: jax.tree.map(lambda value: value, leaf) if is_carrier(leaf) else leaf
-    return jax.tree.map(attach, tree, is_leaf=_is_leaf) if _carriers else tree
-
-
-class Gathered:
-    """A pytree of states or cells, and values in the same structure; of a carrier, a carrier with the values.
-
-    Args:
-      tree: the pytree.
-
-    Attributes:
-      states: its leaves, handles in the places of cells.
-      paths: the way to each of them.
-    """
-
-    def __init__(self, tree: Any) -> None:
-        found, self._treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=leaf_test(opens_carriers=True))
-        self.states: list[Any] = [handle(leaf) for _, leaf in found]
-        self.paths: list[Any] = [path for path, _ in found]
-        self._outer, self._outer_treedef = jax.tree.flatten(tree, is_leaf=leaf_test())
-
-    def values(self, values: Iterable[Any]) -> Any:
-        """The pytree with a value for each state."""
-        each = iter(values)
-        put_in = lambda leaf: _with_values(leaf, each) if is_carrier(leaf) else next(each)
-        return self._outer_treedef.unflatten([put_in(leaf) for leaf in self._outer])
-
-    def split(self, values: Any) -> list[Any]:
-        """The value of each state, from such a pytree."""
-        found = self._treedef.flatten_up_to(values)
-        return [cell.plain(value) if (cell := cell_of(type(value))) is not None else value for value in found]
-
-
-def _with_values(carrier: Any, each: Iterator[Any]) -> Any:
-    """A carrier of the same cells with other values."""
-    leaves = [leaf for cell in jax.tree.leaves(carrier, is_leaf=is_node) for leaf in jax.tree.leaves(next(each))]
-    return _put_together(jax.tree.structure(carrier), leaves)

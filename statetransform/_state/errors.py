@@ -376,3 +376,16 @@ class StaleReadWarning(UserWarning):
             "new value. Use the transform of the same name from `statetransform.transform`, or pass the value "
             "as an argument."
         )
+
+
+_hints: dict[str, list[tuple[str, str]]] = {}
+
+
+def hint(topic: str, module: str, text: str) -> None:
+    """Adds a sentence to the messages on a topic, for programs that have imported a module."""
+    _hints.setdefault(topic, []).append((module, text))
+
+
+def hints(topic: str) -> str:
+    """The sentences to add."""
+    return "".join(text for module, text in _hints.get(topic, ()) if module in sys.modules)

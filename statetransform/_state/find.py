@@ -21,6 +21,7 @@ from .._objects.names import globals_of
 from . import adapters
 from .cell import cells_in
 from .frame import Onlooker, innermost
+from .gather import Gathered, as_state
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
@@ -78,8 +79,7 @@ def selects(*kinds: Kind) -> Callable[[State], bool]:
     types_: list[type] = []
     predicates: list[Callable[[State], bool]] = []
     members: set[State] = set()
-    for kind in jax.tree.leaves(kinds, is_leaf=lambda leaf: leaf is None or adapters.is_node(leaf)):
-        kind = adapters.handle(kind)
+    for kind in Gathered(kinds, is_leaf=lambda leaf: leaf is None).states:
         if isinstance(kind, State):
             members.add(kind)
         elif isinstance(kind, type) and (issubclass(kind, State) or adapters.is_cell_class(kind)):
@@ -124,7 +124,7 @@ def walk(
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
-        obj = adapters.handle(obj)
+        obj = as_state(obj)
         if isinstance(obj, State):
             yield label, obj
         elif _is_open(obj, through_globals):
@@ -142,7 +142,7 @@ def _in_order(obj: Any) -> Iterator[State]:
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
-        obj = adapters.handle(obj)
+        obj = as_state(obj)
         if isinstance(obj, State):
             yield obj
         elif _is_open(obj, False):
@@ -152,7 +152,7 @@ def _in_order(obj: Any) -> Iterator[State]:
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """The objects directly below one, each with its label."""
     is_mapping = isinstance(obj, dict | types.MappingProxyType | weakref.WeakValueDictionary)
-    if is_mapping or (isinstance(obj, Mapping) and adapters.is_carrier(obj)):
+    if is_mapping or (isinstance(obj, Mapping) and not jax.tree_util.all_leaves([obj])):
         for key, child in list(obj.items()):
             yield str(key), child
     elif isinstance(obj, (*_SEQUENCES, set, frozenset)):

@@ -8,11 +8,11 @@ import jax
 
 from .._jaxcompat import typeof
 from .._objects.library import is_users_class
-from . import adapters
 from .errors import StateStructureError
 from .find import states as find_states
 from .formatting import show_types
 from .frame import look_at, own_arrays, read
+from .gather import Gathered, as_state
 from .state import State
 
 
@@ -32,8 +32,8 @@ def values(states: Any) -> Any:
       >>> st.values({"a": st.State(1.0), "b": st.State(2.0)})
       {'a': 1.0, 'b': 2.0}
     """
-    gathered = adapters.Gathered(_all_of(states))
-    return adapters.attached(gathered.values(own_arrays(look_at(_state(state))) for state in gathered.states))
+    gathered = Gathered(_all_of(states))
+    return gathered.values([own_arrays(look_at(_state(state))) for state in gathered.states])
 
 
 def update(states: Any, values: Any) -> None:
@@ -55,7 +55,7 @@ def update(states: Any, values: Any) -> None:
       >>> a.value
       5.0
     """
-    gathered = adapters.Gathered(_all_of(states))
+    gathered = Gathered(_all_of(states))
     try:
         new = gathered.split(values)
     except ValueError as error:
@@ -76,7 +76,7 @@ def update(states: Any, values: Any) -> None:
 
 def _all_of(states: Any) -> Any:
     """All states of an object that is no pytree, by their paths; anything else as it is."""
-    is_object = is_users_class(type(states)) and not isinstance(states, State) and adapters.handle(states) is states
+    is_object = is_users_class(type(states)) and not isinstance(states, State) and as_state(states) is states
     if is_object and jax.tree.leaves(states) == [states]:
         return find_states(states) or states
     return states

@@ -102,7 +102,7 @@ class ByReference:
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves and the structure of a pytree; what goes by reference is a leaf, whatever it is to its framework."""
-    return jax.tree.flatten(tree, is_leaf=adapters.leaf_test())
+    return adapters.flatten(tree)
 
 
 def hide(tree: Any) -> tuple[Any, list[Any]]:
@@ -159,10 +159,12 @@ def hide_self(obj: Any) -> tuple[Any, list[Any]]:
 
 def is_by_reference(leaf: Any) -> bool:
     """Whether an argument goes by reference: what is no array, no scalar, no text and of no library class."""
-    if isinstance(leaf, State) or adapters.is_node(leaf):
+    if isinstance(leaf, State):
         return True
-    if isinstance(leaf, _ARRAYS) or adapters.is_carrier(leaf):
+    if isinstance(leaf, _ARRAYS):
         return False
+    if (is_reference := adapters.by_reference(leaf)) is not None:
+        return is_reference
     if hasattr(leaf, "dtype") or isinstance(leaf, str | bytes):
         return False
     if isinstance(leaf, types.FunctionType):

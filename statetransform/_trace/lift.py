@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import jax
+
 from .._jaxcompat import take_current_trace, trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
@@ -50,7 +52,8 @@ class Lift:
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
 
-        whole = adapters.detached((args, kwargs))
+        given = args, kwargs
+        whole = adapters.detached(given)
 
         def run(is_fresh: bool) -> Results:
             with self._make_frame() as frame:
@@ -62,7 +65,7 @@ class Lift:
                         del trace
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
-                args, kwargs = adapters.attached(whole)
+                args, kwargs = whole if whole is given else jax.tree.map(lambda leaf: leaf, whole)
                 try:
                     out = [self._fun(*args, **kwargs)]
                 except Exception:  # not what makes it begin again

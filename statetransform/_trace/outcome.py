@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 
-from .._state import adapters
 from .._state.frame import Frame, leave
 from .._state.state import State
 from .arguments import REFERENCE, flatten, is_by_reference, is_reference
@@ -49,12 +48,14 @@ class Outcome:
       objects: what stands in the output by reference.
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
-      has_nodes: whether anything in the output stands for an object.
+      has_nodes: whether anything in the output stands for an object, or is made where the output goes.
     """
 
     __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
 
-    def __init__(self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int]) -> None:
+    def __init__(
+        self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int], is_rebuilt: bool
+    ) -> None:
         changed = frame.written()
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
@@ -62,13 +63,12 @@ class Outcome:
         self.born: list[State] = born
         self.objects: list[Any] = objects
         self.is_closed: bool = len(out_born) == len(born)
-        self.has_nodes: bool = bool(objects or out_born)
+        self.has_nodes: bool = bool(objects or out_born) or is_rebuilt
 
     def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside, without writes for None, and returns the output."""
         pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
-        out = adapters.attached(out)
         return reveal_output(out, self.born, self.objects) if self.has_nodes else out
 
 
@@ -90,7 +90,6 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
     """
     leaves, treedef = flatten(out)
     del out
-    leaves = adapters.detached(leaves)
     changed, survivors = frame.written(), frame.survivors()
     places = {id(state) for state in survivors}
     is_unaccounted = len(survivors) > sum(id(leaf) in places for leaf in leaves)
@@ -106,14 +105,19 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
     index = {id(state): i for i, state in enumerate(born)}
     objects: list[Any] = []
     out_born: set[int] = set()
+    is_rebuilt = False  # whether the output has pytrees in it that are to be made where it goes
     for i, leaf in enumerate(leaves):
         if id(leaf) in index:
             out_born.add(index[id(leaf)])
             leaves[i] = Birth(index[id(leaf)])
-        elif not isinstance(leaf, jax.Array) and is_by_reference(leaf):
+        elif isinstance(leaf, jax.Array):
+            continue
+        elif is_by_reference(leaf):
             objects.append(leaf)
             leaves[i] = REFERENCE
-    outcome = Outcome(frame, born, objects, out_born)
+        else:
+            is_rebuilt = is_rebuilt or not jax.tree_util.all_leaves([leaf])
+    outcome = Outcome(frame, born, objects, out_born, is_rebuilt)
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
 

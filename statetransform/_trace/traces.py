@@ -15,8 +15,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import ContextDict, typeof
-from .._state import adapters
-from .._state.errors import RetraceWarning, StateTraceError
+from .._state.errors import RetraceWarning, StateTraceError, hints
 from .._state.frame import innermost
 from .._state.raw_reads import as_ever, fresh
 from .._state.sites import user_site
@@ -266,7 +265,7 @@ def _cure(name: str) -> str:
     """What to do with an argument that is no array; `name` says whether it is inside of another one."""
     if name.isidentifier():
         return "List it in `static_argnums` or `static_argnames` if Python needs its value."
-    if cure := adapters.hints("arguments"):
+    if cure := hints("arguments"):
         return cure
     return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from .._state import adapters
+from .._state.errors import hints
 from .._state.frame import look_at_all
+from .._state.gather import Gathered
 from .._state.state import State
 from .._trace.arguments import is_reference
 from .._trace.outcome import Results
@@ -33,7 +34,7 @@ class Differentiated:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        self._gathered = adapters.Gathered(states)
+        self._gathered = Gathered(states)
         self.states: list[State] = self._gathered.states
         for state in self.states:
             if not isinstance(state, State):
@@ -71,7 +72,7 @@ class Differentiated:
 
 def _example() -> str:
     """What `states=` may be, for the frameworks that are there."""
-    return f"`states=st.states(model, st.Param)`{adapters.hints('states')}"
+    return f"`states=st.states(model, st.Param)`{hints('states')}"
 
 
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:

@@ -25,8 +25,7 @@ from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._objects.lookup import contents
-from .._state import adapters
-from .._trace.arguments import hide_self, is_reference, strict
+from .._trace.arguments import flatten, hide_self, is_reference, strict
 from .._trace.families import Family, anchor_of, remember
 from .._trace.traces import RefusedArgument
 from .._trace.wrapper import Bound
@@ -123,13 +122,12 @@ def in_eager_mode(
 
 def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
-    # An object with cells is a pytree to its framework, but a copy would take the writes.
-    is_leaf = adapters.leaf_test(opens_carriers=True)
 
     def changed(value: Any) -> Any:
-        if not any(map(is_replaced, jax.tree.leaves(value, is_leaf=is_leaf))):
+        leaves, treedef = flatten(value)
+        if not any(map(is_replaced, leaves)):
             return value
-        return jax.tree.map(lambda leaf: put(leaf) if is_replaced(leaf) else leaf, value, is_leaf=is_leaf)
+        return treedef.unflatten([put(leaf) if is_replaced(leaf) else leaf for leaf in leaves])
 
     def cell_of(cell: types.CellType) -> types.CellType:
         value = contents(cell)

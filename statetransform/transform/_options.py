@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._state import adapters
 from .._state.errors import describe
 from .._state.find import selects
+from .._state.gather import as_state
 from .._state.sites import warn
 from .._state.state import State
 from .._trace.arguments import StaticArguments, name_of, positional_parameters
@@ -168,7 +168,7 @@ class ByState:
                 f"it cannot be {given!r} of type {type(given).__name__}"
             )
         self._label, self._nothing = f"{where}: `{option}`", nothing
-        self._entries = [(adapters.handle(key), check(key, entry)) for key, entry in (given or {}).items()]
+        self._entries = [(as_state(key), check(key, entry)) for key, entry in (given or {}).items()]
         self.states = {key: entry for key, entry in self._entries if isinstance(key, State)}
         self.kinds = [(selects(key), entry) for key, entry in self._entries if not isinstance(key, State)]
         self.groups = list(dict.fromkeys([nothing, *[entry for _, entry in self._entries]]))

@@ -81,3 +81,14 @@ def test_dropout_follows_the_phase() -> None:
     for fit in (True, False, True, False):
         with bs.environ.context(fit=fit):
             assert bool((call(x) == x).all()) is not fit
+
+
+def test_what_the_environment_says_of_jax_makes_no_trace() -> None:
+    runs = []
+
+    @transform.jit
+    def f(x):
+        runs.append(bs.environ.get("platform"))
+        return x
+
+    assert [float(f(1.0)) for _ in range(3)] == [1.0] * 3 and runs == [jax.default_backend()]

@@ -20,9 +20,9 @@ from ..._objects.library import is_users_class, is_users_function
 from ..._objects.lookup import contents, instance_attribute, instance_dict, slot_names
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, identity, is_plain
-from ..._state import adapters
 from ..._state.errors import StateTraceError
 from ..._state.frame import UNSET, peek
+from ..._state.gather import as_state
 from ..._state.state import State
 from .recorder import Recorder
 
@@ -76,7 +76,7 @@ def refuse_leaks(
                 below = [(f"[{i}]", child, i) for i, child in enumerate(obj)]
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
-        elif is_users_class(type(obj)) and adapters.cell_of(type(obj)) is None:
+        elif is_users_class(type(obj)) and as_state(obj) is obj:
             names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
             waiting.append((None, "", "", type(obj).__name__, type(obj), None))
@@ -114,5 +114,5 @@ def take_back(recorder: Recorder) -> None:
 
 def _has_no_value(obj: Any) -> bool:
     """Whether a state or a cell was made in a trace that failed."""
-    state = adapters.handle(obj)
+    state = as_state(obj)
     return isinstance(state, State) and peek(state) is UNSET

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..._objects.hooks import hook, is_worn_out, listening, names_seen, unhook, unwatch, watch
-from ..._objects.library import is_framework_file, is_users_class
+from ..._objects.hooks import hook, is_worn_out, listening, names_seen, settings, unhook, unwatch, watch
+from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
     OwnNames,
     class_lookup,
@@ -32,7 +32,6 @@ from ..._objects.lookup import (
     slot_names,
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
-from ..._state import adapters
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
@@ -68,7 +67,7 @@ class Recorder:
         self._tells_all: dict[type, bool] = {}  # whether a class tells of each look-up on its instances
         self._visits: dict[type, Visit] = {}
         self.classes: Classes = Classes(self)
-        self._settings: dict[Any, Any] = {}  # of frameworks when the trace began
+        self._settings: dict[Any, Any] = {}  # as they were when the trace began, by what reads them all
         self._waiting: dict[int, list[tuple[Any, ...]]] = {}  # what is noted once code runs; by the code's identity
         self._started: set[int] = set()
         self._watched: list[types.CodeType] = []  # held, so that no address is used twice
@@ -77,10 +76,11 @@ class Recorder:
         self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
         self._is_busy = False
         self._takes_all = False
-        self.hidden: dict[int, frozenset[str]] = {}  # attributes of cells, and of what holds them, that do not count
+        self.hidden: dict[int, frozenset[str]] = {}  # attributes of objects that do not count
+        self.cells: set[int] = set()  # objects that a state stands for
 
     def __enter__(self) -> Recorder:
-        self.meets_settings()
+        self._settings = {read: read() for read in settings}
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
@@ -157,11 +157,9 @@ class Recorder:
             self.reach(register, "dict", name, value.__dict__[name])
 
     def reach_own_cells(self, used: Iterable[State]) -> None:
-        """Adds the edges to states in use that stand for cells which a framework keeps for itself."""
-        lost = {identity(state) for state in used if self.register_of(state) is None}
-        for reader in adapters.own_cells if lost else ():
-            state = reader(None)
-            if identity(state) in lost:
+        """Adds the edges to states in use that can be found in a way of their own."""
+        for state in used:
+            if self.register_of(state) is None and (reader := state._cell.way_to(state)) is not None:
                 self.reach(0, "reader", reader, state)
 
     def led_to_state(self, obj: Any, key: Any) -> bool:
@@ -241,7 +239,7 @@ class Recorder:
         finally:
             self._is_busy = False
         for edge in structure.edges:
-            if edge.how == "reader" and getattr(edge.key, "is_setting", False):
+            if edge.how == "reader" and hasattr(edge.key, "read_all"):
                 self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
@@ -271,18 +269,28 @@ class Recorder:
         self.looks_up(obj, name)
         self.changes.append((register, name, instance_attribute(obj, name)))
 
-    def meets_settings(self) -> None:
-        """Notes the settings of a framework that is met."""
-        self._settings = {**adapters.settings(), **self._settings}
-
-    def asks(self, reader: Callable[[Any], Any]) -> None:
+    def asks(self, setting: Any) -> None:
         """Notes what a setting was before the trace."""
-        if not self._is_busy and self.is_new(0, reader):
-            self.reach(0, "reader", reader, self._settings.get(reader, NOT_SET))
+        if not self._is_busy and self.is_new(0, setting):
+            read = setting.read_all
+            before = self._settings[read] if read in self._settings else self._settings.setdefault(read, read())
+            self.reach(0, "reader", setting, before.get(setting.key, NOT_SET))
 
     def edge_to(self, register: int) -> Edge:
         """The edge by which an object was reached first."""
         return self.edges[self._places[register]]
+
+    def path_to(self, register: int) -> str | None:
+        """The way to an object that is being visited, from its root: `linear.kernel`."""
+        steps: list[str] = []
+        while (edge := self.edge_to(register)).parent >= 0:
+            shown = edge.key if edge.how in ("attr", "dict", "item", "global") else None
+            if edge.how == "cell" and is_users_function(self.objects[edge.parent]):
+                shown = edge.key[1]
+            if shown is not None and not str(shown).startswith("__"):
+                steps.append(str(shown))
+            register = edge.parent
+        return ".".join(reversed(steps)) or None
 
     # -- reaching
 
@@ -323,8 +331,6 @@ class Recorder:
     def listen_to(self, register: int, value: Any) -> None:
         """From now on look-ups on instances of this class are noted; all attributes count where that cannot be."""
         kind = type(value)
-        if hidden := adapters.hidden(kind):
-            self.hidden.setdefault(register, hidden)
         tells_all = self._tells_all.get(kind)
         if tells_all is None:
             if not self._takes_all:
@@ -417,8 +423,8 @@ class Recorder:
         if value is not MISSING:
             self.reach(register, "dict" if computes_attributes(kind) else "attr", name, value)
         elif isinstance(found, types.FunctionType):
-            if is_framework_file(found.__code__.co_filename) and adapters.cell_of(kind) is not None:
-                return  # how a framework's own class reads and writes is taken as given
+            if register in self.cells and is_framework_file(found.__code__.co_filename):
+                return  # how its own class reads and writes it is taken as given
             if not is_special:
                 self.reach(register, "method", name, found)
         elif found is not MISSING and hasattr(type(found), "__get__"):

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..._objects.library import is_framework_class
 from ..._objects.plain import MISSING, reference
-from ..._state import adapters
 from ..._state.state import State
 from .callbacks import objects_behind
 from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
@@ -116,7 +115,7 @@ def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
     parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
     if edge.how not in ("attr", "dict") or isinstance(parent, type | types.FunctionType | types.ModuleType):
         return False
-    if is_framework_class(type(parent)) and not adapters.is_node(parent):  # which counts the hits of its caches
+    if is_framework_class(type(parent)) and edge.parent not in recorder.hidden:  # which counts the hits of its caches
         return False
     is_container = edge.key != "__dict__" and edge.register >= 0 and now is recorder.objects[edge.register]
     return not is_container and not isinstance(parent, dict)

@@ -131,31 +131,6 @@ def _other(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     return "is", reference(value)
 
 
-def _cell(cell: Any, recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    """A cell of another framework: its handle, and what else the trace looks up of it."""
-    state = cell.state_of(value)
-    if state is not None:
-        recorder.reach(register, "reader", cell, state)
-        recorder.is_new(register, cell.name)
-        state._name = state._name or _path(recorder, register)
-    if is_users_class(type(value)):
-        return _object(recorder, register, value)
-    return "type", weakref.ref(type(value))
-
-
-def _path(recorder: Recorder, register: int) -> str | None:
-    """The way to an object that is being visited, from its root: `linear.kernel`."""
-    steps: list[str] = []
-    while (edge := recorder.edge_to(register)).parent >= 0:
-        shown = {"attr": edge.key, "dict": edge.key, "item": edge.key, "global": edge.key}.get(edge.how)
-        if edge.how == "cell" and is_users_function(recorder.objects[edge.parent]):
-            shown = edge.key[1]
-        if shown is not None and not str(shown).startswith("__"):
-            steps.append(str(shown))
-        register = edge.parent
-    return ".".join(reversed(steps)) or None
-
-
 def _sequence(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     if len(value) >= _MANY and all(map(is_plain, value)):
         return "plains", (type(value), tuple(value))
@@ -298,8 +273,10 @@ def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 def visit_of(kind: type) -> Visit:
     """How the recorder looks into the instances of a class."""
-    if (cell := adapters.cell_of(kind)) is not None:
-        return functools.partial(_cell, cell)
+    return adapters.visit_of(kind, _visit_of(kind))
+
+
+def _visit_of(kind: type) -> Visit:
     for kinds, visit in _EXACT:
         if kind in kinds:
             return visit

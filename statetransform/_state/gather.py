@@ -1,0 +1,45 @@
+"""States in pytrees, and what stands for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from . import adapters
+from .frame import read
+
+
+def as_state(obj: Any) -> Any:
+    """The state that an object is or stands for; any other object as it is."""
+    return adapters.handle(obj)
+
+
+class Gathered:
+    """A pytree of states, and values in the same structure.
+
+    Args:
+      tree: the pytree.
+      is_leaf: as in :func:`jax.tree.flatten`.
+
+    Attributes:
+      states: its leaves, as states where they are any.
+      paths: the way to each of them.
+    """
+
+    def __init__(self, tree: Any, is_leaf: Callable[[Any], bool] = lambda leaf: False) -> None:
+        is_whole = lambda leaf: is_leaf(leaf) or adapters.is_node(leaf)
+        found, self._treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_whole)
+        self.states: list[Any] = [as_state(leaf) for _, leaf in found]
+        self.paths: list[Any] = [path for path, _ in found]
+        self._tree = tree
+
+    def values(self, values: Iterable[Any]) -> Any:
+        """The pytree with a value for each state."""
+        return adapters.with_values(self._tree, values)
+
+    def split(self, values: Any) -> list[Any]:
+        """The value of each state, from such a pytree."""
+        found = [(value, as_state(value)) for value in self._treedef.flatten_up_to(values)]
+        return [value if state is value else read(state) for value, state in found]
