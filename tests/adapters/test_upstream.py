@@ -93,7 +93,7 @@ def test_an_unknown_version_is_refused_where_a_cell_is_met_and_nowhere_else(fram
     )
     first, *rest = run(code).splitlines()
     assert first == "2.0"
-    assert len(rest) == 3 and all("statetransform knows" in line for line in rest)
+    assert len(rest) == 3 and all("this version of statetransform" in line for line in rest)
 
 
 IS_CHANGED = """

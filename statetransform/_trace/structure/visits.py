@@ -44,7 +44,7 @@ _HOLDERS = (
 BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
     threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
-    weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
+    weakref.WeakSet, weakref.WeakKeyDictionary,
 )  # fmt: skip
 _MANY = 32  # plain values in a container: from here on compared at once
 
@@ -100,6 +100,11 @@ def _members(recorder: Recorder, register: int, value: Any) -> None:
     recorder.reach(register, "members", of, of(value))
     if issubclass(kind, Mapping):
         recorder.reach(register, "members", _values, _values(value))
+
+
+def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    _members(recorder, register, value)
+    return "type", weakref.ref(type(value))
 
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -304,6 +309,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _by_class),
+    (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),
     (types.ModuleType, _users_module),
 )
