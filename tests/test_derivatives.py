@@ -325,7 +325,7 @@ def test_rules_get_keywords_and_defaults_by_position_as_in_jax() -> None:
         assert_same(transform.grad(call)(5.0, ours), jax.grad(functools.partial(call, f=jaxs))(5.0))
     only = transform.custom_vjp(lambda x, *, scale: x * scale)
     only.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
-    with pytest.raises(TypeError, match=r"by position, which scale cannot be"):
+    with pytest.raises(TypeError, match=r"by position, but scale cannot be"):
         only(1.0, scale=2.0)
 
 
