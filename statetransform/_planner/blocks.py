@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
+
+import numpy as np
 
 from .graph import Graph
 from .simulate import closure
 
-_RISE = 1.25  # between two cuts: of the bytes that cross at the smaller one
+_PRODUCTS = 0.05  # of the bytes: with less in products, elementwise work decides how large a block is
+_PLACES = 256  # where blocks may end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,26 +126,61 @@ class Row:
             found.append(now)
         return found
 
-    def narrow(self) -> list[int]:
-        """The places where few bytes cross, with more on both sides: where a model's layers meet.
+    @functools.cached_property
+    def _made(self) -> np.ndarray:
+        """Bytes computed before each place: those of products, if these are not next to nothing, otherwise all."""
+        nodes = [self._graph.nodes[i] for i in self._primal]
+        every = np.array([sum(self._graph.sizes[v] for v in n.outputs if v not in self._graph.free) for n in nodes])
+        products = np.where([n.is_product for n in nodes], every, 0)
+        return np.append(0, np.cumsum(products if products.sum() > _PRODUCTS * every.sum() else every))
 
-        Between two of them the bytes rise by a quarter at least, and fall again, so that the small values inside a
-        layer make no places of their own.
-        """
-        crossing, n = self._crossing, len(self._primal)
-        found, best, top, is_falling = [], 0, 0, False
-        for p in range(1, n):
-            now = crossing[p]
-            if is_falling and now < crossing[best]:
-                best = p
-            elif is_falling and now > _RISE * crossing[best]:
-                found.append(best)
-                top, is_falling = now, False
-            elif not is_falling:
-                top = max(top, now)
-                if _RISE * now < top:
-                    best, is_falling = p, True
-        return [*found, best] if is_falling else found
+    @functools.cached_property
+    def _places(self) -> list[int]:
+        """Where a block may end: between two products where the fewest bytes cross, as late as possible."""
+        group = self._made if len(set(self._made)) <= _PLACES else self._made * _PLACES // max(self._made[-1], 1)
+        best: dict[int, int] = {}
+        for p in range(1, len(self._primal)):
+            known = best.setdefault(int(group[p]), p)
+            if self._crossing[p] <= self._crossing[known]:
+                best[int(group[p])] = p
+        return [0, *best.values(), len(self._primal)]
+
+    @functools.cached_property
+    def _shared(self) -> np.ndarray:
+        """Bytes of the values that cross both of two places."""
+        places, n = self._places, len(self._places)
+        found = np.zeros((n, n), np.int64)
+        for v, where in self.at.items():
+            first, last = bisect.bisect_right(places, max(where, 0)), bisect.bisect_right(places, self._last.get(v, -1))
+            if first < last and v not in self._graph.free:
+                found[first, last - 1] += self._graph.sizes[v]
+        return found.cumsum(0)[:, ::-1].cumsum(1)[:, ::-1]  # from `first` on, and up to `last`
+
+    def ends(self, most: float) -> list[int]:
+        """The ends of blocks none of which computes more than so many bytes: those where the fewest bytes are held."""
+        places, shared = self._places, self._shared
+        made = self._made[places]
+        held, before = np.zeros(len(places)), np.zeros(len(places), np.int64)
+        for p in range(1, len(places)):
+            q = np.arange(min(int(np.searchsorted(made, made[p] - most)), p - 1), p)
+            more = held[q] + shared[p, p] - shared[q, p]
+            before[p] = q[np.argmin(more)]
+            held[p] = more.min()
+        found, p = list[int](), int(before[-1])
+        while p:
+            found.append(places[p])
+            p = int(before[p])
+        return found[::-1]
+
+    def narrowest(self, start: int) -> int:
+        """The place behind another one where the fewest bytes cross: between the last layer and the loss."""
+        places = range(start + 1, len(self._primal))
+        return min(places, key=lambda p: (self._crossing[p], p), default=start)
+
+    @property
+    def computed(self) -> int:
+        """The bytes that blocks are measured by."""
+        return int(self._made[-1])
 
     def cut(self, places: Sequence[int]) -> PlanBlocks:
         """Blocks between some places."""

@@ -76,8 +76,8 @@ def is_reshaped(eqn: Any) -> bool:
 
 
 def is_batched(eqn: Any) -> bool:
-    """Whether an equation is a product of many matrices, one for each index of a batch."""
-    return eqn.primitive.name == "dot_general" and bool(eqn.params["dimension_numbers"][1][0])
+    """Whether an equation is a product of many matrices, one for each index of a batch, or a convolution."""
+    return eqn.primitive.name != "dot_general" or bool(eqn.params["dimension_numbers"][1][0])
 
 
 def overwritten(eqns: Any) -> list[Any] | None:

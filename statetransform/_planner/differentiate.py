@@ -30,10 +30,11 @@ from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from .._trace.placed import sharding_of
 from .devices import is_unknown
-from .emit import whole
+from .emit import Emitted, whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, excess_message, shortage_message
 from .meter import Meter
+from .versions import Version
 
 logger = logging.getLogger("statetransform")
 
@@ -125,8 +126,8 @@ class Budgeted:
             if not any(moves):
                 return lanes_first(out := self.plain(*primals)), [_zero_tangent(y) for y in out]
             found = self.decision(Pattern(moves, self._guess))
-            if isinstance(found, Decision) and found.emitted is None:
-                out, dots = self._plain_jvp(moves, primals, tangents)
+            if isinstance(found, Decision) and not isinstance(found.program, Emitted):
+                out, dots = self._jvp_of(self._by_hand(moves, found.program), moves, primals, tangents)
                 return lanes_first(out), dots
             out, kept = self._first(moves)(*primals)
             return lanes_first(out), self._tangent(moves, primals, tangents, out, kept)
@@ -163,7 +164,7 @@ class Budgeted:
         return self._decisions[pattern]
 
     def _record(self, found: Decision) -> None:
-        is_plain = found.emitted is None
+        is_plain = found.program is None
         chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget)
         self._asked.record(chosen)
         logger.info("checkpoint: %s", chosen)
@@ -175,7 +176,7 @@ class Budgeted:
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
         found = self._decisions[Pattern(moves, self._guess)]
-        emitted = found.emitted if isinstance(found, Decision) else None
+        emitted = found.program if isinstance(found, Decision) and isinstance(found.program, Emitted) else None
 
         def forward(*inputs: Any) -> tuple[list[Any], list[Any]]:
             return (self.plain(*inputs), []) if emitted is None else emitted.forward(inputs)
@@ -188,24 +189,34 @@ class Budgeted:
             if not any(moved):
                 dots = [_zero_tangent(y) for y in out]
             else:
-                dots = self._plain_jvp(moved, primals, tangents)[1]
+                dots = self._jvp_of(self.plain, moved, primals, tangents)[1]
             return (out, kept), (dots, [_zero_tangent(x) for x in kept])
 
         run.defjvp(rule, symbolic_zeros=True)
         return run
 
-    def _plain_jvp(self, moves: tuple[bool, ...], primals: Leaves, tangents: Leaves) -> tuple[list[Any], list[Any]]:
+    def _by_hand(self, moves: tuple[bool, ...], program: Version | None) -> Callable[..., list[Any]]:
+        """The function with checkpoints, or as it is."""
+        if program is None:
+            return self.plain
+        return self._compiled(("by hand", moves), lambda *xs: jaxcompat.run(program.closed, *xs))
+
+    def _jvp_of(
+        self, program: Callable[..., list[Any]], moves: tuple[bool, ...], primals: Leaves, tangents: Leaves
+    ) -> tuple[list[Any], list[Any]]:
         which = [i for i, flag in enumerate(moves) if flag]
-        fun = self._restricted(which, primals)
+        fun = self._restricted(which, primals, program)
         out, dots = jax.jvp(fun, [primals[i] for i in which], [tangents[i] for i in which])
         return out, dots
 
-    def _restricted(self, which: list[int], primals: Leaves) -> Callable[..., list[Any]]:
+    def _restricted(
+        self, which: list[int], primals: Leaves, program: Callable[..., list[Any]] | None = None
+    ) -> Callable[..., list[Any]]:
         def fun(*some: Any) -> list[Any]:
             whole = list(primals)
             for i, x in zip(which, some, strict=True):
                 whole[i] = x
-            return self.plain(*whole)
+            return (program or self.plain)(*whole)
 
         return fun
 
@@ -264,14 +275,14 @@ class Budgeted:
         found = self.decision(pattern)
         if isinstance(found, Shortage):
             raise BudgetError(shortage_message(self._budget, found), least=found.least)
-        if pattern.outputs == self._guess and found.emitted is not None:
-            return self._compiled(("backward", pattern), found.emitted.backward)(primals, kept, cts)
+        if pattern.outputs == self._guess and isinstance(found.program, Emitted):
+            return self._compiled(("backward", pattern), found.program.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
         n = len(pattern.outputs)
-        if found.emitted is None:
-            step = self._planner.versions(pattern).first.plain_step
+        if isinstance(found.program, Emitted):
+            step = whole(found.program, len(primals))
         else:
-            step = whole(found.emitted, len(primals))
+            step = (found.program or self._planner.versions(pattern).first).plain_step
         primals, cts = jax.lax.optimization_barrier((primals, list(cts)))
         return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
 

@@ -38,14 +38,12 @@ class Emitted:
     Args:
       joint: what was planned.
       sequence: the plan.
-      is_loose: barriers only where something is computed again, as checkpoints by hand have them: between them the
-        compiler fuses as it likes.
 
     Attributes:
       kept: the values that the forward pass hands to the backward pass, by number.
     """
 
-    def __init__(self, joint: Joint, sequence: Sequence[int], is_loose: bool = False) -> None:
+    def __init__(self, joint: Joint, sequence: Sequence[int]) -> None:
         self._joint, self._sequence = joint, list(sequence)
         self._split = split_of(joint.graph, sequence)
         lives = lifetimes(joint.graph, sequence)
@@ -56,7 +54,7 @@ class Emitted:
         self._lives, self._forms = lives, _forms(joint)
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
-        self._is_loose, self._has_loops = is_loose or not keeps_barriers(), not keeps_barriers()
+        self._has_loops = not keeps_barriers()
         self._live = profile(joint.graph, sequence)
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -100,7 +98,7 @@ class Emitted:
         done, was_again, found = set(sequence[:split]), False, []
         stretch, much = 1 + (len(sequence) - split) // _BARRIERS, _MUCH * self._live.max(initial=0)
         for t, i in enumerate(sequence[split:], split):
-            is_due = not self._is_loose and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= much
+            is_due = not self._has_loops and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= much
             if (i in done and not was_again) or is_due:
                 found.append(t)
             was_again = i in done

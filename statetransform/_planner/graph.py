@@ -27,7 +27,7 @@ class Node:
       pieces: the largest value inside, where these may be in the memory of results and gradients; 0 for none.
       is_backward: whether it depends on the cotangents.
       is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
-      is_batched: whether it is a product of many matrices.
+      is_batched: whether it is a product of many matrices, or a convolution.
       inplace: the outputs that may take the buffer of an input that dies here.
       eqns: what it stands for.
     """

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -60,6 +61,7 @@ class Joint:
       variables: the variable of each value of the graph.
       views: the equation that makes each variable that is a view, or is made of constants.
       work: the operations of plain differentiation, without those that some of the nodes repeat.
+      origins: of each value that the function itself computes, which of its equations does.
     """
 
     jaxpr: Any
@@ -70,6 +72,7 @@ class Joint:
     variables: tuple[Any, ...]
     views: dict[Any, Any]
     work: float
+    origins: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def numbers(self) -> dict[Any, int]:
@@ -105,16 +108,21 @@ class Joint:
         return list(self.jaxpr.outvars[self.n_outputs :])
 
 
-def joint_step(closed: Any, pattern: Pattern) -> Any:
+def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
     """The closed jaxpr of a gradient step: from inputs, and cotangents of the active outputs, to outputs and gradients.
 
     Args:
       closed: the closed jaxpr of the function, without constants that are tracers.
       pattern: what is differentiated.
+      seen: variables of the function whose values are returned, too, behind the outputs.
     """
     body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+    n_outputs = len(body.outvars)
+    if seen:
+        constants = dict(zip(body.constvars, consts, strict=True))
+        body = jaxcompat.opened(jaxcompat.with_equations(body, body.eqns, [*body.outvars, *seen], constants))
     avals = [var.aval for var in body.invars]
-    cotangents = [v.aval for v, wanted in zip(body.outvars, pattern.outputs, strict=True) if wanted]
+    cotangents = [v.aval for v, wanted in zip(body.outvars[:n_outputs], pattern.outputs, strict=True) if wanted]
 
     def step(*xs: Any) -> list[Any]:
         inputs, cts = list(xs[: len(avals)]), list(xs[len(avals) :])
@@ -125,7 +133,7 @@ def joint_step(closed: Any, pattern: Pattern) -> Any:
             for i, x in zip(which, moving, strict=True):
                 whole[i] = x
             out = jaxcompat.eval_jaxpr(body, consts, *whole)
-            return [y for y, wanted in zip(out, pattern.outputs, strict=True) if wanted], out
+            return [y for y, wanted in zip(out[:n_outputs], pattern.outputs, strict=True) if wanted], out
 
         _, pull, out = jax.vjp(some, *[inputs[i] for i in which], has_aux=True)
         return [*out, *pull(cts)]
@@ -138,7 +146,29 @@ def flattened(step: Any) -> Any:
     return without_dead(inlined(step, rules=True))  # nothing differentiates them once more
 
 
-def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST, n_forward: int | None = None) -> Joint:
+def seen_in(closed: Any) -> dict[Any, int]:
+    """The variables of a function that something in it reads, and which of its equations computes each."""
+    body = jaxcompat.opened(closed)
+    read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
+    return {var: t for t, eqn in enumerate(body.eqns) for var in eqn.outvars if var in read}
+
+
+def without_seen(step: Any, n_outputs: int, n_seen: int) -> Any:
+    """The closed jaxpr of a gradient step that returns outputs and gradients only."""
+    body = jaxcompat.opened(step)
+    outvars = [*body.outvars[:n_outputs], *body.outvars[n_outputs + n_seen :]]
+    return jaxcompat.with_equations(
+        body, body.eqns, outvars, dict(zip(body.constvars, jaxcompat.consts_of(step), strict=True))
+    )
+
+
+def build(
+    flat: Any,
+    pattern: Pattern,
+    fusion: Fusion = MODEST,
+    n_forward: int | None = None,
+    seen: Mapping[Any, int] = MappingProxyType({}),
+) -> Joint:
     """The graph of a gradient step that is flattened.
 
     Args:
@@ -147,10 +177,11 @@ def build(flat: Any, pattern: Pattern, fusion: Fusion = MODEST, n_forward: int |
       fusion: how far cheap values are computed in each of their users.
       n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
         that checkpoints in the function count for nothing.
+      seen: which equation of the function computes the value of some variables.
     """
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    return _Builder(jaxpr, n_inputs, n_outputs, fusion, n_forward).joint(consts)
+    return _Builder(jaxpr, n_inputs, n_outputs, fusion, n_forward).joint(consts, seen)
 
 
 class _Builder:
@@ -245,7 +276,7 @@ class _Builder:
         inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
         return inputs <= 1.1 * nbytes(self.eqns[t].outvars[0].aval)
 
-    def joint(self, consts: Sequence[Any]) -> Joint:
+    def joint(self, consts: Sequence[Any], seen: Mapping[Any, int]) -> Joint:
         groups = self._groups()
         # Forward nodes first; the order within each pass is that of the trace.
         groups.sort(key=lambda group: self.is_backward[group[-1]])
@@ -276,7 +307,13 @@ class _Builder:
         fixed = in_numbers(self._never_taken(groups) & number.keys())
         graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early, fixed)
         work = sum(self.costs[t] for t in {t for i in graph.needed for t in groups[i]})
-        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, work)
+        origins: dict[int, int] = {}
+        for atom, t in seen.items():
+            for v in [number[root] for root in self._roots_of([atom]) if root in number]:
+                origins[v] = min(origins.get(v, t), t)
+        return Joint(
+            self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, work, origins
+        )
 
     def _never_taken(self, groups: list[list[int]]) -> set[Any]:
         """The variables whose buffers no output takes: they are no operands for compilers, views of them are."""

@@ -27,6 +27,7 @@ import jax
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
+from .checkpoints import Checkpoints
 
 logger = logging.getLogger("statetransform")
 
@@ -41,7 +42,7 @@ class MeasuredPlan:
     Attributes:
       recipe: which form of the function it is for.
       sequence: the nodes.
-      is_loose: whether it has few barriers.
+      checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
       planned: its bytes.
       compiled: temporary bytes of the compiled step, None if they could not be read.
       cost: operations over those of the plain step.
@@ -49,7 +50,7 @@ class MeasuredPlan:
 
     recipe: tuple[Any, ...]
     sequence: tuple[int, ...]
-    is_loose: bool
+    checkpoints: Checkpoints | None
     planned: int
     compiled: int | None
     cost: float
@@ -103,7 +104,8 @@ class Known:
     def _read(self, file: Path) -> None:
         try:
             found = json.loads(file.read_text())
-            record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), *row[2:])
+            by_hand = lambda row: row and Checkpoints(tuple(map(tuple, row[0])), row[1])
+            record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), by_hand(row[2]), *row[3:])
             self._plain, self.plain_alone = found["plain"], found["plain_alone"]
             self.answers = {int(budget): record(row) for budget, row in found["answers"].items()}
             self.tried = list(map(record, found["tried"]))

@@ -50,6 +50,7 @@ _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
+_FUSED = 0.6  # of what is expected of a checkpoint for each layer: the least that was seen, for convolutions
 _RIVAL = 0.995  # times the work of what was found: less makes a plan by hand worth a compilation
 
 
@@ -58,13 +59,13 @@ class Decision:
     """What a budget leads to for one pattern.
 
     Attributes:
-      emitted: the plan as programs; None for the plain program.
+      program: the plan as programs; a function that JAX differentiates to have the plan; None for the plain program.
       planned: bytes of the plan.
       compiled: temporary bytes of the compiled gradient step, None if it could not be read.
       cost: operations over those of the plain program.
     """
 
-    emitted: Emitted | None
+    program: Emitted | Version | None
     planned: int
     compiled: int | None
     cost: float
@@ -235,38 +236,41 @@ class Planner:
         tried: set[tuple[Any, ...]] = set()
         rooms: dict[str, int] = {}  # what plans of a kind may have, by what they compile to
         for _ in range(1 + _CORRECTIONS):
-            is_loose = False
             if best is not None or offer is None:
                 rival = self._rival(pattern, budget, plain, best, tried)
                 fits = rival is not None and self._expected(pattern, plain, rival) <= budget
                 smaller = None
                 if not fits and offer is not None and last is not None:
                     smaller = self._corrected(pattern, budget, size, plain, offer, last, rooms)
-                offer, is_loose = (smaller, False) if smaller is not None else (rival, True)
-            if offer is None or (key := (offer[0].recipe, offer[1].sequence, is_loose)) in tried:
-                return
+                offer = smaller if smaller is not None else rival
+            if offer is None or (key := (offer[0].recipe, offer[1].sequence, offer[1].checkpoints)) in tried:
+                break
             tried.add(key)
-            yield (found := self._compiled(pattern, *offer, is_loose))
+            yield (found := self._compiled(pattern, *offer))
             if found.compiled is None:
                 return
             last, best = found, min(filter(None, [best, found]), key=lambda record: record.rank(budget))
+        first = self.versions(pattern).first
+        plan = first.per_layer
+        if plan is None or (first.recipe, plan.sequence, plan.checkpoints) in tried:
+            return
+        is_cheaper = best is not None and plan.cost < _RIVAL * best.cost * first.joint.work
+        is_possible = _FUSED * self._expected(pattern, plain, (first, plan)) <= budget
+        if best is None or not best.fits(budget) or (is_cheaper and is_possible):
+            yield self._compiled(pattern, first, plan)
 
     def _rival(
         self, pattern: Pattern, budget: int, plain: int | None, best: MeasuredPlan | None, tried: set[tuple[Any, ...]]
     ) -> tuple[Version, Plan] | None:
-        """A plan by hand that may be better than what was found: less work within the budget, or fewer bytes.
-
-        Where nothing fits, so may be the plan with the fewest bytes, if the compiler fuses in it as it likes.
-        """
+        """A plan by hand that may be better than what was found: less work within the budget, or fewer bytes."""
         first = self.versions(pattern).first
         most, work = math.inf, math.inf
         if best is not None and best.compiled is not None:
             fits = best.fits(budget)
             most, work = (budget, _RIVAL * best.cost) if fits else (best.compiled, best.cost)
-        plans = [*first.solver.by_hand, *([first.solver.least] if most != budget else [])]
-        expected = {plan: self._expected(pattern, plain, (first, plan)) for plan in plans}
+        expected = {plan: self._expected(pattern, plain, (first, plan)) for plan in first.solver.by_hand}
         rivals = [plan for plan, size in expected.items() if size <= most and plan.cost < work * first.joint.work]
-        rivals = [plan for plan in rivals if (first.recipe, plan.sequence, True) not in tried]
+        rivals = [plan for plan in rivals if (first.recipe, plan.sequence, plan.checkpoints) not in tried]
         rank = lambda plan: (expected[plan] > budget, plan.cost if expected[plan] <= budget else expected[plan])
         found = min(rivals, key=rank, default=None)
         return None if found is None else (first, found)
@@ -310,17 +314,17 @@ class Planner:
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
 
-    def _compiled(self, pattern: Pattern, version: Version, plan: Plan, is_loose: bool = False) -> MeasuredPlan:
+    def _compiled(self, pattern: Pattern, version: Version, plan: Plan) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
-        step = whole(Emitted(version.joint, plan.sequence, is_loose), version.joint.n_inputs)
         cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
-        return MeasuredPlan(version.recipe, plan.sequence, is_loose, plan.bytes, self._bytes_of(version, step), cost)
+        found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
+        step, version = self._step_of(pattern, found)
+        return dataclasses.replace(found, compiled=self._bytes_of(version, step))
 
     def _confirmed(self, pattern: Pattern, found: MeasuredPlan, budget: int) -> MeasuredPlan:
         """With the larger figure of both forms where it is near the budget, and the usual compiler's above it."""
-        emitted, version = self._emitted(pattern, found)
-        step, size = whole(emitted, version.joint.n_inputs), found.compiled
+        (step, version), size = self._step_of(pattern, found), found.compiled
         if size is None:
             return found
         if self._is_near(version, size, budget):
@@ -347,9 +351,17 @@ class Planner:
     def _bytes_of(self, version: Version, step: Callable[..., list[Any]], with_value: bool = True) -> int | None:
         return temporary_bytes(version.as_outermost(step, with_value), version)
 
-    def _emitted(self, pattern: Pattern, record: MeasuredPlan) -> tuple[Emitted, Version]:
+    def _program(self, pattern: Pattern, record: MeasuredPlan) -> Emitted | Version:
         version = self.versions(pattern).made_by(record.recipe)
-        return Emitted(version.joint, record.sequence, record.is_loose), version
+        by_hand = None if record.checkpoints is None else version.checkpointed(record.checkpoints)
+        return Emitted(version.joint, record.sequence) if by_hand is None else by_hand
+
+    def _step_of(self, pattern: Pattern, record: MeasuredPlan) -> tuple[Callable[..., list[Any]], Version]:
+        program = self._program(pattern, record)
+        if isinstance(program, Version):
+            return program.plain_step, program
+        version = self.versions(pattern).made_by(record.recipe)
+        return whole(program, version.joint.n_inputs), version
 
     def _is_valid(self, pattern: Pattern, record: MeasuredPlan) -> bool:
         """Whether a plan, which may come from a file, is one of this function."""
@@ -360,7 +372,7 @@ class Planner:
         return True
 
     def _recalled(self, pattern: Pattern, record: MeasuredPlan) -> Decision:
-        return Decision(self._emitted(pattern, record)[0], record.planned, record.compiled, record.cost)
+        return Decision(self._program(pattern, record), record.planned, record.compiled, record.cost)
 
     def _trusted(self, pattern: Pattern, offer: tuple[Version, Plan]) -> Decision:
         version, plan = offer

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from .blocks import backward_part
+from .blocks import Row, backward_part
+from .checkpoints import Checkpoints, Form, by_size, kept_by, plan_of
 from .evict import lowered
 from .fill import filled
 from .graph import Graph
-from .hand import written_by_hand
 from .improve import improved
 from .simulate import peak, pruned
 
@@ -28,11 +28,13 @@ class Plan:
       sequence: the nodes in the order in which they run.
       bytes: the most that are alive at once.
       cost: operations.
+      checkpoints: those that people write by hand to have this plan, if it is such a one.
     """
 
     sequence: tuple[int, ...]
     bytes: int
     cost: float
+    checkpoints: Checkpoints | None = None
 
 
 class Solver:
@@ -40,10 +42,11 @@ class Solver:
 
     Args:
       graph: the graph.
+      forms: the blocks that people put checkpoints around: their ends among the forward nodes, and their equations.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, forms: Sequence[Form] = ()) -> None:
+        self.graph, self._forms = graph, forms
         self._rated: dict[tuple[int, ...], Plan] = {}
         self._drafts: dict[int, Plan | None] = {}
         self._improved: dict[int, Plan] = {}
@@ -69,8 +72,14 @@ class Solver:
     @functools.cached_property
     def by_hand(self) -> list[Plan]:
         """The plans that people write by hand, those with the fewest bytes first."""
-        plans = map(self.rated, written_by_hand(self.graph))
-        return sorted(dict.fromkeys(plans), key=lambda plan: (plan.bytes, plan.cost))
+        graph, row, plans = self.graph, Row(self.graph), dict[Plan, Plan]()
+        given = self._forms or [(ends, ()) for ends in by_size(row)]
+        for ends, blocks in given:
+            cut = row.cut(ends)
+            for policy, values in kept_by(graph).items():
+                plan = self.rated(plan_of(graph, row, cut, values))
+                plans.setdefault(plan, dataclasses.replace(plan, checkpoints=Checkpoints(blocks, policy)))
+        return sorted(plans.values(), key=lambda plan: (plan.bytes, plan.cost))
 
     def plan(self, budget: int) -> Plan | None:
         """The cheapest plan found within a budget, None if there is none."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
+import numpy as np
 
 from .. import _jaxcompat as jaxcompat
 from .._state.errors import BudgetError
+from .blocks import Row
+from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
-from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step
+from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
-from .solve import Solver
+from .order import keeps_barriers
+from .solve import Plan, Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
@@ -54,29 +60,78 @@ class Version:
         return self.recipe[1] if self.recipe[1] in ("products", "step") else "opened"
 
     @functools.cached_property
-    def step(self) -> Any:
-        """The closed jaxpr of the gradient step as JAX differentiates it."""
-        return joint_step(self.closed, self.pattern)
+    def _seen(self) -> dict[Any, int]:
+        return seen_in(self.closed)
 
     @functools.cached_property
-    def flat(self) -> Any:
-        """The closed jaxpr of the gradient step, flattened."""
+    def _step(self) -> Any:
+        return joint_step(self.closed, self.pattern, list(self._seen))
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """The closed jaxpr of the gradient step as JAX differentiates it."""
+        return without_seen(self._step, len(self.pattern.outputs), len(self._seen))
+
+    @functools.cached_property
+    def _flat(self) -> tuple[Any, dict[Any, int]]:
+        """The gradient step, flattened, and which equation of the function computes the value of some variables."""
         if self._same is not None:
-            return self._same.flat
-        flat = flattened(self.step)
+            return self._same._flat
+        flat = flattened(self._step)
         avals = [var.aval for var in jaxcompat.opened(flat).invars]
         given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
-        return partitioned(flat, avals, given)
+        flat = partitioned(flat, avals, given)
+        n, seen = len(self.pattern.outputs), jaxcompat.opened(flat).outvars[len(self.pattern.outputs) :]
+        pairs = [(atom, t) for atom, t in zip(seen, self._seen.values(), strict=False) if isinstance(atom, jex.Var)]
+        return without_seen(flat, n, len(self._seen)), dict(reversed(pairs))
+
+    @property
+    def flat(self) -> Any:
+        """The closed jaxpr of the gradient step, flattened."""
+        return self._flat[0]
 
     @functools.cached_property
     def joint(self) -> Joint:
         """Both passes."""
-        return build(self.flat, self.pattern, self.fusion)
+        flat, seen = self._flat
+        return build(flat, self.pattern, self.fusion, seen=seen)
 
     @functools.cached_property
     def solver(self) -> Solver:
         """Plans for any budget."""
-        return Solver(self.joint.graph)
+        return Solver(self.joint.graph, self._forms)
+
+    @functools.cached_property
+    def _forms(self) -> list[Form]:
+        """The blocks that people put checkpoints around, among the nodes of the graph and among the equations."""
+        graph, origins = self.joint.graph, self.joint.origins
+        if not graph.primal:
+            return []
+        origin = [max((origins.get(v, -1) for v in graph.nodes[i].outputs), default=-1) for i in sorted(graph.primal)]
+        done = np.maximum.accumulate(np.array(origin) + 1)  # equations, by forward nodes
+        found = dict[tuple[int, ...], Any]()
+        for blocks in by_source(self.closed):
+            places = {int(np.searchsorted(done, t, "right")) for block in blocks for t in block}
+            found[tuple(sorted(places - {0, len(done)}))] = blocks
+        for ends in by_size(Row(graph)):
+            equations = sorted({0, *[int(done[end - 1]) for end in ends]})
+            found.setdefault(ends, tuple(itertools.pairwise(equations)))
+        return [(ends, blocks) for ends, blocks in found.items() if ends and blocks]
+
+    @property
+    def per_layer(self) -> Plan | None:
+        """The plan of a checkpoint around each layer that the source has, if there are layers."""
+        layers = by_source(self.closed)[:1]
+        return next(
+            (plan for plan in self.solver.by_hand if plan.checkpoints and layers == [plan.checkpoints.blocks]), None
+        )
+
+    def checkpointed(self, checkpoints: Checkpoints) -> Version | None:
+        """With checkpoints as people write them; None where these do nothing, or something happens only once."""
+        if jaxcompat.opened(self.closed).effects or not keeps_barriers():
+            return None
+        closed = with_checkpoints(self.closed, checkpoints)
+        return Version(closed, self.pattern, self.recipe, shardings=self._shardings)
 
     @property
     def cotangents(self) -> list[Any]:

@@ -58,7 +58,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def watched(planner: Any, *args: Any) -> Any:
         decision = decide(planner, *args)
-        if isinstance(decision, Decision) and decision.emitted is not None:
+        if isinstance(decision, Decision) and decision.program is not None:
             found.append(decision)
         return decision
 

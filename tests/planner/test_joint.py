@@ -13,10 +13,8 @@ import pytest
 
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.sizes import nbytes
-from statetransform._planner import cost, emit, order
-from statetransform._planner.blocks import Row
+from statetransform._planner import cost, order
 from statetransform._planner.emit import Emitted, whole
-from statetransform._planner.hand import segments
 from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build, flattened, joint_step
 from statetransform._planner.known import MeasuredPlan
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
@@ -87,20 +85,6 @@ def test_functions_with_rules_of_their_own_are_opened() -> None:
     assert not any(name.startswith("custom_") or name in ("pjit", "jit") for name in names)
 
 
-def test_a_loose_plan_has_barriers_only_where_something_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (emit, order):
-        monkeypatch.setattr(module, "keeps_barriers", lambda: True)
-    x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
-    found = joint(attraction, x)
-    row = Row(found.graph)
-    sequence = segments(found.graph, row, row.cut(row.narrow()), frozenset())
-    steps = [whole(Emitted(found, sequence, is_loose), 1) for is_loose in (False, True)]
-    tight, loose = (str(jax.make_jaxpr(step)(x, jnp.ones(()))).count("optimization_barrier") for step in steps)
-    assert 2 <= loose < tight / 2
-    for step in steps:
-        assert jnp.allclose(jax.jit(step)(x, jnp.ones(()))[1], jax.grad(attraction)(x), atol=1e-6)
-
-
 def test_what_the_compiler_fuses_need_not_be_held() -> None:
     """A plan with a barrier at each run would hold the differences of all pairs."""
     x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
@@ -163,9 +147,9 @@ def planner_of_layers(batch: int, widths: Sequence[int]) -> tuple[Planner, Patte
 def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
     """Makes a compiler of a function from planned to compiled bytes."""
 
-    def compiled(planner: Planner, pattern: Pattern, version: Any, plan: Any, is_loose: bool = False) -> MeasuredPlan:
+    def compiled(planner: Planner, pattern: Pattern, version: Any, plan: Any) -> MeasuredPlan:
         cost = plan.cost / planner.versions(pattern).first.joint.work
-        return MeasuredPlan(version.recipe, plan.sequence, is_loose, plan.bytes, bytes_of(plan.bytes), cost)
+        return MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, bytes_of(plan.bytes), cost)
 
     monkeypatch.setattr(Planner, "_compiled", compiled)
     monkeypatch.setattr(Planner, "_confirmed", lambda planner, pattern, found, budget: found)

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from statetransform._planner.blocks import Row
+from statetransform._planner.checkpoints import kept_by, plan_of
 from statetransform._planner.evict import lowered
 from statetransform._planner.fill import filled
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.hand import kept_by_hand, segments, written_by_hand
 from statetransform._planner.improve import improved
 from statetransform._planner.simulate import check, peak
 from statetransform._planner.solve import Solver
@@ -179,7 +179,7 @@ def of_layers(n: int) -> Graph:
     return Graph(tuple(nodes), tuple(sizes), frozenset({2 * n - 1}), frozenset({len(sizes) - 1}))
 
 
-def test_layers_meet_where_few_bytes_cross() -> None:
+def test_blocks_end_where_few_bytes_cross() -> None:
     """Layers that are wide inside, with a narrow value between two of them."""
     n = 6
     nodes = [Node((k - 1,) if k else (), (k,)) for k in range(3 * n)]
@@ -190,31 +190,30 @@ def test_layers_meet_where_few_bytes_cross() -> None:
         nodes.append(Node((*((k - 1,) if k else ()), *above), (len(sizes),), is_backward=True))
         sizes.append(1 if k else 0)
     graph = Graph(tuple(nodes), tuple(sizes), frozenset({3 * n - 1}), frozenset({len(sizes) - 1}))
-    assert Row(graph).narrow() == list(range(3, 3 * n, 3))
+    row = Row(graph)
+    assert row.ends(17) == list(range(3, 3 * n, 3))
 
 
 def test_plans_by_hand_are_those_that_checkpoints_give() -> None:
     graph = of_layers(8)
     forward = 8 * 10.0
     products = frozenset(range(0, 16, 2))
-    assert products in kept_by_hand(graph)
+    assert kept_by(graph)["dots"] == products
     row = Row(graph)
     whole = row.cut([])
-    nothing = segments(graph, row, whole, frozenset())
+    nothing = plan_of(graph, row, whole, frozenset())
     assert graph.cost_of(nothing) == graph.cost + forward - 1.0  # the result is there
-    with_products = segments(graph, row, whole, products)
+    with_products = plan_of(graph, row, whole, products)
     assert sum(graph.nodes[i].is_product for i in with_products) == 8
 
 
 def test_no_plan_by_hand_that_fits_is_better() -> None:
     for graph in (*map(random_graph, range(60)), chain(12), of_layers(8)):
         solver = Solver(graph)
-        by_hand = list(written_by_hand(graph))
-        assert by_hand
-        for sequence in by_hand:
-            check(graph, sequence)
-            found = solver.plan(peak(graph, sequence))
-            assert found is not None and found.cost <= graph.cost_of(sequence) + 1e-9
+        for by_hand in solver.by_hand:
+            check(graph, by_hand.sequence)
+            found = solver.plan(by_hand.bytes)
+            assert found is not None and found.cost <= by_hand.cost + 1e-9
 
 
 def test_memory_that_is_taken_at_the_start_counts_in_every_plan() -> None:

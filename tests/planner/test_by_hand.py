@@ -1,0 +1,73 @@
+"""The forms that people write by hand are found, and compile to what `jax.checkpoint` compiles to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform import policies, transform
+from statetransform._planner.checkpoints import by_source
+from statetransform._planner.measure import Planner
+from statetransform._planner.order import keeps_barriers
+from statetransform._planner.view import differentiated, view_of
+
+DEPTH = 6
+
+
+def conv(x: Any, w: Any) -> Any:
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def norm(x: Any) -> Any:
+    centred = x - x.mean((0, 1, 2))
+    return centred * jax.lax.rsqrt((centred**2).mean((0, 1, 2)) + 1e-5)
+
+
+def block(x: Any, p: Any) -> Any:
+    y = jax.nn.relu(norm(conv(x, p[0])))
+    return jax.nn.relu(x + norm(conv(y, p[1])))
+
+
+def line(x: Any, p: Any) -> Any:
+    return x + jnp.tanh(x @ p[0]) @ p[1]
+
+
+def loss_of(block: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def loss(ps: Any, x: Any) -> Any:
+        for p in ps:
+            x = block(x, p)
+        return (x**2).mean()
+
+    return loss
+
+
+WEIGHTS = [tuple(0.1 * jax.random.normal(jax.random.key(k), (3, 3, 8, 8)) for k in (i, i + 9)) for i in range(DEPTH)]
+IMAGES = jax.random.normal(jax.random.key(1), (8, 16, 16, 8))
+MATRICES, ROWS = [(jnp.ones((16, 16)), jnp.ones((16, 16)))] * DEPTH, jnp.ones((64, 16))
+ARGS = {block: (WEIGHTS, IMAGES), line: (MATRICES, ROWS)}
+
+
+@pytest.mark.parametrize("layer", [block, line])
+def test_layers_are_found_by_the_source(layer: Any) -> None:
+    closed, pattern = differentiated(view_of(loss_of(layer), ARGS[layer], {}, argnums=0))
+    first = Planner(closed).versions(pattern).first
+    layers = by_source(first.closed)[0]
+    assert len(layers) == DEPTH and len({end - start for start, end in layers}) == 1
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
+def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(policy: Any) -> None:
+    compiled = lambda loss: jax.jit(jax.value_and_grad(loss)).lower(WEIGHTS, IMAGES).compile()
+    size = lambda loss: compiled(loss).memory_analysis().temp_size_in_bytes
+    by_hand = size(loss_of(jax.checkpoint(block, policy=policy)))
+    fitting = transform.checkpoint(loss_of(block), policy=policies.fit(by_hand))
+    assert size(fitting) <= by_hand
+    ours, plain = jax.jit(jax.grad(fitting))(WEIGHTS, IMAGES), jax.jit(jax.grad(loss_of(block)))(WEIGHTS, IMAGES)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        assert jnp.allclose(a, b, atol=1e-5)
