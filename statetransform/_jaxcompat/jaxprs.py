@@ -197,13 +197,13 @@ def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:
     return jax.tree.flatten(pull)
 
 
-def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any]) -> Any:
-    """The part of a jaxpr that computes some of its variables out of some of its inputs.
+def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any], among: Sequence[Any] | None = None) -> Any:
+    """The part of a jaxpr that computes some of its variables out of others, by some of its equations or all.
 
     `jax.interpreters.partial_eval.dce_jaxpr` keeps only outputs that the jaxpr has; these need not be among them.
     """
     needed, eqns = set(outvars), []
-    for eqn in reversed(jaxpr.eqns):
+    for eqn in reversed(jaxpr.eqns if among is None else among):
         if needed.intersection(eqn.outvars):
             eqns.append(eqn)
             needed.update(v for v in eqn.invars if isinstance(v, jex.Var))

@@ -147,10 +147,11 @@ def flattened(step: Any) -> Any:
 
 
 def seen_in(closed: Any) -> dict[Any, int]:
-    """The variables of a function that something in it reads, and which of its equations computes each."""
+    """The arrays of a function that something in it reads, and which of its equations computes each."""
     body = jaxcompat.opened(closed)
     read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
-    return {var: t for t, eqn in enumerate(body.eqns) for var in eqn.outvars if var in read}
+    made = ((var, t) for t, eqn in enumerate(body.eqns) for var in eqn.outvars)
+    return {var: t for var, t in made if var in read and jaxcompat.is_array_type(var.aval)}
 
 
 def without_seen(step: Any, n_outputs: int, n_seen: int) -> Any:
