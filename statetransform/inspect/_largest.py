@@ -119,8 +119,8 @@ def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) ->
     """The next size to try: where the sizes that are nearest to the budget say, if that is within the bracket."""
     bytes_at = {n: size for n, size in known.items() if size}
     near = sorted(bytes_at, key=lambda n: abs(math.log(bytes_at[n] / max(most, 1))))
-    # Both ends of the bracket; else two sizes that differ enough to be compared, as compilers round.
-    near = [n for n in (fits, too_large) if n in bytes_at] if fits in bytes_at and too_large in bytes_at else near
+    # Two sizes that differ enough to be compared, as compilers round: on both sides of the budget once they are near.
+    near = [n for n in (fits, too_large) if n in bytes_at] if too_large < 2 * fits else near
     near = [*near[:1], *[n for n in near[1:] if len(near) == 2 or not 0.8 < n / near[0] < 1.25][:1]]
     guess = fits * most
     if len(near) == 1:
@@ -137,6 +137,8 @@ def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) ->
         guess = too_large - max(too_large // 64, 1)
     if too_large > 2 * fits and not (fits < guess < too_large and (too_large == _MOST or known[too_large])):
         return math.isqrt(fits * too_large)
+    if len(known) == _COMPILATIONS - 1 and guess > 2 * fits:
+        guess = int(0.97 * guess)  # the last one is better a little too small than too large
     return min(max(guess, fits + 1), too_large - 1)
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 
 from .._jaxcompat import type_text
-from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import Source
 from .._report.table import Records, Table
 from .._trace.arguments import Static, is_hidden, named_arguments
@@ -157,22 +156,22 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
     found = []
     for number, new in enumerate(_traces_of(owner), start=1):
         options = [(_changes(old, new), i) for i, old in enumerate(earlier, start=1)]
-        changes, closest = min(
-            options,
-            key=lambda pair: (len(pair[0]), -pair[1]),
-            default=(_changes(new._replace(arguments={}, states={}), new, is_first=True), None),
-        )
+        first = _changes(None, new), None
+        changes, closest = min(options, key=lambda pair: (len(pair[0]), -pair[1]), default=first)
         found.append(Retrace(number, new.site, closest, tuple(changes)))
         earlier.append(new)
     return Retraces(name, found, [name for traced in earlier for name in traced.coarse])
 
 
 class _Seen(NamedTuple):
-    """One trace, ready to be compared: arguments and states with their kind, and how to show them."""
+    """One trace, ready to be compared: each array, static value and object, and the containers that hold them.
+
+    The keys are kind, name and number; the number tells states of one name apart.
+    """
 
     site: tuple[str, int]
-    arguments: dict[str, tuple[str, str]]
-    states: dict[Any, _Value]
+    parts: dict[tuple[str, str, int], str]
+    containers: dict[tuple[str, str, int], str]
     constants: dict[Any, Any]
     settings: dict[str, Any]
     is_reusable: bool
@@ -180,41 +179,30 @@ class _Seen(NamedTuple):
     coarse: Sequence[str]
 
 
-class _Value(NamedTuple):
-    """What a trace was made for of one state: the type of each leaf by its path, or a static value."""
-
-    what: str
-    name: str
-    leaves: dict[str, str]
-    structure: Any
-    whole: str
-
-
 def _traces_of(owner: Any) -> list[_Seen]:
     """What the log says of each trace of a function. Only this function knows the form of the log."""
     fun = getattr(owner, "__wrapped__", owner)
     fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
-    return [
-        _Seen(
-            traced.site,
-            _arguments(fun, *traced.arguments),
-            _numbered(_value(*read) for read in traced.reads)
-            | _numbered(_Value("static state", name, {}, value, repr(value)) for name, value in traced.statics),
-            dict(traced.constants),
-            traced.settings,
-            traced.is_reusable,
-            traced.why,
-            traced.coarse,
-        )
-        for traced in _log_of(owner)
-    ]
+    found = []
+    for traced in _log_of(owner):
+        args, kwargs = traced.arguments
+        parts = [_shown(name, leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
+        given = jax.tree.structure(jax.tree.map(lambda _: 0, traced.arguments, is_leaf=is_hidden))
+        containers = [("argument", "containers", _containers(given))]
+        for name, treedef, avals in traced.reads:
+            leaves = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
+            parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
+            containers.append(("state", name, _containers(treedef)))
+        parts += [("static state", name, repr(value)) for name, value in traced.statics]
+        rest = (dict(traced.constants), traced.settings, traced.is_reusable, traced.why, traced.coarse)
+        found.append(_Seen(traced.site, _numbered(parts), _numbered(containers), *rest))
+    return found
 
 
-def _numbered(values: Iterable[_Value]) -> dict[Any, _Value]:
-    """States by kind, name and number; the number tells states of one name apart."""
-    found: dict[Any, _Value] = {}
-    for value in values:
-        found[next(key for i in itertools.count() if (key := (value.what, value.name, i)) not in found)] = value
+def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int], str]:
+    found: dict[tuple[str, str, int], str] = {}
+    for what, name, shown in rows:
+        found[next(key for i in itertools.count() if (key := (what, name, i)) not in found)] = shown
     return found
 
 
@@ -237,11 +225,11 @@ def _log_of(owner: Any) -> Any:
     )
 
 
-def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
+def _changes(old: _Seen | None, new: _Seen) -> list[Change]:
     """What is new in a trace."""
-    found = _differences(old.arguments, new.arguments) + _different_states(old.states, new.states)
-    if is_first:
-        return found or [Change("trace", "first", "", "no arguments and no states")]
+    if old is None:
+        return _differences({}, new.parts) or [Change("trace", "first", "", "no arguments and no states")]
+    found = _differences(old.parts, new.parts)
     was, now = old.constants, new.constants
     found += [
         Change("constant", name, "a value", "another value; list the state in `states=` to lift it")
@@ -253,23 +241,21 @@ def _changes(old: _Seen, new: _Seen, is_first: bool = False) -> list[Change]:
     for name, value in new.settings.items():
         if value != old.settings[name]:
             found.append(Change("setting", name, str(old.settings[name]), str(value)))
+    found = found or _differences(old.containers, new.containers)
     if not found and not old.is_reusable:
         once = "for one call only: it stores a state that it makes, or uses a value of a trace around it"
         return [Change("trace", "earlier", once, "made again")]
     return found or [Change("trace", "earlier", "not found", _UNKNOWN)]
 
 
-def _arguments(fun: Any, args: Any, kwargs: Any) -> dict[str, tuple[str, str]]:
-    """Each leaf, static value and object by name, with its kind and how to show it."""
-    return {name: _shown(leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)}
-
-
-def _shown(leaf: Any) -> tuple[str, str]:
+def _shown(name: str, leaf: Any) -> tuple[str, str, str]:
     if isinstance(leaf, Static):
-        return "static argument", repr(leaf.value)
-    if is_hidden(leaf):
-        return "object", "an object"
-    return "argument", _type(leaf)
+        return "static argument", name, repr(leaf.value)
+    return ("object", name, "an object") if is_hidden(leaf) else ("argument", name, _type(leaf))
+
+
+def _containers(treedef: Any) -> str:
+    return str(treedef).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 def _type(aval: Any) -> str:
@@ -277,56 +263,11 @@ def _type(aval: Any) -> str:
     return f"{text} (weak)" if getattr(aval, "weak_type", False) else text
 
 
-def _differences(old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]) -> list[Change]:
-    found = []
-    for name in dict.fromkeys([*new, *old]):
-        if old.get(name) != new.get(name):
-            what = (new.get(name) or old[name])[0]
-            found.append(Change(what, name, old.get(name, ("", _ABSENT))[1], new.get(name, ("", _ABSENT))[1]))
-    return found
-
-
-def _value(name: str, treedef: Any, avals: Any) -> _Value:
-    paths = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
-    leaves = {jax.tree_util.keystr(path): _type(aval) for path, aval in paths}
-    whole = str(treedef.unflatten([_Text(text) for text in leaves.values()]))
-    if len(whole) > _LONG:
-        whole = f"{len(leaves)} arrays, {format_bytes(sum(map(nbytes, avals)))}"
-    return _Value("state", name, leaves, treedef, whole)
-
-
-class _Text(str):
-    """Prints without quotes inside a container."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _different_states(old: dict[Any, _Value], new: dict[Any, _Value]) -> list[Change]:
-    found = []
-    for key, value in new.items():
-        if key in old:
-            found += _different_leaves(old[key], value)
-        else:
-            found.append(Change(value.what, value.name, _ABSENT, value.whole))
-    return found + [
-        Change(value.what, value.name, value.whole, _ABSENT) for key, value in old.items() if key not in new
-    ]
-
-
-def _different_leaves(old: _Value, new: _Value) -> list[Change]:
-    """What is new in one state: the leaves that changed, and not the hundreds that did not."""
-    if old == new:
-        return []
-    is_short = max(len(old.leaves), len(new.leaves)) <= 4
-    paths = [path for path in {**new.leaves, **old.leaves} if new.leaves.get(path) != old.leaves.get(path)]
-    if not paths or (old.structure != new.structure and is_short):
-        return [Change(new.what, new.name, old.whole, new.whole)]
+def _differences(old: dict[tuple[str, str, int], str], new: dict[tuple[str, str, int], str]) -> list[Change]:
     return [
-        Change(new.what, new.name + path, old.leaves.get(path, _ABSENT), new.leaves.get(path, _ABSENT))
-        for path in paths
+        Change(*key[:2], old.get(key, _ABSENT), new.get(key, _ABSENT))
+        for key in dict.fromkeys([*new, *old])
+        if old.get(key) != new.get(key)
     ]
 
 

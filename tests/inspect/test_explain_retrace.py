@@ -43,6 +43,7 @@ def test_the_first_trace_says_what_it_was_made_for_and_where(wrap):
         (jnp.ones(3), jnp.ones(3, int), ("argument", "x", "float32[3]", "int32[3]")),
         (1.0, jnp.float32(1), ("argument", "x", "float32[] (weak)", "float32[]")),
         ({"a": 1.0}, {"a": 1.0, "b": 2}, ("argument", "x['b']", "not there", "int32[] (weak)")),
+        ((1.0, 2.0), [1.0, 2.0], ("argument", "containers", "(((*, *),), {})", "(([*, *],), {})")),
     ],
 )
 def test_an_argument_of_another_type(wrap, before, after, shown):
@@ -72,8 +73,16 @@ def test_a_state_of_another_type_or_structure(wrap):
     f()
     u.value = {"a": jnp.zeros(3), "b": 1}
     f()
+    u.value = [jnp.zeros(3)]
+    f()
+    u.value = (jnp.zeros(3),)
+    f()
     assert changes(f, 1) == [("state", "u", "float32[3]", "float32[2,2]")]
-    assert changes(f, 2)[0][3] == "{'a': float32[3], 'b': int32[] (weak)}"
+    assert changes(f, 2)[:2] == [
+        ("state", "u['a']", "not there", "float32[3]"),
+        ("state", "u['b']", "not there", "int32[] (weak)"),
+    ]
+    assert changes(f, 4) == [("state", "u", "[*]", "(*,)")]
 
 
 @pytest.mark.parametrize("wrap", TRANSFORMS)
@@ -208,7 +217,7 @@ def test_of_a_large_state_only_the_leaves_that_changed_are_shown():
     f()
     opt.value = {**opt.value, "count": jnp.float32(0)}
     f()
-    assert changes(f, 0) == [("state", "opt", "not there", "81 arrays, 2.35 KiB")]
+    assert len(changes(f, 0)) == 81
     assert changes(f, 1) == [("state", "opt['count']", "int32[]", "float32[]")]
     opt.value = {**opt.value, "step": 0}  # another structure
     f()
@@ -225,9 +234,9 @@ def test_no_line_is_wider_than_120_characters_unless_asked():
     with pytest.raises(KeyError):
         f(x)
     found = inspect.explain_retrace(f)
-    assert len(changes(f, 0)) == 21
+    assert len(changes(f, 0)) == 20 + 81
     assert max(map(len, str(found).splitlines())) <= 120
-    assert "11 more; `to_dicts()` has all" in str(found)
+    assert "13 more; `to_dicts()` has all" in str(found)
     assert len(changes(f, 1)) == 80
     assert "and 39 more" in str(found)  # of the same type
     assert len(str(found).splitlines()) < 30

@@ -43,6 +43,7 @@ def test_the_largest_size_fits_and_the_next_does_not(n: int, monkeypatch: pytest
 GROWTH = {
     "in proportion to the size": (lambda x: (jnp.sin(jnp.tanh(x)) * x).sum(), lambda n: jnp.ones((n, 16))),
     "with its square": (lambda x: (jnp.sin(x @ x) ** 2).sum(), lambda n: jnp.ones((n, n))),
+    "with its square, of products": (lambda x: (jnp.tanh(x @ x) @ x).sum(), lambda n: jnp.ones((n, n))),
     "with its cube": (lambda x: (jnp.sin(jnp.roll(x, 1) + jnp.tanh(x)) ** 2).sum(), lambda n: jnp.ones((n, n, n))),
     "with size and square": (lambda x: (jax.nn.softmax(x @ x.T) @ x).sum(), lambda n: jnp.ones((n, 64))),
     "from nothing": (lambda x: jnp.sort(jnp.sin(x) * x).sum(), lambda n: jnp.ones(n)),
@@ -50,7 +51,7 @@ GROWTH = {
 
 
 @pytest.mark.parametrize("growth", GROWTH)
-@pytest.mark.parametrize("budget", [1_000_000, 30_000_000])
+@pytest.mark.parametrize("budget", [1_000_000, 100_000_000])
 def test_sizes_that_grow_faster_are_found_too(growth: str, budget: int) -> None:
     f, arguments = GROWTH[growth]
     found = inspect.largest(f, arguments, budget)
