@@ -26,7 +26,7 @@ class Table:
     Attributes:
       title: the line above.
       columns: the headings; one that starts with ">" is of numbers, and aligned to the right.
-      rows: the cells.
+      rows: the cells; those of several lines are shown as several lines.
       notes: sentences below.
       marked: the numbers of the rows in bold.
     """
@@ -64,7 +64,8 @@ class Table:
         lines = wrapped(self.title, width) if self.title else []
         if self.rows:
             cells = [self.headings, *self.rows]
-            widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
+            longest = lambda cell: max(map(len, cell.split("\n")))
+            widths = [max(longest(row[i]) for row in cells) for i in range(len(self.columns))]
             widths = _fitting(widths, width, [len(heading) for heading in self.headings])
             lines += self._row(self.headings, widths)
             lines += self._row(["-" * wide for wide in widths], widths)
@@ -73,7 +74,10 @@ class Table:
 
     def _row(self, row: Sequence[str], widths: Sequence[int]) -> list[str]:
         """The lines of one row."""
-        parts = [wrapped(cell, wide) for cell, wide in zip(row, widths, strict=True)]
+        parts = [
+            [part for line in cell.split("\n") for part in wrapped(line, wide, indent=4)]
+            for cell, wide in zip(row, widths, strict=True)
+        ]
         lines = []
         for cells in itertools.zip_longest(*parts, fillvalue=""):
             padded = [
@@ -90,7 +94,9 @@ class Table:
         1
         """
         align = ["right" if self.is_right(i) else "left" for i in range(len(self.columns))]
-        cell = lambda tag, text, i: f'<{tag} style="text-align:{align[i]}">{html.escape(text)}</{tag}>'
+        cell = lambda tag, text, i: (
+            f'<{tag} style="text-align:{align[i]};vertical-align:top;white-space:pre-wrap">{html.escape(text)}</{tag}>'
+        )
         parts = [f"<p><b>{html.escape(self.title)}</b></p>"] if self.title else []
         if self.rows:
             head = "".join(cell("th", text, i) for i, text in enumerate(self.headings))
@@ -105,11 +111,12 @@ class Table:
         return "".join(parts)
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
-    """The lines of a text."""
+def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
+    """The lines of a text, the later ones indented further than the first."""
     if width is None or len(text) <= width:
         return [text]
-    return textwrap.wrap(text, max(width, 1), break_on_hyphens=False)
+    further = " " * min(len(text) - len(text.lstrip()) + indent, width // 2) if indent else ""
+    return textwrap.wrap(text, max(width, 1), subsequent_indent=further, break_on_hyphens=False)
 
 
 def _fitting(widths: list[int], width: int | None, least: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """What reverse mode keeps, what it costs, and why something was traced again.
 
 All functions take a function, with states or without, and its arguments; none of them writes a state. What they return
-is data first (`to_dicts()`), and prints as plain text, with `rich` as a table in colour, and as HTML in a notebook.
+is data first (`to_dicts()`), and prints as plain text, with `rich` as a table, and as HTML in a notebook.
 """
 
 from ._compare import Candidate, Comparison, compare
