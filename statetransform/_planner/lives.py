@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,12 +24,9 @@ class Lives:
     Args:
       graph: the graph.
       sequence: nodes.
-      start: values that are there before the first step.
-      end: values that have to be there after the last one.
 
     Attributes:
-      values, firsts, lasts: value, first and last step of each life, ordered by value and step; those that are alive
-        at the start begin at step -1.
+      values, firsts, lasts: value, first and last step of each life, ordered by value and step.
       is_used: whether a node uses the value at the last step.
       is_counted: whether it takes memory of its own; known when the bytes have been counted.
 
@@ -37,22 +34,14 @@ class Lives:
       InvalidPlanError: a value is used that is not there.
     """
 
-    def __init__(
-        self, graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()
-    ) -> None:
+    def __init__(self, graph: Graph, sequence: Sequence[int]) -> None:
         self.graph, self.length = graph, len(sequence)
         self.steps = np.asarray(sequence, np.int64)
-        n = self.length
         # One number for each event, ordered by value, step, and whether the value is used or computed there.
-        self._width = 2 * (n + 2)
+        self._width = 2 * (self.length + 1)
         used, when = graph.inputs.of(self.steps)
         made, born = graph.outputs.of(self.steps)
-        events = [used * self._width + 2 * (when + 1), made * self._width + 2 * (born + 1) + 1]
-        if start:
-            events.append(np.fromiter(start, np.int64) * self._width + 1)
-        if end:
-            events.append(np.fromiter(end, np.int64) * self._width + 2 * (n + 1))
-        self._events = np.concatenate(events)
+        self._events = np.concatenate([used * self._width + 2 * when, made * self._width + 2 * born + 1])
         self._events.sort()
         values, rest = np.divmod(self._events, self._width)
         is_birth = (rest & 1).astype(bool)
@@ -63,15 +52,10 @@ class Lives:
             raise InvalidPlanError(f"values {values[missing][:5].tolist()} are used before they are computed")
         births = np.flatnonzero(is_birth)
         deaths = np.append(births[1:], len(values))[: len(births)] - 1
-        times = (rest >> 1) - 1
-        self.values, self.firsts, lasts = values[births], times[births], times[deaths]
-        self.is_used = (deaths > births) & (lasts < n)
-        self.lasts = np.minimum(lasts, n - 1)
+        times = rest >> 1
+        self.values, self.firsts, self.lasts = values[births], times[births], times[deaths]
+        self.is_used = deaths > births
         self.is_counted = np.ones(len(self.values), bool)
-        if start:  # what is there and never used is not alive
-            kept = self.lasts >= 0
-            self.values, self.firsts, self.lasts = self.values[kept], self.firsts[kept], self.lasts[kept]
-            self.is_used, self.is_counted = self.is_used[kept], self.is_counted[kept]
 
     @functools.cached_property
     def _ordered(self) -> tuple[list[int], list[int], list[int]]:
@@ -92,8 +76,8 @@ class Lives:
     def uses_around(self, value: int, step: int) -> tuple[int | None, int | None]:
         """The last use of a value up to a step, and the first one behind it."""
         low, high = value * self._width, (value + 1) * self._width
-        k = bisect.bisect_right(self._uses, low + 2 * (step + 1))
+        k = bisect.bisect_right(self._uses, low + 2 * step)
         before = self._uses[k - 1] if k and self._uses[k - 1] >= low else None
         behind = self._uses[k] if k < len(self._uses) and self._uses[k] < high else None
-        step_of = lambda event: None if event is None else (event - low) // 2 - 1
+        step_of = lambda event: None if event is None else (event - low) // 2
         return step_of(before), step_of(behind)

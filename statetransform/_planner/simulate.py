@@ -14,37 +14,25 @@ from .graph import Graph, Node
 from .lives import InvalidPlanError, Lives
 
 
-def lifetimes(
-    graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()
-) -> list[tuple[int, int, int]]:
-    """Value, first and last step of each life; those that are alive at the start begin at step -1."""
-    lives = Lives(graph, sequence, start, end)
+def lifetimes(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Value, first and last step of each life."""
+    lives = Lives(graph, sequence)
     return list(zip(lives.values.tolist(), lives.firsts.tolist(), lives.lasts.tolist(), strict=True))
 
 
-def profile(
-    graph: Graph,
-    sequence: Sequence[int],
-    start: Collection[int] = (),
-    end: Collection[int] = (),
-) -> np.ndarray:
+def profile(graph: Graph, sequence: Sequence[int]) -> np.ndarray:
     """Bytes alive at each step."""
-    return bytes_alive(Lives(graph, sequence, start, end), bool(graph.buffers) and not (start or end))
+    return bytes_alive(Lives(graph, sequence))
 
 
-def bytes_alive(lives: Lives, has_guests: bool = True) -> np.ndarray:
-    """Bytes alive at each step.
-
-    Args:
-      lives: of the values.
-      has_guests: whether values may be in the memory of results and gradients.
-    """
+def bytes_alive(lives: Lives) -> np.ndarray:
+    """Bytes alive at each step."""
     graph, n, steps = lives.graph, lives.length, lives.steps
     sizes = graph.bytes[lives.values]
     counts = sizes > 0
     guests: frozenset[tuple[int, int]] = frozenset()
     inside = graph.scratch[steps]
-    if has_guests and graph.buffers:
+    if graph.buffers:
         found, rooms = _guests(lives, sizes)
         for t in np.flatnonzero(graph.pieces[steps]).tolist():
             piece = int(graph.pieces[steps[t]])
@@ -56,7 +44,7 @@ def bytes_alive(lives: Lives, has_guests: bool = True) -> np.ndarray:
     if graph.early:
         firsts = np.where(graph.is_early[lives.values[counts]], 0, firsts)
     change = np.zeros(n + 1, np.int64)
-    np.add.at(change, np.maximum(firsts, 0), sizes)
+    np.add.at(change, firsts, sizes)
     np.subtract.at(change, lasts + 1, sizes)
     live = np.cumsum(change[:n]) + inside
     if n:
@@ -89,7 +77,7 @@ def _take(
         dying.setdefault(t, set()).add(value)
     for t, some in dying.items():
         node = graph.nodes[int(steps[t])]
-        live[t] -= reused(graph, node, some, [v for v in node.inplace if (v, t) not in guests])
+        live[t] -= _reused(graph, node, some, [v for v in node.inplace if (v, t) not in guests])
 
 
 def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -111,7 +99,7 @@ def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int
     latest = np.append(np.maximum.accumulate(begin[::-1])[::-1], 0)
     fitting = np.flatnonzero((sizes > room[-1] // 64) & (lives.lasts < latest[lowest]))
     fitting = fitting[np.lexsort((lives.values[fitting], lives.firsts[fitting], -sizes[fitting]))]
-    firsts, lasts = np.maximum(lives.firsts[fitting], 0), lives.lasts[fitting]
+    firsts, lasts = lives.firsts[fitting], lives.lasts[fitting]
     # Of the smallest buffers that are large enough, those that are there long enough come last.
     start = np.searchsorted(room * (n + 2) + begin, room[lowest[fitting]] * (n + 2) + lasts, "right")
     # One bit for each step at which a buffer is taken.
@@ -128,25 +116,21 @@ def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int
     return np.array(found, np.int64), list(zip(room.tolist(), taken, strict=True))
 
 
-def reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int] | None = None) -> int:
+def _reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int]) -> int:
     """Bytes of the inputs that die here whose buffers the outputs take: each output takes one that is not larger."""
     sizes = graph.sizes
-    wanted = node.inplace if outputs is None else outputs
-    if len(wanted) == 1:
-        (output,) = wanted
-        return max((sizes[v] for v in node.inputs if v in dying and sizes[v] <= sizes[output]), default=0)
     given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
     total = 0
-    for size in sorted((sizes[v] for v in wanted), reverse=True):
+    for size in sorted((sizes[v] for v in outputs), reverse=True):
         fitting = next((k for k, other in enumerate(given) if other <= size), None)
         if fitting is not None:
             total += given.pop(fitting)
     return total
 
 
-def peak(graph: Graph, sequence: Sequence[int], start: Collection[int] = (), end: Collection[int] = ()) -> int:
+def peak(graph: Graph, sequence: Sequence[int]) -> int:
     """The most bytes that are alive at once."""
-    return int(profile(graph, sequence, start, end).max(initial=0))
+    return int(profile(graph, sequence).max(initial=0))
 
 
 def pruned(graph: Graph, sequence: Sequence[int]) -> list[int]:

@@ -57,10 +57,11 @@ def moments(step: GradientStep, labels: Sequence[Label]) -> list[Moment]:
     last = [graph.nodes[i].eqns[-1] for i in order]  # the equations that give the operations their names
     sources = [source.short if (source := source_of(eqn)) else None for eqn in last]
     changes: list[Counter[str]] = [Counter() for _ in range(len(order) + 1)]
-    for value, begin, end in lifetimes(graph, order, end=graph.results | graph.gradients):
+    for value, begin, end in lifetimes(graph, order):
         group = sources[begin] or "elsewhere"
         changes[begin][group] += sizes[value]
-        changes[end + 1][group] -= sizes[value]
+        if value not in graph.results | graph.gradients:  # these stay
+            changes[end + 1][group] -= sizes[value]
     now, found = _given(joint, labels), []
     for t, (i, eqn) in enumerate(zip(order, last, strict=True)):
         node = graph.nodes[i]

@@ -43,23 +43,3 @@ def chain(n: int, size: int = 1) -> Graph:
         nodes.append(Node((*before, *above), (value,), is_backward=True))
         sizes.append(size if i else 0)
     return Graph(tuple(nodes), tuple(sizes), frozenset({n - 1}), frozenset({len(sizes) - 1}))
-
-
-def with_derived(seed: int) -> Graph:
-    """Like a random graph, with forward values that only the backward pass uses, made of one or two others."""
-    rng = random.Random(seed)
-    n, m = 3, 2
-    nodes = [Node((i - 1,) if i else (), (i,), cost=rng.choice([2.0, 5.0])) for i in range(n)]
-    sizes = [rng.choice([2, 4]) for _ in range(n - 1)] + [0]
-    for _ in range(m):
-        made_of = sorted(rng.sample(range(len(sizes) - 1), rng.randint(1, 2)))
-        if n - 1 in made_of:
-            made_of.remove(n - 1)
-        nodes.append(Node(tuple(made_of) or (0,), (len(sizes),), cost=rng.choice([0.0, 1.0])))
-        sizes.append(rng.choice([1, 1, 2]))
-    for i in range(3):
-        above = (len(sizes) - 1,) if i else ()
-        used = sorted(rng.sample([*range(n - 1), *range(n, n + m)], rng.randint(1, 2)))
-        nodes.append(Node((*used, *above), (len(sizes),), is_backward=True))
-        sizes.append(0 if i == 2 else rng.choice([1, 2]))
-    return Graph(tuple(nodes), tuple(sizes), frozenset({n - 1}), frozenset({len(sizes) - 1}))
