@@ -170,13 +170,7 @@ def test_a_kind_may_be_abstract() -> None:
     assert isinstance(s, Kind) and isinstance(s, State) and s.unit() == "m"
 
 
-def test_a_state_as_the_default_of_a_dataclass_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"State 'u' .* default of the field 'u' .*share it.*default_factory"):
-
-        @dataclasses.dataclass
-        class Shared:
-            u: State = State(1.0, name="u")  # noqa: RUF009  # which is the mistake
-
+def test_a_dataclass_makes_states_for_its_fields() -> None:
     @dataclasses.dataclass
     class Own:
         u: State = dataclasses.field(default_factory=lambda: State(1.0))

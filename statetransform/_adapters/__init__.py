@@ -1,6 +1,6 @@
 """What the package knows of other frameworks, one module each, imported when something of the framework is met.
 
-A cell implements `Cell` and `Reader` of `_state/cell.py`. `descriptor` has all of it for a value in an attribute.
+A cell implements `Cell` of `_state/cell.py`. `descriptor` has all of it for a value in an attribute.
 """
 
 import jax

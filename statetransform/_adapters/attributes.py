@@ -151,45 +151,31 @@ def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescript
 
 
 class _Probe:
-    """Notes which attributes a function reads and writes, and nothing else works on it."""
+    """Notes which attributes a function reads and writes, each with its value, and nothing else works on it."""
 
     def __init__(self) -> None:
-        object.__setattr__(self, "noted", ([], []))
+        object.__setattr__(self, "noted", [])
 
     def __getattribute__(self, name: str) -> Any:
-        read, _ = object.__getattribute__(self, "noted")
-        read.append(name)
-        return _Mark(name)
+        value = object()
+        setattr(self, name, value)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _, written = object.__getattribute__(self, "noted")
-        written.append((name, value))
-
-
-class _Mark:
-    """What a probe has under a name."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+        object.__getattribute__(self, "noted").append((name, value))
 
 
 def _storage(get: Any, put: Any, own: str | None) -> str | None:
     """The one attribute that two functions read and write; None where they do anything else."""
-    probe, given = _Probe(), _Mark("given")
+    probe, given = _Probe(), object()
     try:
         got = get(probe)
         if put is not None:
             put(probe, given)
     except Exception:
         return None
-    read, written = object.__getattribute__(probe, "noted")
-    if not isinstance(got, _Mark) or read != [got.name] or got.name == own:
-        return None
-    if put is not None and (len(written) != 1 or written[0][0] != got.name or written[0][1] is not given):
-        return None
-    return got.name
+    (name, _), *_ = noted = object.__getattribute__(probe, "noted") or [(own, None)]
+    return name if name != own and noted == [(name, got), (name, given)][: 1 + (put is not None)] else None
 
 
 __all__ = ["attr", "register_state_type"]

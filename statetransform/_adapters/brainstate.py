@@ -159,36 +159,37 @@ class BrainStates(CellDescriptor):
         else:
             instance_dict(cell).update(_value=value, _been_writen=True)
 
-    def give(self, frame: Frame, state: Foreign) -> Any:
-        cell = state._ref()  # type: ignore[attr-defined]
-        return cell.value if cell is not None and self._has_inner(frame) else frame.read(state)
+    def read_in(self, frame: Frame, state: Any, is_here: bool) -> Any:
+        if (cell := self._left_inside(frame, state)) is not None:
+            return cell.value
+        return super().read_in(frame, state, is_here)
 
-    def take_left(self, frame: Frame, state: Foreign, value: Any, site: Any) -> None:
-        cell = state._ref()  # type: ignore[attr-defined]
-        if cell is not None and self._has_inner(frame):
-            cell.value = value  # what a transform of ours leaves to one of brainstate's within this frame
+    def check_write(self, frame: Frame, state: Any, value: Any) -> None:
+        if self._left_inside(frame, state) is None:
+            super().check_write(frame, state, value)
+
+    def receive(self, frame: Frame, state: Any, value: Any, site: Any) -> None:
+        if (cell := self._left_inside(frame, state)) is not None:
+            cell.value = value
         else:
-            frame.write(state, value, site)
+            super().receive(frame, state, value, site)
+
+    def _left_inside(self, frame: Frame, state: Any) -> Any:
+        """The cell, if a transform of brainstate's within a frame is to hear of what a transform of ours does to it."""
+        return state._ref() if self._has_inner(frame) and not state._is_native_to(frame) else None
 
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
-        held = frame.values.get(state, MISSING)
-        if value is held and state not in frame.sites:
+        under = frame.notes.under
+        if value is frame.values.get(state, MISSING) and state not in frame.sites:
             return  # put back
-        if frame.is_here():
+        if frame.is_here() or not (state in under or self._has_inner(frame)):
             frame.write(state, value)
-        elif state in frame.notes.under:
-            if value is frame.notes.under[state]:
-                del frame.notes.under[state]
-            frame.values[state] = value
-        elif self._has_inner(frame):
-            frame.notes.under[state] = frame.read(state)
-            frame.values[state] = value
+            return
+        if value is under.get(state, MISSING):
+            del under[state]
         else:
-            frame.write(state, value)
-
-    def check_left(self, frame: Frame, state: Foreign) -> None:
-        if not self._has_inner(frame):
-            frame.check_write(state)
+            under.setdefault(state, frame.read(state))
+        frame.values[state] = value
 
     def takes_tracers(self, state: Any) -> bool:
         cell = state._ref()  # type: ignore[attr-defined]
@@ -197,9 +198,6 @@ class BrainStates(CellDescriptor):
     def refuse_raw(self, state: Foreign, value: Any) -> None:
         if not self._context.state_stack and not self.takes_tracers(state):
             super().refuse_raw(state, value)
-
-    def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
-        self.set_raw(cell, value)
 
     def made(self, frame: Frame, cell: Any) -> None:
         """Takes the value of a new cell out of its attributes."""

@@ -14,7 +14,7 @@ import jax
 from .._jaxcompat import has_tracer, is_top_level
 from .._objects.hooks import listening
 from .._objects.plain import MISSING, identity
-from .._state.cell import Cell, InDict, Reader
+from .._state.cell import Cell, InDict
 from .._state.errors import StateTraceError
 from .._state.frame import UNSET, Frame, committed, innermost, stack
 from .._state.state import is_array
@@ -23,7 +23,7 @@ from .handles import Adopted, Foreign, Native, Proxy, instance_dict
 _AVAL = type(jax.typeof(0.0))
 
 
-class CellDescriptor(Cell, Reader):
+class CellDescriptor(Cell):
     """The descriptor for one attribute; also the step from a cell to its handle, in recorded structures.
 
     Args:
@@ -94,11 +94,7 @@ class CellDescriptor(Cell, Reader):
 
     def read_in(self, frame: Frame, state: Any, is_here: bool) -> Any:
         del is_here
-        return state._value if state._is_native_to(frame) else self.give(frame, state)
-
-    def give(self, frame: Frame, state: Foreign) -> Any:
-        """The value for a transform that is called within a frame, the innermost one."""
-        return frame.read(state)
+        return state._value if state._is_native_to(frame) else frame.read(state)
 
     def read_around(self, frame: Frame, state: Any) -> Any:
         if frame.parent is None:
@@ -113,21 +109,13 @@ class CellDescriptor(Cell, Reader):
         if state._is_native_to(frame):
             self.refuse_by_handle(state, value)
         else:
-            self.check_left(frame, state)
+            frame.check_write(state)
 
     def receive(self, frame: Frame, state: Any, value: Any, site: Any) -> None:
         if state._is_native_to(frame):
             state._value = value
         else:
-            self.take_left(frame, state, value, site)
-
-    def check_left(self, frame: Frame, state: Foreign) -> None:
-        """Refuses what a transform leaves to a frame that lifts the cell."""
-        frame.check_write(state)
-
-    def take_left(self, frame: Frame, state: Foreign, value: Any, site: Any) -> None:
-        """Takes what a transform leaves to a frame that lifts the cell."""
-        frame.write(state, value, site)
+            frame.write(state, value, site)
 
     def name_of(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
@@ -165,54 +153,37 @@ class CellDescriptor(Cell, Reader):
 
     # -- handles
 
+    def _found(self, cell: Any) -> Foreign | Native | None:
+        """The handle of a cell, or the mark of one that is none of ours."""
+        entry = self._table.get(identity(cell))
+        if entry is not None:
+            return entry[1]
+        held = None if type(cell).__weakrefoffset__ else self.raw(cell)
+        return held if isinstance(held, Adopted | Native) else None
+
     def known(self, cell: Any) -> Foreign | None:
         """The handle of a cell, if it has one."""
-        entry = self._table.get(identity(cell))
-        if entry is not None:
-            return entry[1] if isinstance(entry[1], Foreign) else None
-        if type(cell).__weakrefoffset__:
+        found = self._found(cell)
+        return found if isinstance(found, Foreign) else None
+
+    def state_of(self, cell: Any, is_named: bool = False) -> Foreign | None:
+        """The handle, made where each instance is a cell; None for an attribute that is none of ours.
+
+        Args:
+          cell: the cell.
+          is_named: whether the user names it; then it may be none of ours in the present frame alone.
+        """
+        found = self._found(cell)
+        if isinstance(found, Foreign):
+            return found if is_named or not found._is_native_to(stack.frame) else None
+        if found is not None and found.is_here() and not (is_named and found.frame is not None):
             return None
         held = self.raw(cell)
-        return held if isinstance(held, Adopted) else None
-
-    def state_of(self, cell: Any) -> Foreign | None:
-        """The handle, made where each instance is a cell; None for an attribute that is none of ours."""
-        entry = self._table.get(identity(cell))
-        if entry is not None:
-            found = entry[1]
-            if isinstance(found, Foreign):
-                return None if found._is_native_to(stack.frame) else found
-            if found.is_here():
-                return None
-            state = self.handle(cell)
-            state._home = found.home()
-            return state
-        held = self.raw(cell)
-        if isinstance(held, Adopted):
-            return None if held._is_native_to(stack.frame) else held
-        if type(held) is Native:
-            if held.is_here() or not self.can_lift(held.value):
-                return None
-            state = self.handle(cell)
-            state._home = held.home()
-            return state
-        return self.handle(cell) if self.is_each and held is not MISSING and self.can_lift(held) else None
-
-    def named(self, cell: Any) -> Foreign | None:
-        """The handle of a cell that the user names, be it none of ours in the present frame."""
-        state = self.state_of(cell)
-        state = self.known(cell) if state is None else state
-        if state is not None:
-            return state
-        entry = self._table.get(identity(cell))
-        held = self.raw(cell)
-        native = held if entry is None else entry[1]
-        if type(native) is not Native or native.frame is None:
-            return None
-        if not self.can_lift(native.value if native is held else held):
+        value = held.value if type(held) is Native else held
+        if (found is None and not self.is_each) or value is MISSING or not self.can_lift(value):
             return None
         state = self.handle(cell)
-        state._home = native.home()
+        state._home = None if found is None else found.home()
         return state
 
     def handle(self, cell: Any) -> Foreign:
@@ -269,7 +240,10 @@ class CellDescriptor(Cell, Reader):
             known = self.known(cell)
             if known is not None or (self.is_each and self.raw(cell) is not MISSING):
                 self.refuse_raw(self.handle(cell), value)
-            self._store(cell, value, known)
+            if isinstance(known, Adopted):
+                known._value = value
+            else:
+                self.set_raw(cell, value)
             return
         if self.is_each and self.raw(cell) is MISSING and self.known(cell) is None:
             self.create(frame, cell, value)
@@ -287,12 +261,6 @@ class CellDescriptor(Cell, Reader):
                 self.set_raw(cell, value)
         else:
             self.write(frame, state, value)
-
-    def _store(self, cell: Any, value: Any, known: Foreign | None) -> None:
-        if isinstance(known, Adopted):
-            known._value = value
-        else:
-            self.set_raw(cell, value)
 
     def create(self, frame: Frame, cell: Any, value: Any) -> None:
         """A cell that is made within a transform."""

@@ -31,10 +31,9 @@ from flax import nnx
 from flax.nnx import tracers, variablelib
 
 from .._jaxcompat import TOP_LEVEL, Tracer, has_tracer, is_top_level
-from .._state.adapters import carries, holds, is_node, register
+from .._state.adapters import as_state, carries, holds, is_node, register
 from .._state.errors import StateTraceError, StateTransformError
 from .._state.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
-from .._state.gather import as_state
 from .descriptor import CellDescriptor
 from .handles import Adopted, Foreign, Native
 
@@ -50,10 +49,10 @@ class Variables(CellDescriptor):
     def can_lift(self, value: Any) -> bool:
         return not variablelib.is_array_ref(value) and super().can_lift(value)
 
-    def state_of(self, cell: Any) -> Foreign | None:
+    def state_of(self, cell: Any, is_named: bool = False) -> Foreign | None:
         held = self.raw(cell)
         if type(held) is not jax.Ref:
-            return super().state_of(cell)
+            return super().state_of(cell, is_named)
         state = as_state(held)
         state._kind = cell.var_type
         return state
@@ -350,7 +349,7 @@ class _Interned(CellDescriptor):
 
     _known: ClassVar[dict[Any, Any]] = {}
 
-    def state_of(self, cell: Any) -> None:
+    def state_of(self, cell: Any, is_named: bool = False) -> None:
         return None
 
     def __set__(self, cell: Any, value: Any) -> None:

@@ -123,35 +123,8 @@ def install() -> None:
     refs = Refs(get, put)
     inside = _Inside(refs)
 
-    @functools.wraps(get)
-    def __getitem__(ref: Any, idx: Any) -> Any:
-        return get(ref, idx) if innermost() is None else inside.get(ref, idx)
-
-    @functools.wraps(put)
-    def __setitem__(ref: Any, idx: Any, x: Any) -> None:
-        if innermost() is None:
-            put(ref, idx, x)
-        else:
-            inside.set(ref, idx, x)
-
-    @functools.wraps(add)
-    def addupdate(ref: Any, x: Any, idx: Any = ()) -> None:
-        if innermost() is None:
-            add(ref, x, idx)
-        else:
-            inside.addupdate(ref, idx, x)
-
-    def view(ref: Any) -> Any:
-        if innermost() is None:
-            return at.fget(ref)
-        raise StateTraceError(
-            "`ref.at` gives a view of a Ref, which a transform of statetransform cannot carry. Nothing was changed.\n"
-            "Index the Ref itself: `ref[i]`, `ref[i] = x`."
-        )
-
-    for name, method in zip(
-        _METHODS, (__getitem__, __setitem__, addupdate, property(view, doc=at.__doc__)), strict=True
-    ):
+    methods = _routed(get, inside.get), _routed(put, inside.set), _routed(add, inside.add)
+    for name, method in zip(_METHODS, (*methods, property(_routed(at.fget, inside.view), doc=at.__doc__)), strict=True):
         setattr(home, name, method)
     for name in _FUNCTIONS:
         setattr(jax.ref, name, _routed(getattr(jax.ref, name), getattr(inside, name)))
@@ -161,7 +134,7 @@ def install() -> None:
 
 
 def _routed(function: Callable[..., Any], inside: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `jax.ref` that knows of frames."""
+    """A method of a `Ref` or a function of `jax.ref` that knows of frames."""
 
     @functools.wraps(function)
     def routed(ref: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +145,7 @@ def _routed(function: Callable[..., Any], inside: Callable[..., Any]) -> Callabl
 
 
 class _Inside:
-    """What the functions of `jax.ref` do within a transform of this package."""
+    """What the methods, and the functions of `jax.ref`, do within a transform of this package."""
 
     def __init__(self, refs: Refs) -> None:
         self._refs = refs
@@ -191,6 +164,15 @@ class _Inside:
 
     def addupdate(self, ref: Any, idx: Any, x: Any) -> None:
         self._update(ref, idx, x, "add")
+
+    def add(self, ref: Any, x: Any, idx: Any = ()) -> None:
+        self._update(ref, idx, x, "add")
+
+    def view(self, ref: Any) -> Any:
+        raise StateTraceError(
+            "`ref.at` gives a view of a Ref, which a transform of statetransform cannot carry. Nothing was changed.\n"
+            "Index the Ref itself: `ref[i]`, `ref[i] = x`."
+        )
 
     def freeze(self, ref: Any) -> Any:
         raise StateTraceError(

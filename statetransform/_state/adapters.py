@@ -211,13 +211,13 @@ def is_cell_class(cls: Any) -> bool:
     return _kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells)
 
 
-def handle(obj: Any) -> Any:
-    """The handle of a cell; anything else as it is."""
+def as_state(obj: Any) -> Any:
+    """The state that an object is or stands for: the handle of a cell. Any other object as it is."""
     kind = type(obj)  # not what the object calls its class: `isinstance` would look that up, and a trace note it
     cell = cell_of(kind)
     if cell is None:
         return obj
-    state = cell.named(obj)
+    state = cell.state_of(obj, is_named=True)
     return obj if state is None else state
 
 

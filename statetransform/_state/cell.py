@@ -4,9 +4,9 @@ A `State` keeps its value itself, in `_value`. A state may also stand for a cell
 is of a subclass, defined by the adapter to that framework. Frames call the methods of `state._cell`, and know of no
 other way to a value.
 
-What another framework's cell has to implement: its class gets a descriptor that is a `Cell` and a `Reader`, and the
-adapter registers both with `adapters.register`. `CellDescriptor` in the folder of the adapters has all of it for a
-value that is kept in an attribute.
+What another framework's cell has to implement is a `Cell`, which also finds the handle of an object: its class gets a
+descriptor that is one, and the adapter registers both with `adapters.register`. `CellDescriptor` in the folder of the
+adapters has all of it for a value that is kept in an attribute.
 """
 
 from __future__ import annotations
@@ -19,6 +19,20 @@ from .frame import Frame, committed
 from .raw_reads import ReadInRawTransform, note_read, warn_of_stale
 
 State: TypeAlias = Any  # the one of `state`, which imports this module
+
+
+class InDict(NamedTuple):
+    """Says that a cell keeps its value in its `__dict__`, so that compiled functions read and write it there.
+
+    Attributes:
+      name: the entry.
+      mark: an entry that is true once the cell has been written.
+      is_busy: whether the framework has to hear of reads and writes at the moment.
+    """
+
+    name: str
+    mark: str | None = None
+    is_busy: Callable[[], Any] | None = None
 
 
 class Cell:
@@ -77,31 +91,13 @@ class Cell:
         del state
         return False
 
-
-class InDict(NamedTuple):
-    """Says that a cell keeps its value in its `__dict__`, so that compiled functions read and write it there.
-
-    Attributes:
-      name: the entry.
-      mark: an entry that is true once the cell has been written.
-      is_busy: whether the framework has to hear of reads and writes at the moment.
-    """
-
-    name: str
-    mark: str | None = None
-    is_busy: Callable[[], Any] | None = None
-
-
-class Reader:
-    """A step of a recorded structure, from a cell to its handle, that compiled functions need not always take."""
-
     def in_dict(self, kind: type) -> InDict | None:
-        """Where the value is, if it may be read and written without the handle; `kind` is the handle's class."""
+        """Where compiled functions read and write the value without the handle, which is of class `kind`."""
         del kind
         return None
 
     def slot(self) -> tuple[str, type] | None:
-        """The attribute of a cell in which a handle of some class sits, if there is one."""
+        """The attribute in which compiled functions find a handle of some class, if there is one."""
         return None
 
 

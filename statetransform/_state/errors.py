@@ -9,8 +9,6 @@ import sys
 import types
 from typing import Any
 
-_LAYERS = 100  # of wrappers around a function, at most
-
 
 def cell_of(file: str) -> str | None:
     """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
@@ -47,7 +45,12 @@ def check_function(where: str, fun: Any) -> None:
             f"{where}: expected a function, got {fun!r} of type {type(fun).__name__}. "
             f"Options are given by keyword, as in `@transform.{where}(...)`."
         )
-    plain = _runs(fun)
+    plain = fun
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    if not isinstance(plain, types.FunctionType | types.MethodType | type):
+        call = type(plain).__call__
+        plain = call if isinstance(call, types.FunctionType) else getattr(plain, "__wrapped__", call)  # `lru_cache`
     for kind, is_kind in (
         ("a generator", inspect.isgeneratorfunction),
         ("a coroutine", inspect.iscoroutinefunction),
@@ -58,26 +61,6 @@ def check_function(where: str, fun: Any) -> None:
                 f"{where}: {getattr(plain, '__qualname__', plain)} returns {kind}, whose body does not run when it "
                 "is called. Transform a function that returns arrays, and call it from here."
             )
-
-
-def _runs(fun: Any) -> Any:
-    """The function that runs when something is called: behind partial objects, methods, caches and `__call__`.
-
-    Not behind a wrapper in Python, which may well run a generator or a coroutine to its end.
-    """
-    for _ in range(_LAYERS):
-        if isinstance(fun, types.FunctionType | type):
-            break
-        if isinstance(fun, functools.partial):
-            fun = fun.func
-            continue
-        call = inspect.getattr_static(type(fun), "__call__", None)
-        is_native = isinstance(call, types.WrapperDescriptorType) or call is None
-        inner = next((getattr(fun, name) for name in ("__func__", "__wrapped__") if hasattr(fun, name)), None)
-        if is_native and inner is None:
-            break
-        fun = inner if is_native else call
-    return fun
 
 
 def describe(state: Any) -> str:

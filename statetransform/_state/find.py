@@ -19,9 +19,10 @@ from .._objects.library import is_ours, is_users_class, is_users_function
 from .._objects.lookup import slots_of
 from .._objects.names import globals_of
 from . import adapters
+from .adapters import as_state
 from .cell import cells_in
 from .frame import Onlooker, innermost
-from .gather import Gathered, as_state
+from .gather import Gathered
 from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.

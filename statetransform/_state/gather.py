@@ -1,4 +1,4 @@
-"""States in pytrees, and what stands for them."""
+"""Pytrees of states, or of cells that stand for states."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 import jax
 
 from . import adapters
+from .adapters import as_state
 from .frame import read
-
-
-def as_state(obj: Any) -> Any:
-    """The state that an object is or stands for; any other object as it is."""
-    return adapters.handle(obj)
 
 
 class Gathered:

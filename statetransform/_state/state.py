@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -27,7 +26,6 @@ from .sites import user_site
 from .tokens import Token
 
 _CHECKED = (jax.Array, bool, int, float, complex)  # of these every value is one that JAX can hold
-_in_classes: list[str] = []  # the names that states have in class bodies
 _OWN_SLOTS = ("_name", "_static", "_metadata", "_created")
 
 T = TypeVar("T", default=Any)
@@ -77,25 +75,8 @@ class State(NotAnArray, Generic[T]):
     _is_handle = False  # whether it represents a cell that is found without it
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        _in_classes.append(name)
-
-    @property
-    def __class__(self) -> type:
-        if _in_classes:
-            _refuse_default(self)
-        return type(self)
-
-    @__class__.setter
-    def __class__(self, cls: type) -> None:
-        # Whoever knows a state knows its class: traces are found by it.
-        raise TypeError(
-            f"{describe(self)} cannot become an instance of {cls.__name__}: the class of a state is fixed. "
-            f"Make a new one, `{cls.__name__}(state.value)`, and put it in its place."
-        )
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)  # not the short form, which looks for `__class__`
+        super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):
             if getattr(cls, name) is not getattr(NotAnArray, name):
                 raise TypeError(
@@ -290,24 +271,6 @@ class State(NotAnArray, Generic[T]):
                         "use `State(value, static=True)` for other hashable values"
                         + (", and `.value` for the value of another state." if isinstance(leaf, State) else ".")
                     )
-
-
-def _refuse_default(state: State) -> None:
-    """Refuses a state as the default of a field of a dataclass, as dataclasses refuse a list.
-
-    They tell what can change by its class, `f.default.__class__.__hash__ is None`, and a state can be hashed.
-    """
-    frame = sys._getframe(2)
-    if frame.f_code.co_name != "_get_field" or frame.f_globals.get("__name__") != "dataclasses":
-        return
-    field = frame.f_locals.get("f")  # set after the looks at what sort of default it is
-    if field is not None:
-        name = field.name
-        raise ValueError(
-            f"{describe(state)} is the default of the field {name!r} of a dataclass, so all instances would share it. "
-            f"Write `{name}: State = dataclasses.field(default_factory=lambda: State(...))`, or annotate it with "
-            "`ClassVar` if they should."
-        )
 
 
 def _looked_up(state: State, name: str) -> None:

@@ -8,11 +8,12 @@ import jax
 
 from .._jaxcompat import typeof
 from .._objects.library import is_users_class
+from .adapters import as_state
 from .errors import StateStructureError
 from .find import states as find_states
 from .formatting import show_types
 from .frame import look_at, own_arrays, read
-from .gather import Gathered, as_state
+from .gather import Gathered
 from .state import State
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, overload
+from typing import Any, ParamSpec, Protocol, cast, overload
 
 import jax
 
@@ -116,8 +116,7 @@ class Differentiates(Protocol):
         ...
 
 
-def _differentiates(derive: Callable[..., Any]) -> Callable[[Callable[..., Any]], Differentiates]:
-    return bound_as_in(derive)
+_as_in = cast(Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Differentiates]], bound_as_in)
 
 
 def _derivative(derive: Callable[..., Any], fun: Any, argnums: Any, states: Any, options: dict[str, Any]) -> Any:
@@ -127,7 +126,7 @@ def _derivative(derive: Callable[..., Any], fun: Any, argnums: Any, states: Any,
     return decorate(Derivative, fun, where=derive.__name__, derive=derive, argnums=argnums, states=states, **options)
 
 
-@_differentiates(jax.grad)
+@_as_in(jax.grad)
 def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
     """The gradient of a scalar function that uses states: :func:`jax.grad`. The forward pass writes states, once.
 
@@ -172,7 +171,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
     return _derivative(jax.grad, fun, argnums, states, options)
 
 
-@_differentiates(jax.value_and_grad)
+@_as_in(jax.value_and_grad)
 def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
     """Value and gradient of a scalar function that uses states: :func:`jax.value_and_grad`. States are written once.
 
@@ -211,7 +210,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
     return _derivative(jax.value_and_grad, fun, argnums, states, options)
 
 
-@_differentiates(jax.jacfwd)
+@_as_in(jax.jacfwd)
 def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
     """The Jacobian of a function that uses states, column by column: :func:`jax.jacfwd`. States are written once.
 
@@ -245,7 +244,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     return _derivative(jax.jacfwd, fun, argnums, states, options)
 
 
-@_differentiates(jax.jacrev)
+@_as_in(jax.jacrev)
 def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
     """The Jacobian of a function that uses states, row by row: :func:`jax.jacrev`. States are written once.
 
@@ -281,7 +280,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     return _derivative(jax.jacrev, fun, argnums, states, options)
 
 
-@_differentiates(jax.hessian)
+@_as_in(jax.hessian)
 def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **options: Any) -> Any:
     """The matrix of second derivatives of a function that uses states: :func:`jax.hessian`. States are written once.
 

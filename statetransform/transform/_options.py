@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 
+from .._state.adapters import as_state
 from .._state.errors import describe
 from .._state.find import selects
-from .._state.gather import as_state
 from .._state.sites import warn
 from .._state.state import State
 from .._trace.arguments import StaticArguments, name_of, positional_parameters

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import has_tracer, lowered, typeof
+from .._jaxcompat import lowered, typeof
 from .._state.errors import StateStructureError, StateTraceError
 from .._state.frame import Frame
 from .._state.state import State
@@ -67,8 +67,6 @@ class RuleCall:
         self._fun, self._n_args = fun, len(args)
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
-        leaves = jax.tree.leaves(free)
-        self._concrete = [None if has_tracer(leaf) or not is_staged else leaf for leaf in leaves]
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
         self._found: Call | None = None
@@ -146,11 +144,8 @@ class RuleCall:
         return dict(zip(self._inputs, args[:n], strict=True)), tuple(args[n:])
 
     def _whole(self, primals: Any) -> tuple[Any, ...]:
-        """The user's arguments. Python may decide on those that are known, as where JAX runs a rule at once."""
-        leaves, treedef = jax.tree.flatten(primals)
-        pairs = zip(leaves, self._concrete, strict=True)
-        leaves = [leaf if known is None or _has_flag(leaf) else known for leaf, known in pairs]
-        given = iter(reveal(treedef.unflatten(leaves), self._objects))
+        """The user's arguments."""
+        given = iter(reveal(primals, self._objects))
         return tuple(self._fixed[i] if i in self._fixed else next(given) for i in range(self._n_args))
 
     def _is_gone(self, state: State) -> StateTraceError | None:

@@ -17,11 +17,11 @@ import jax.extend.core as jex
 import numpy as np
 
 from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
+from .._state.adapters import as_state
 from .._state.errors import StateAxisError, show_site
 from .._state.find import walk
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
-from .._state.gather import as_state
 from .._state.state import RandomState, State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._objects.library import is_ours
 from ..._objects.plain import identity, same_plain
-from ..._state.cell import Reader
+from ..._state.cell import Cell
 from ..._state.frame import read
 from .edges import Edge, absent, holds, step
 
@@ -153,7 +153,7 @@ class WalkWriter:
     def _adopted(self, edge: Edge) -> bool:
         """Takes a handle out of the slot in which it is; False where there is none."""
         parent, _, reader, what, _, register = edge
-        slot = reader.slot() if isinstance(reader, Reader) else None
+        slot = reader.slot() if isinstance(reader, Cell) else None
         if slot is None or what not in ("state", ""):
             return False
         name, kind = slot
@@ -324,7 +324,7 @@ def _is_handle(edge: Edge) -> bool:
 
 
 def _in_dict(edge: Edge) -> Any:
-    return edge.key.in_dict(edge.argument[0]()) if isinstance(edge.key, Reader) else None
+    return edge.key.in_dict(edge.argument[0]()) if isinstance(edge.key, Cell) else None
 
 
 def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:

@@ -20,9 +20,9 @@ from ..._objects.library import is_users_class, is_users_function
 from ..._objects.lookup import contents, instance_attribute, instance_dict, slot_names
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, identity, is_plain
+from ..._state.adapters import as_state
 from ..._state.errors import StateTraceError
 from ..._state.frame import UNSET, peek
-from ..._state.gather import as_state
 from ..._state.state import State
 from .recorder import Recorder
 
