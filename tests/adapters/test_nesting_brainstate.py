@@ -118,3 +118,19 @@ def test_gradients_with_respect_to_cells_through_three(order: str) -> None:
         h = net.h.value
         np.testing.assert_allclose(gradient(X), jax.grad(pure)(N, h, X), rtol=1e-5)
         np.testing.assert_allclose(net.h.value, pure(N, h, X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "for_loop", "scan", "cond"])
+def test_a_state_that_is_made_in_their_transform_within_ours(name: str) -> None:
+    total = bs.State(jnp.zeros(()))
+
+    def step(x: Any) -> Any:
+        made = bs.State(2 * x)
+        made.value = made.value + 1
+        total.value = total.value + made.value
+        return transform.checkpoint(lambda y: y * made.value)(x)
+
+    f = transform.jit(THEIRS[name](step))
+    for i in range(1, 4):
+        np.testing.assert_allclose(f(X), X * (2 * X + 1))
+        np.testing.assert_allclose(total.value, i * (2 * X + 1))
