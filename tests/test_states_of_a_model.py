@@ -218,3 +218,26 @@ def test_a_predicate_may_look_at_values_under_every_transform() -> None:
     placed = transform.jit(f, state_shardings={is_vector: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
     for fun, x in ((mapped, jnp.ones(3)), (kept, 1.0), (placed, 1.0), (transform.jit(mapped), jnp.ones(3))):
         assert jnp.array_equal(fun(x), 2.0 * w.value)
+
+
+@pytest.mark.parametrize("how", ["states", "values", "update"])
+def test_a_trace_that_asks_for_the_states_of_a_model_sees_those_that_there_are_now(how: str) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.inner = types.SimpleNamespace(u=State(jnp.ones(2), name="u"))
+
+        @transform.jit
+        def total(self, x: Any) -> Any:
+            if how == "update":
+                st.update(self, jax.tree.map(lambda v: v * x, st.values(self)))
+            found = st.values(self) if how == "values" else {n: s.value for n, s in st.states(self).items()}
+            return sum(value.sum() for value in found.values())
+
+    model, other = Model(), Model()
+    x = 2.0 if how == "update" else 1.0
+    assert model.total(x) == other.total(x) == 2 * x  # without a `RetraceWarning`
+    assert len(inspect.explain_retrace(Model.total)) == 1
+    model.inner.v = State(jnp.ones(3))
+    model.inner.u = State(jnp.ones(1))
+    assert model.total(x) == 4 * x
+    assert other.inner.u.value.tolist() == [x, x]

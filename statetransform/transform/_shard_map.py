@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
+from .._objects.hooks import unheard
 from .._objects.names import global_objects
 from .._state.errors import StateAxisError, describe, show_site
 from .._state.find import walk
@@ -195,7 +196,9 @@ class _OnShards:
         """The states that `state_specs` speaks of, those of a kind that can be found among them."""
         found = dict(self._specs.states)
         if self._specs.kinds:
-            for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT):
+            with unheard():
+                reachable = [state for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT)]
+            for state in reachable:
                 if not state.static:
                     found.setdefault(state, self._specs.of(state))
         return found

@@ -17,6 +17,7 @@ import jax.extend.core as jex
 import numpy as np
 
 from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
+from .._objects.hooks import unheard
 from .._state.adapters import as_state
 from .._state.errors import StateAxisError, show_site
 from .._state.find import walk
@@ -59,6 +60,7 @@ class Lanes:
     fun: Any = None
     used: dict[State, None] = dataclasses.field(default_factory=dict)
 
+    @unheard()
     def name(self, state: State) -> None:
         """Names a cell of another framework by its path."""
         if state._cell.is_named_by_path and state._name is None:
@@ -187,7 +189,8 @@ class Vectorized(Direct):
         """The number of lanes of the first state that has any: those that are named first, then those of a kind."""
         found = _lengths(self._axes)
         if not found and any(axis is not None for _, axis in self._kinds):
-            reachable = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
+            with unheard():
+                reachable = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
             found = _lengths({state: lanes.axis_of(state) for state in reachable})
         return found
 

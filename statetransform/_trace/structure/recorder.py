@@ -32,6 +32,7 @@ from ..._objects.lookup import (
     slot_names,
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
+from ..._state import find
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
@@ -441,7 +442,8 @@ class Recorder:
 def _asks_for_its_own_ends() -> bool:
     """Whether the caller reads `__dict__` for one entry only, which must not make all entries count.
 
-    Callers that do so are `functools.cached_property`, and the match of a structure within the trace.
+    Callers that do so are `functools.cached_property`, and the match of a structure within the trace. But `st.states`
+    asks for all entries, on behalf of the user.
     """
     module = sys._getframe(4).f_globals.get("__name__", "")
-    return module.partition(".")[0] in _MODULES_OWN
+    return module != find.__name__ and module.partition(".")[0] in _MODULES_OWN
