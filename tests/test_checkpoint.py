@@ -101,23 +101,6 @@ def test_recomputation_is_counted_by_the_hardware_and_not_by_the_states() -> Non
     assert calls == reference
 
 
-def test_draws_are_the_same_on_recomputation() -> None:
-    gradients = []
-    for wrap in (lambda f: f, transform.checkpoint, transform.remat(policy=POLICIES.nothing_saveable)):
-        rng = RandomState(0, name="rng")
-
-        def f(x: Any, rng: RandomState = rng) -> Any:
-            for _ in range(3):
-                x = jnp.where(jax.random.bernoulli(rng.split(), 0.5, x.shape), jnp.sin(x) * 2, x)
-            return x.sum()
-
-        g = wrap(lambda x, f=f: f(x))
-        gradients.append([transform.grad(g)(jnp.ones(32)).tolist() for _ in range(2)])
-        gradients[-1].append(jax.random.key_data(rng.key).tolist())
-    assert gradients[0] == gradients[1] == gradients[2]
-    assert gradients[0][0] != gradients[0][1]
-
-
 def test_nested_checkpoints_write_once_per_call() -> None:
     n = State(jnp.float32(0), name="n")
 
@@ -205,8 +188,10 @@ def test_the_methods_of_a_class_are_chosen_by_name() -> None:
         layer = cls(2)
         RUNS.clear()
         assert (layer.step(1.0), layer.step(1.0), RUNS) == (4.0, 6.0, [2])
-    with pytest.raises(AttributeError, match="stop"):
+    with pytest.raises(AttributeError, match=r"Layer has no method 'stop'.*methods="):
         transform.checkpoint(Layer, methods=["stop"])
+    with pytest.raises(AttributeError, match=r"Model has no method '__call__'.*methods="):
+        transform.checkpoint(type("Model", (), {}))
     with pytest.raises(TypeError, match="class"):
         transform.checkpoint(lambda x: x, methods=["step"])
 
@@ -306,56 +291,20 @@ def test_the_structure_of_a_state_may_change_within_the_body() -> None:
     assert s.value == {"a": 1.0, "k1": 2.0}
     assert transform.jit(grow)(3.0) == 18.0
     assert sorted(s.value) == ["a", "k1", "k2"]
-
-
-def test_a_checkpointed_function_sees_an_outside_write_without_a_new_trace() -> None:
-    s, runs = State(1.0, name="s"), [0]
-
-    def f(x: Any) -> Any:
-        runs[0] += 1
-        return s.value * x
-
-    g = transform.checkpoint(f)
-    assert g(1.0) == 1.0
-    s.value = 5.0
-    assert g(1.0) == 5.0
-    assert transform.grad(g)(1.0) == 5.0
-    assert transform.jit(g)(1.0) == 5.0
-    assert runs == [1]
-
-
-def test_the_gradient_through_four_steps_counts_four() -> None:
-    n = State(jnp.int32(0), name="n")
-
-    @transform.checkpoint
-    def step(x: Any) -> Any:
-        n.value += 1
-        return jnp.sin(x) * n.value
-
-    def loss(x: Any) -> Any:
-        for _ in range(4):
-            x = step(x)
-        return x
-
-    def twin(x: Any, before: int) -> Any:
-        for i in range(1, 5):
-            x = jnp.sin(x) * (before + i)
-        return x
-
-    assert jnp.allclose(transform.grad(loss)(1.0), jax.grad(twin)(1.0, 0))
-    assert n.value == 4
-    assert jnp.allclose(transform.jit(transform.grad(loss))(1.0), jax.grad(twin)(1.0, 4))
-    assert n.value == 8
+    with pytest.raises(st.StateStructureError, match="State 's'"):
+        transform.scan(lambda c, _: (grow(c), None), 1.0, None, length=2)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_dropout_under_checkpoint_agrees_in_mask_gradient_and_key(is_compiled: bool) -> None:
     results = []
-    for wrap in (lambda f: f, transform.checkpoint):
+    for wrap in (lambda f: f, transform.checkpoint, transform.remat(policy=POLICIES.nothing_saveable)):
         rng = RandomState(0, name="rng")
 
         def f(x: Any, rng: RandomState = rng) -> Any:
-            return jnp.where(jax.random.bernoulli(rng.split(), 0.5, x.shape), jnp.sin(x), 0.0).sum()
+            for _ in range(3):
+                x = jnp.where(jax.random.bernoulli(rng.split(), 0.5, x.shape), jnp.sin(x) * 2, x)
+            return x.sum()
 
         g = transform.grad(wrap(lambda x, f=f: f(x)))
         g = transform.jit(g) if is_compiled else g
@@ -363,29 +312,7 @@ def test_dropout_under_checkpoint_agrees_in_mask_gradient_and_key(is_compiled: b
             first, second = g(jnp.ones(16)), g(jnp.ones(16))
         results.append((first.tolist(), second.tolist(), jax.random.key_data(rng.key).tolist()))
         assert first.tolist() != second.tolist()
-    assert results[0] == results[1]
-
-
-def test_a_state_may_grow_in_checkpoint_but_not_in_a_carry() -> None:
-    s = State({"a": jnp.float32(1)}, name="s")
-
-    def grow(x: Any) -> Any:
-        s.value = {**s.value, "b": x}
-        return x
-
-    transform.checkpoint(grow)(2.0)
-    assert s.value == {"a": 1.0, "b": 2.0}
-    s.value = {"a": jnp.float32(1)}
-    with pytest.raises(st.StateStructureError, match="State 's'"):
-        transform.scan(lambda c, _: (grow(c), None), 1.0, None, length=2)
-
-
-def test_a_class_that_cannot_be_called_is_refused_by_name() -> None:
-    class Model:
-        pass
-
-    with pytest.raises(AttributeError, match=r"Model has no method '__call__'.*methods="):
-        transform.checkpoint(Model)
+    assert results[0] == results[1] == results[2]
 
 
 def test_a_state_that_was_made_before_an_error_keeps_its_value_as_without_a_transform() -> None:
