@@ -204,11 +204,9 @@ def cell_of(cls: type) -> Any:
     return None if issubclass(cls, State | type) else _kind(cls).cell
 
 
-def is_cell_class(cls: Any) -> bool:
+def is_cell_class(cls: type) -> bool:
     """Whether instances of a class, or of one that is derived from it, are cells."""
-    if not isinstance(cls, type) or cls is object or issubclass(cls, State):
-        return False
-    return _kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells)
+    return cls is not object and (_kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells))
 
 
 def as_state(obj: Any) -> Any:
