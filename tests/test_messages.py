@@ -69,7 +69,8 @@ def test_a_state_whose_creation_failed() -> None:
 
 def test_a_tracer_that_has_ended(u: State) -> None:
     leaked = []
-    transform.jit(lambda x: leaked.append(x) or x)(1.0)
+    refuse(StateTraceError, lambda: transform.jit(lambda x: leaked.append(x) or x)(1.0), "`leaked` still holds",
+           r"It is at `leaked\[0\]`")  # fmt: skip
     given = f"State 'u' {HERE} was assigned a tracer of a trace that has ended"
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
 

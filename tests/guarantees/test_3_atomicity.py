@@ -224,13 +224,6 @@ def test_a_traced_value_in_the_place_of_a_state_in_a_container_is_refused(
     assert s.value == 1.0
 
 
-def test_a_list_outside_may_collect_what_is_traced() -> None:
-    seen: list[Any] = []
-    transform.jit(lambda x: (seen.append(x), x)[1])(1.0)
-    assert len(seen) == 1
-    seen.clear()
-
-
 @contextlib.contextmanager
 def interrupted_at(place: int, *functions: Any) -> Any:
     """Ctrl-C at the n-th line that these functions run; gives a list, which is empty if there are fewer."""

@@ -34,8 +34,7 @@ def refuse_leaks(
 ) -> None:
     """Refuses a tracer that a trace which is over has left behind.
 
-    Looked for from the function and the objects among its arguments on. A list that the function closes over may
-    collect what was traced.
+    Looked for from the function and the objects among its arguments on.
 
     Args:
       trace: the trace.
@@ -72,8 +71,7 @@ def refuse_leaks(
         elif isinstance(obj, dict):
             below = [(f"[{key!r}]", child, key) for key, child in obj.items()]
         elif isinstance(obj, _CONTAINERS):
-            if owner is not None or inner or isinstance(obj, tuple):
-                below = [(f"[{i}]", child, i) for i, child in enumerate(obj)]
+            below = [(f"[{i}]", child, i) for i, child in enumerate(obj)]
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
         elif is_users_class(type(obj)) and as_state(obj) is obj:
