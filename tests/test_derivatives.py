@@ -164,6 +164,8 @@ def test_vjp_jvp_and_linearize_with_respect_to_states() -> None:
     assert_same((out, push(*tangents)), (reference, pure_push(*tangents)))
     out, pull = transform.vjp(f, jnp.float32(3))
     assert_same(pull(out), jax.vjp(lambda x: pure(w.value, x), jnp.float32(3))[1](out))
+    out, pull = transform.vjp(lambda: f(jnp.float32(3)), states=w)  # a tuple, also of one
+    assert_same(pull(out), pure_pull(out)[:1])
 
 
 def test_what_vjp_and_linearize_return_does_not_write_again() -> None:

@@ -53,16 +53,15 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
     lift, pure, primals = _first_primal("vjp", fun, primals, states, has_aux)
     options = _flags(primals, states, options)
     out, pullback, (aux, written, born) = jax.vjp(pure, *primals, has_aux=True, **options)
-    if states is not None and len(primals) == 1:
-        pullback = jax.tree_util.Partial(_alone, pullback)  # like JAX's own, it may leave a transform around
+    if states is not None:
+        pullback = jax.tree_util.Partial(_pull, pullback)  # like JAX's own, it may leave a transform around
     out, aux = lift.leave((out, aux), written, born)
     return (out, pullback, aux) if has_aux else (out, pullback)
 
 
 @boundary
-def _alone(pullback: Callable[[Any], Any], cotangents: Any) -> Any:
-    (cotangent,) = pullback(cotangents)
-    return cotangent
+def _pull(pullback: Callable[[Any], Any], cotangents: Any) -> Any:  # whose errors say what to write
+    return pullback(cotangents)
 
 
 @boundary
