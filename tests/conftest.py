@@ -23,7 +23,7 @@ import jax
 import pytest
 
 from statetransform import transform
-from statetransform._planner import known
+from statetransform._planner import plan_cache
 from statetransform._state.frame import stack
 from statetransform._state.raw_reads import _outside as read_in_raw
 
@@ -102,8 +102,8 @@ def matplotlib() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def nothing_is_known_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier test, or an earlier run, found for the same function."""
-    monkeypatch.setattr(known, "_known", type(known._known)())
-    monkeypatch.setattr(known, "folder_for_programs", lambda: None)
+    monkeypatch.setattr(plan_cache, "_known", type(plan_cache._known)())
+    monkeypatch.setattr(plan_cache, "folder_for_programs", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 Where the backward pass begins to compute something again, an `optimization_barrier` keeps the order. It ties what was
 made since the last one to what is read up to the next one. So nothing that is behind it can run before it or be merged
 with what was computed before, and nothing that is before it can run later. Values that only wait are left alone: each
-operand costs compile time in every barrier that it goes through. For a compiler that removes barriers see `order`.
+operand costs compile time in every barrier that it goes through. For a compiler that removes barriers see `barriers`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jax import lax
 
 from .. import _jaxcompat as jaxcompat
 from . import cost
+from .barriers import keeps_barriers, tied
 from .graph import Graph
 from .joint import Joint
-from .order import keeps_barriers, tied
 from .simulate import lifetimes, profile, split_of
 
 # Compilers reorder what is between two barriers, and compute cheap values again in each consumer, which keeps what

@@ -28,9 +28,9 @@ from .._jaxpr.walk import walk
 from . import devices
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
-from .known import Known, MeasuredPlan, known_of
 from .loops import scans_in
 from .meter import Meter
+from .plan_cache import Known, MeasuredPlan, known_of
 from .simulate import InvalidPlanError, check, profile
 from .solve import Plan
 from .versions import Version, Versions
@@ -175,15 +175,11 @@ class Planner:
     def _offer(
         self, best: tuple[Version, Plan] | None, version: Version, room: Callable[[Version], int]
     ) -> tuple[Version, Plan] | None:
-        """The plan of one form, improved at some expense, if it begins with less work than the best one did."""
+        """The plan of one form, if it has less work than the best one so far."""
         if best is not None and version.joint.graph.cost >= best[1].cost:
             return best
-        budget = room(version)
-        draft, begun = version.solver.draft(budget), best and best[0].solver.draft(room(best[0]))
-        if draft is None or (begun is not None and draft.cost >= begun.cost):
-            return best
-        found = version.solver.plan(budget) or draft
-        return (version, found) if best is None or found.cost < best[1].cost else best
+        found = version.solver.plan(room(version))
+        return best if found is None or (best and found.cost >= best[1].cost) else (version, found)
 
     def least(self, pattern: Pattern) -> tuple[Version, Plan]:
         """The plan with the fewest bytes that is found."""

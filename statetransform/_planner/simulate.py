@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from .graph import Graph, Node
-from .lives import InvalidPlanError, Lives
+from .liveness import InvalidPlanError, Lives
 
 
 def lifetimes(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, int, int]]:

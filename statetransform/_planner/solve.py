@@ -8,16 +8,11 @@ from collections.abc import Sequence
 
 from .blocks import Row, backward_part
 from .checkpoints import Checkpoints, Form, by_size, kept_by, plan_of
-from .evict import lowered
-from .fill import filled
 from .graph import Graph
-from .improve import improved
+from .rematerialize import filled, lowered
 from .simulate import peak, pruned
 
-_CHEAP = 1.003  # of the plain work: too little to look for less
-_ATTEMPTS = 20  # to make a plan better
 _HALVINGS = 6  # of the search for the least bytes
-_SEEDS = 3  # plans by hand that are brought into a budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +43,7 @@ class Solver:
     def __init__(self, graph: Graph, forms: Sequence[Form] = ()) -> None:
         self.graph, self._forms = graph, forms
         self._rated: dict[tuple[int, ...], Plan] = {}
-        self._drafts: dict[int, Plan | None] = {}
-        self._improved: dict[int, Plan] = {}
+        self._plans: dict[int, Plan | None] = {}
         self.plain = min(self._plain(), key=lambda plan: plan.bytes)
 
     def _plain(self) -> list[Plan]:
@@ -83,35 +77,18 @@ class Solver:
 
     def plan(self, budget: int) -> Plan | None:
         """The cheapest plan found within a budget, None if there is none."""
-        draft = self.draft(budget)
-        if draft is None or draft.cost <= _CHEAP * self.graph.cost:
-            return draft
-        if budget not in self._improved:
-            better = self.rated(improved(self.graph, draft.sequence, budget, _ATTEMPTS))
-            self._improved[budget] = _cheapest([draft, better], budget) or draft
-        return self._improved[budget]
-
-    def draft(self, budget: int) -> Plan | None:
-        """The cheapest plan found within a budget before it is improved by force, None if there is none."""
         if self.plain.bytes <= budget:
             return self.plain
-        if budget not in self._drafts:
-            plans = self._made_of([self.plain, *self.by_hand], budget)
+        if budget not in self._plans:
+            plans = []
+            if (best := _cheapest(self.by_hand, budget)) is not None:
+                plans += [best, self._better(best.sequence, budget)]
+            if (sequence := lowered(self.graph, self.plain.sequence, budget)) is not None:
+                plans.append(self._better(sequence, budget))
             if not plans and self.least.bytes <= budget:
                 plans.append(self._better(self.least.sequence, budget))
-            self._drafts[budget] = _cheapest(plans, budget)
-        return self._drafts[budget]
-
-    def _made_of(self, plans: list[Plan], budget: int) -> list[Plan]:
-        """The cheapest plan that fits, with the memory that is left put to use, and those that exceed it, lowered."""
-        found = []
-        if (best := _cheapest(plans, budget)) is not None:
-            found += [best, self._better(best.sequence, budget)]
-        larger = [plan for plan in plans if plan.bytes > budget and (best is None or plan.cost < best.cost)]
-        for plan in dict.fromkeys([plans[0], *sorted(larger, key=lambda plan: plan.bytes)[:_SEEDS]]):
-            if plan.bytes > budget and (sequence := lowered(self.graph, plan.sequence, budget)) is not None:
-                found.append(self._better(sequence, budget))
-        return found
+            self._plans[budget] = _cheapest(plans, budget)
+        return self._plans[budget]
 
     def _better(self, sequence: Sequence[int], budget: int) -> Plan:
         """A plan within the budget with less work than one that is."""

@@ -13,12 +13,12 @@ import numpy as np
 
 from .. import _jaxcompat as jaxcompat
 from .._state.errors import BudgetError
+from .barriers import keeps_barriers
 from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
-from .order import keeps_barriers
 from .solve import Plan, Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
+from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
 from statetransform._planner.measure import Planner
-from statetransform._planner.order import keeps_barriers
 from statetransform._planner.view import differentiated, view_of
 
 DEPTH = 6

@@ -13,11 +13,11 @@ import pytest
 
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.sizes import nbytes
-from statetransform._planner import cost, order
+from statetransform._planner import barriers, cost
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import MODEST, THRIFTY, Fusion, Pattern, build, flattened, joint_step
-from statetransform._planner.known import MeasuredPlan
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
+from statetransform._planner.plan_cache import MeasuredPlan
 from statetransform._planner.solve import Solver
 
 
@@ -30,7 +30,7 @@ def attraction(x: Any) -> Any:
 
 
 PATTERN = Pattern((True,), (True,))
-HAS_BARRIERS = order.keeps_barriers()
+HAS_BARRIERS = barriers.keeps_barriers()
 
 
 def joint(fun: Any, x: Any, fusion: Fusion = MODEST) -> Any:

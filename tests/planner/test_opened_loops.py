@@ -10,11 +10,11 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import pytest
 
+from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.cost import overwritten
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Joint, Pattern
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
-from statetransform._planner.order import keeps_barriers
 from statetransform._planner.simulate import peak
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.lives import Lives
+from statetransform._planner.liveness import Lives
 from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned, split_of
 
 from .graphs import chain, random_graph

@@ -9,10 +9,8 @@ import pytest
 
 from statetransform._planner.blocks import Row
 from statetransform._planner.checkpoints import kept_by, plan_of
-from statetransform._planner.evict import lowered
-from statetransform._planner.fill import filled
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.improve import improved
+from statetransform._planner.rematerialize import filled, lowered
 from statetransform._planner.simulate import check, peak
 from statetransform._planner.solve import Solver
 
@@ -93,41 +91,6 @@ def test_dropping_brings_a_plan_into_a_budget() -> None:
 def test_dropping_leaves_a_plan_that_fits_alone() -> None:
     graph = chain(6)
     assert lowered(graph, graph.plain, 6) == list(graph.plain)
-
-
-def test_what_is_to_be_held_is_not_dropped() -> None:
-    graph = chain(8)
-    assert lowered(graph, graph.plain, 7) is not None
-    assert lowered(graph, graph.plain, 7, held=frozenset(range(8))) is None
-
-
-def test_what_is_dear_is_held_instead_of_what_is_cheap() -> None:
-    """The plan computes a dear value again, and there is room for it only where cheap ones are held."""
-    nodes = (
-        Node((), (0,), cost=50.0),
-        Node((0,), (1,), cost=1.0),
-        Node((1,), (2,), cost=1.0),
-        Node((2, 1), (3,), is_backward=True),
-        Node((3, 0), (4,), is_backward=True),
-    )
-    graph = Graph(nodes, (4, 4, 0, 1, 0), frozenset({2}), frozenset({4}))
-    by_hand = [0, 1, 2, 3, 0, 4]
-    assert peak(graph, by_hand) == 8
-    better = improved(graph, [0, 1, 2, 0, 1, 3, 0, 4], 9, 4)
-    check(graph, better)
-    assert peak(graph, better) <= 9
-    assert graph.cost_of(better) < graph.cost_of(by_hand)
-
-
-def test_improving_never_makes_a_plan_worse() -> None:
-    for seed in range(60):
-        graph = random_graph(seed)
-        found = lowered(graph, graph.plain, budget := peak(graph, graph.plain) - 1)
-        if found is not None:
-            better = improved(graph, found, budget, 5)
-            check(graph, better)
-            assert peak(graph, better) <= budget
-            assert graph.cost_of(better) <= graph.cost_of(found)
 
 
 def test_a_wide_value_that_is_cheap_to_have_again_is_dropped_while_others_need_room() -> None:

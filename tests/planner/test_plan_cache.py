@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
-from statetransform._planner import known, measure
+from statetransform._planner import measure, plan_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 
@@ -38,7 +38,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """For compiled programs."""
-    monkeypatch.setattr(known, "folder_for_programs", lambda: tmp_path)
+    monkeypatch.setattr(plan_cache, "folder_for_programs", lambda: tmp_path)
     return tmp_path
 
 
@@ -77,7 +77,7 @@ def test_another_process_finds_it_in_the_folder_of_compiled_programs(
     expected = gradient()
     assert list(folder.glob("statetransform/*.json"))
     count = len(compilations)
-    known._known.clear()  # as in another process
+    plan_cache._known.clear()  # as in another process
     monkeypatch.setattr(measure.Planner, "plan", None)  # nor does it plan
     again = gradient()
     assert len(compilations) == count
@@ -90,7 +90,7 @@ def test_the_folder_is_that_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         for name, expected in ((None, None), ("gs://bucket/programs", None), ("/programs", Path("/programs"))):
             jax.config.update("jax_compilation_cache_dir", name)
-            assert known.folder_for_programs() == expected
+            assert plan_cache.folder_for_programs() == expected
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
 
@@ -105,7 +105,7 @@ def test_a_file_that_does_not_belong_here_is_left_out(compilations: list[Any], f
             row[1] = [*row[1], 10_000]
         text = json.dumps(found)
     file.write_text(text)
-    known._known.clear()
+    plan_cache._known.clear()
     again = gradient()
     assert len(compilations) > 2
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(expected, again, strict=True))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import RandomState, policies, transform
-from statetransform._planner import emit, order
+from statetransform._planner import barriers, emit
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Pattern
 from statetransform._planner.measure import Planner, temporary_bytes
@@ -18,7 +18,7 @@ from statetransform._planner.measure import Planner, temporary_bytes
 
 @pytest.fixture
 def without_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (emit, order):
+    for module in (emit, barriers):
         monkeypatch.setattr(module, "keeps_barriers", lambda: False)
 
 
@@ -33,17 +33,17 @@ def test_values_behind_a_loop_are_the_same() -> None:
         jax.random.key(0),
     ]
     bits = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-    assert "while" in str(jax.make_jaxpr(order.tied)(values))
-    for x, y in zip(values, jax.jit(order.tied)(values), strict=True):
+    assert "while" in str(jax.make_jaxpr(barriers.tied)(values))
+    for x, y in zip(values, jax.jit(barriers.tied)(values), strict=True):
         assert y.dtype == x.dtype
         assert jnp.array_equal(bits(x), bits(y), equal_nan=bits(x).dtype.kind in "fc")
-    (zero, *_), *_ = jax.jit(order.tied)(values)
+    (zero, *_), *_ = jax.jit(barriers.tied)(values)
     assert bool(jnp.signbit(zero))
 
 
 @pytest.mark.usefixtures("without_barriers")
 def test_no_loop_depends_on_keys_or_on_nothing() -> None:
-    assert "while" not in str(jax.make_jaxpr(order.tied)([jax.random.key(0), jnp.ones((0, 3))]))
+    assert "while" not in str(jax.make_jaxpr(barriers.tied)([jax.random.key(0), jnp.ones((0, 3))]))
 
 
 def residual(x: Any, ws: Any) -> Any:

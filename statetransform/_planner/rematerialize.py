@@ -1,21 +1,26 @@
-"""Bringing a plan into a budget: where too much is alive, a value is dropped and computed again before its next use.
+"""Bringing a plan into a budget, and making the most of it.
 
-The counterpart of `fill`. Which value goes is decided by what it costs to have it again over what it relieves: the
-bytes above the budget, summed over the steps at which it would not be there.
+`lowered` drops values where too much is alive, and computes them again before their next use. Which value goes is
+decided by what it costs to have it again over what it relieves: the bytes above the budget, summed over the steps at
+which it would not be there.
+
+`filled` does the opposite where memory is left. Every run of a node but the first could be spared by holding what it
+computes since its last use. Those that spare the most work for the memory and time that they take are taken first, as
+long as the bytes alive stay within the budget at every step between.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .graph import Graph
-from .lives import Lives
-from .simulate import bytes_alive
+from .liveness import Lives
+from .simulate import bytes_alive, profile, pruned
 
+_MOST = 150  # values that are dropped
 _TRIES = 12  # drops that are tried before giving up
 _NEAR = 16  # drops that are looked at closely
 
@@ -29,41 +34,22 @@ class _Drop:
     score: float
 
 
-def lowered(
-    graph: Graph,
-    sequence: Sequence[int],
-    budget: int,
-    moves: int = 150,
-    held: frozenset[int] = frozenset(),
-    most: float = math.inf,
-) -> list[int] | None:
-    """A plan within a budget made of one that is not; None if none is found with so many moves.
-
-    Args:
-      graph: the graph.
-      sequence: the plan.
-      budget: bytes.
-      moves: how many values are dropped at most.
-      held: values that are not dropped.
-      most: how much work may come on top.
-    """
+def lowered(graph: Graph, sequence: Sequence[int], budget: int) -> list[int] | None:
+    """A plan within a budget made of one that is not; None if none is found with so many drops."""
     now = list(sequence)
     lives = Lives(graph, now)
     live = bytes_alive(lives)
     above = _above(live, budget)
-    for _ in range(moves):
+    for _ in range(_MOST):
         if above == 0:
             return now
         found = None
-        for drop in sorted(_drops(lives, live, budget, held), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
+        for drop in sorted(_drops(lives, live, budget), key=lambda d: (d.score, d.at, d.nodes))[:_TRIES]:
             after = [*now[: drop.at], *drop.nodes, *now[drop.at :]]
-            if graph.cost_of(drop.nodes) > most:
-                continue
             others = Lives(graph, after)
             other = bytes_alive(others)
             if _above(other, budget) < above:
                 found = after, others, other
-                most -= graph.cost_of(drop.nodes)
                 break
         if found is None:
             return None
@@ -76,11 +62,11 @@ def _above(live: np.ndarray, budget: int) -> int:
     return int(np.maximum(live - budget, 0).sum())
 
 
-def _drops(lives: Lives, live: np.ndarray, budget: int, held: frozenset[int]) -> list[_Drop]:
+def _drops(lives: Lives, live: np.ndarray, budget: int) -> list[_Drop]:
     """The values that are alive and not used at the step with the most bytes, each with the ways to have it again."""
     graph, t = lives.graph, int(live.argmax())
     node = graph.nodes[int(lives.steps[t])]
-    here = {*node.inputs, *node.outputs, *held}
+    here = {*node.inputs, *node.outputs}
     alive = np.flatnonzero((lives.firsts < t) & (t < lives.lasts) & lives.is_counted)
     rows = zip(lives.values[alive].tolist(), lives.firsts[alive].tolist(), strict=True)
     spanning = [(v, first) for v, first in rows if v not in here and graph.producer[v] not in graph.pinned]
@@ -157,3 +143,73 @@ class _Changes:
         left += high[low:end]
         np.maximum(left, 0, out=left)
         return (high[low:end].sum() - left.sum(1)).tolist()
+
+
+def filled(graph: Graph, sequence: Sequence[int], budget: int, rounds: int = 8) -> list[int]:
+    """A plan that computes less again, within the same budget; the same plan if there is none."""
+    now = list(sequence)
+    for _ in range(rounds):
+        spared = _spare(graph, now, budget)
+        if not spared:
+            break
+        after = pruned(graph, [i for t, i in enumerate(now) if t not in spared])
+        if int(profile(graph, after).max(initial=0)) > budget:
+            after = _one_by_one(graph, now, sorted(spared), budget)
+        if graph.cost_of(after) >= graph.cost_of(now) - 1e-9:
+            break
+        now = after
+    return now
+
+
+def _spare(graph: Graph, sequence: list[int], budget: int) -> set[int]:
+    """The runs to leave out, chosen greedily."""
+    live = profile(graph, sequence)
+    n = len(sequence)
+    latest: dict[int, int] = {}  # the last run of each node so far
+    used: dict[int, int] = {}  # the last use of each value so far
+    candidates: list[tuple[float, int, list[tuple[int, int]]]] = []
+    for t, i in enumerate(sequence):
+        node = graph.nodes[i]
+        if i in latest:
+            gaps = [(used.get(v, latest[i]), graph.sizes[v]) for v in node.outputs if graph.sizes[v]]
+            rent = sum(size * (t - since) for since, size in gaps)
+            candidates.append((node.cost / (rent + 1.0), t, gaps))
+        latest[i] = t
+        for v in node.outputs:
+            used[v] = t
+        for v in node.inputs:
+            used[v] = t
+    found: set[int] = set()
+    for _, t, gaps in sorted(candidates, key=lambda c: (-c[0], c[1])):
+        rise = np.zeros(n, np.int64) if len(gaps) > 1 else None
+        if rise is not None:
+            for since, size in gaps:
+                rise[since + 1 : t] += size
+            fits = bool((live + rise <= budget)[rise > 0].all())
+        else:
+            fits = all(int(live[since + 1 : t].max(initial=0)) + size <= budget for since, size in gaps)
+        if not fits:
+            continue
+        found.add(t)
+        for since, size in gaps:
+            live[since + 1 : t] += size
+    return found
+
+
+def _one_by_one(graph: Graph, sequence: list[int], spared: list[int], budget: int) -> list[int]:
+    """Leaves out as many of some runs as fit, from the halves of the list down."""
+    taken: set[int] = set()
+    best = list(sequence)
+    queue = [spared]
+    tries = 0
+    while queue and tries < 24:
+        part = queue.pop(0)
+        tries += 1
+        attempt = pruned(graph, [i for t, i in enumerate(sequence) if t not in taken and t not in part])
+        if int(profile(graph, attempt).max(initial=0)) <= budget:
+            taken.update(part)
+            best = attempt
+        elif len(part) > 1:
+            half = len(part) // 2
+            queue += [part[:half], part[half:]]
+    return best
