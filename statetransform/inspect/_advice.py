@@ -130,27 +130,23 @@ def _keeps(policy: Any, jaxpr: Any) -> bool:
 
 
 def _idle(policy: Any, jaxpr: Any, where: str) -> str:
-    start = f"The policy {describe(policy)} of the {where} keeps nothing"
-    seen = names_in(jaxpr)
-    dots = find(jaxpr, lambda site: site.primitive == "dot_general")
-    batched = [s for s in dots if any(s.eqn.params["dimension_numbers"][1])]
+    dots, seen = find(jaxpr, lambda site: site.primitive == "dot_general"), names_in(jaxpr)
     is_about_dots = "dot" in describe(policy)
-    if is_about_dots and dots and len(batched) == len(dots):
-        return (
-            f"{start}: the matrix products there, {len(dots)}, all have a batch dimension, as under `vmap` over "
-            "weights; try `policies.dots_saveable`."
-        )
     if is_about_dots and not dots:
-        return (
-            f"{start}: there is no matrix product in it; name what is expensive and try "
-            "`policies.save_only_these_names`."
+        why = "there is no matrix product in it; name what is expensive and try `policies.save_only_these_names`"
+    elif is_about_dots and all(any(site.eqn.params["dimension_numbers"][1]) for site in dots):
+        why = (
+            f"the matrix products there, {len(dots)}, all have a batch dimension, as under `vmap` over weights; "
+            "try `policies.dots_saveable`"
         )
-    if names_of(policy) or "names" in describe(policy).lower():
-        if not seen:
-            return f"{start}: no value there has a name; give one with `checkpoint_name(value, name)`."
+    elif not names_of(policy) and "names" not in describe(policy).lower():
+        why = "it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive"
+    elif not seen:
+        why = "no value there has a name; give one with `checkpoint_name(value, name)`"
+    else:
         have = ", ".join(map(repr, seen))
-        return f"{start}: the names there are {have}; try `policies.save_only_these_names` with one of these."
-    return f"{start}: it chooses none of the values there; try `policies.dots_saveable`, or name what is expensive."
+        why = f"the names there are {have}; try `policies.save_only_these_names` with one of these"
+    return f"The policy {describe(policy)} of the {where} keeps nothing: {why}."
 
 
 def _useless(where: str, jaxpr: Any, kept: int, without: int) -> str:

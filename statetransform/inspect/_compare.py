@@ -272,9 +272,6 @@ def _is_policy(candidate: Any) -> bool:
     known = vars(jax.checkpoint_policies).values()
     if candidate is None or isinstance(candidate, Policy) or any(candidate is policy for policy in known):
         return True
-    home = getattr(candidate, "__module__", None) or ""
-    if home.startswith("jax."):  # made by a function of JAX
-        return "checkpoint" in home and not hasattr(candidate, "__wrapped__")
     try:
         parameters = list(inspect.signature(candidate).parameters.values())
     except (TypeError, ValueError):

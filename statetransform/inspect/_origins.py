@@ -33,7 +33,6 @@ class Origin:
       source: the user's line.
       iterations: how often a loop stacked it; 1 outside of loops.
       carried: for the carry of a loop, the origin of its value before the loop.
-      outer: the outermost equation that the value comes out of, the one that JAX's listing shows.
     """
 
     kind: str
@@ -43,7 +42,6 @@ class Origin:
     source: Source | None = None
     iterations: int = 1
     carried: Origin | None = None
-    outer: Any = None
 
 
 class Origins:
@@ -87,7 +85,7 @@ class Origins:
 
     def _computed(self, eqn: Any, i: int) -> Origin:
         source = self._caller or source_of(eqn)
-        here = Origin("equation", primitive=eqn.primitive.name, source=source, outer=eqn)
+        here = Origin("equation", primitive=eqn.primitive.name, source=source)
         kind = eqn.primitive.name
         if kind == "scan":
             return self._scanned(eqn, i, here)
@@ -104,7 +102,7 @@ class Origins:
             if kind == "while" or n_inputs != len(eqn.invars):
                 return here
             return dataclasses.replace(outside := self.of(eqn.invars[found.index]), name=found.name or outside.name)
-        return dataclasses.replace(found, outer=eqn, source=found.source or source)
+        return dataclasses.replace(found, source=found.source or source)
 
     def _inside(self, jaxpr: Any, i: int, source: Source | None) -> Origin:
         body = jaxcompat.opened(jaxpr)
@@ -123,10 +121,9 @@ class Origins:
             before = self.of(eqn.invars[found.index])
             if first_carry <= found.index < first_carry + n_carry:
                 return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
-            return dataclasses.replace(before, outer=eqn, name=found.name or before.name)
+            return dataclasses.replace(before, name=found.name or before.name)
         return dataclasses.replace(
             found,
-            outer=eqn,
             source=found.source or here.source,
             iterations=found.iterations * times,
         )
@@ -135,8 +132,8 @@ class Origins:
         found = [self._inside(branch.jaxpr, i, here.source) for branch in inner_jaxprs(eqn)]
         best = max(found, key=_says)
         if best.kind == "input":
-            return dataclasses.replace(self.of(eqn.invars[best.index + 1]), outer=eqn)
-        return dataclasses.replace(best, outer=eqn, source=best.source or here.source)
+            return self.of(eqn.invars[best.index + 1])
+        return dataclasses.replace(best, source=best.source or here.source)
 
 
 def _says(origin: Origin) -> int:
