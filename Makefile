@@ -1,5 +1,5 @@
 # Two commands do all the set-up: `make demo` and `make test`. Each makes .venv if there is none.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -106,3 +108,35 @@ def test_what_jax_takes_by_position_only_is_taken_so() -> None:
     assert ours(3, option=4) == (3, {"option": 4})
     with pytest.raises(TypeError):
         ours(f=3)
+
+
+def test_a_decorator_copies_what_functools_copies() -> None:
+    """From Python 3.14 on this is not `__annotations__`, which would evaluate annotations when decorating."""
+
+    def f(x: int) -> int:
+        return x
+
+    wrapped = transform.jit(f)
+    for part in functools.WRAPPER_ASSIGNMENTS:
+        assert getattr(wrapped, part) == getattr(f, part)
+    assert ("__annotations__" in vars(wrapped)) == ("__annotations__" in functools.WRAPPER_ASSIGNMENTS)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated when the function is defined")
+@pytest.mark.parametrize("name", ["grad", "vmap", "checkpoint"])
+def test_annotations_are_not_evaluated_when_decorating(name: str) -> None:
+    made = {"decorate": getattr(transform, name)}
+    code = "@decorate\ndef f(x: Later) -> Later: return x\nclass Later: pass"
+    exec(compile(code, "made", "exec", dont_inherit=True), made)
+    assert inspect.get_annotations(made["f"]) == {"x": made["Later"], "return": made["Later"]}
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap", "checkpoint"])
+def test_the_signature_is_not_read_when_decorating(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read it evaluates the annotations on Python 3.14. `jit` reads it, as `jax.jit` does."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NameError("Later")
+
+    monkeypatch.setattr(inspect, "signature", refuse)
+    getattr(transform, name)(lambda x: x)

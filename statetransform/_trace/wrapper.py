@@ -16,7 +16,8 @@ from .._state.errors import check_function
 from .arguments import NO_SELF, hide, hide_self
 from .tracebacks import hide_frames
 
-_PARTS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
+# From Python 3.14 on `__annotate__` instead of `__annotations__`: to read the latter evaluates names not yet defined.
+_PARTS = functools.WRAPPER_ASSIGNMENTS
 
 
 class Transformed:
