@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -22,6 +23,12 @@ Index = Any  # an int32 scalar
 def is_differentiable(x: Any) -> bool:
     """Whether a leaf has tangents of its own type."""
     return jnp.issubdtype(x.dtype if hasattr(x, "dtype") else jnp.result_type(x), jnp.inexact)
+
+
+def slice_type(x: Any) -> Any:
+    """The abstract value of a step's slice of an array."""
+    aval = typeof(x)
+    return jex.mapped_aval(aval.shape[0], 0, aval)
 
 
 def take(arrays: Leaves, i: Index) -> Leaves:

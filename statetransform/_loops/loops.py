@@ -24,15 +24,15 @@ from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
 from . import plan, segments, sweep, units, unknown_length
-from .arrays import Leaves, is_differentiable
+from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
 from .options import stored_carries
-from .sweep import ByVjp, Saved, Selected, Step, all_leaves
+from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
-from .tape import ByTape, Tape
+from .tape import Tape
 
 
 def scan(
@@ -91,17 +91,16 @@ def scan(
             return flat.unflatten(*flat.plain(xs, n, reverse, unroll, _split_transpose))
     flat.refuse_references(where)
     needed = all_leaves if room else flat.needed
-    step = Step(flat.call, flat.y_avals, reverse, min(k, max(n - 2, 0)), watch, n, flat.avals, needed)
+    k = min(k, max(n - 2, 0)) if block else k
+    step = Step(flat.call, flat.y_avals, reverse, k, block, room, watch, n, flat.avals, needed)
     if watch is None:
         body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
         plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    sweeps, how = (segments, room) if room else (sweep, ByTape(block) if block > 1 else ByVjp)
-    if not block:
-        sweeps, how = units, k
-    forward, backward = functools.partial(sweeps.forward, step, how), functools.partial(sweeps.backward, step, how)
+    sweeps: Any = segments if room else sweep if block else units
+    forward, backward = functools.partial(sweeps.forward, step), functools.partial(sweeps.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
@@ -149,7 +148,7 @@ def while_loop(
     goes, test_consts = flat.test(test)
     needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
     run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
-    step = Step(run, (), False, k, watch, avals=flat.avals, needed=all_leaves if room else needed)
+    step = Step(run, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else needed)
     bound = plan.LIMIT if max_steps is None else max_steps
 
     def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
@@ -174,17 +173,17 @@ def while_loop(
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 
     # Without a bound, no loop that can be transposed does the same.
-    backward, cure = functools.partial(sweep.backward, step, ByVjp), _NEEDS_BOUND.format(where)
+    backward, cure = functools.partial(sweep.backward, step), _NEEDS_BOUND.format(where)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
     if room:
 
         def to_far(
             _: Selected, consts: Leaves, init: Leaves, xs: Leaves
         ) -> tuple[Leaves, Leaves, segments.SavedSegments]:
-            carry, saved = segments.forward_unknown(step, room, goes_on(consts), consts, init)
+            carry, saved = segments.forward_unknown(step, goes_on(consts), consts, init)
             return carry, xs, saved
 
-        from_far = functools.partial(segments.backward, step, room)
+        from_far = functools.partial(segments.backward, step)
         loop = dataclasses.replace(loop, forward=to_far, backward=from_far, near=loop)
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
@@ -242,12 +241,6 @@ def moved(jaxpr: Any, selected: Selected) -> Selected:
         if after == carry:
             return selected._replace(carry=carry)
         carry = after
-
-
-def slice_type(x: Any) -> Any:
-    """The abstract value of a step's slice of an array."""
-    aval = typeof(x)
-    return jex.mapped_aval(aval.shape[0], 0, aval)
 
 
 _COPYING = ("concatenate", "conv", "dynamic_", "fft", "gather", "pad", "rev", "scatter", "slice", "sort", "split")

@@ -16,13 +16,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._jaxpr.step_counts import counted
-from .arrays import Index, Leaves, empty, take
+from .arrays import Index, Leaves, empty
 from .chunks import fori_loop, while_loop
-from .far_memory import Far, Room
+from .far_memory import Far
 from .lanes import any_lane, longest
 from .plan import Periods, Schedule
+from .reverse import ByVjp
 from .stack import Blocks, Stack
-from .sweep import ByVjp, Selected, Step, climb_last, flattened, no_cotangents, unwind
+from .step import Cotangents, Selected, Step
+from .sweep import climb_last, unwind
 from .unknown_length import stepping
 
 
@@ -47,11 +49,11 @@ class SavedSegments(NamedTuple):
 
 
 def forward(
-    step: Step, room: Room, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
+    step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
 ) -> tuple[Leaves, Leaves, SavedSegments]:
-    """`sweep.forward` for a loop of known length, with `room.rows` carries far away."""
-    n = step.length
-    assert n is not None
+    """`sweep.forward` for a loop of known length, with `step.room.rows` carries far away."""
+    n, room = step.length, step.room
+    assert n is not None and room is not None
     periods = Periods.of(n, step.k, room.rows)
     advance = step.writing(consts, xs)
 
@@ -70,14 +72,16 @@ def forward(
             state = fori_loop(0, periods.far, segment, state, step.watch, periods.start)
     carry, ys, far = state
     blocks = Blocks(periods.last, 1, n - periods.last)
-    carry, ys, saved = climb_last(step, ByVjp, selected, consts, carry, xs, ys, blocks)
+    carry, ys, saved = climb_last(ByVjp(step, selected, consts, xs), carry, ys, blocks)
     return carry, ys, SavedSegments(None, saved.stack, far)
 
 
 def forward_unknown(
-    step: Step, room: Room, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
+    step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
 ) -> tuple[Leaves, SavedSegments]:
-    """`unknown_length.forward` with `room.rows` carries far away, an even number."""
+    """`unknown_length.forward` with `step.room.rows` carries far away, an even number."""
+    room = step.room
+    assert room is not None
     most = room.rows
 
     def segment(state: Any) -> Any:
@@ -99,15 +103,8 @@ def forward_unknown(
 
 
 def backward(
-    step: Step,
-    room: Room,
-    selected: Selected,
-    consts: Leaves,
-    xs: Leaves,
-    saved: SavedSegments,
-    ct_carry: Leaves,
-    ct_ys: Leaves,
-) -> Leaves:
+    step: Step, selected: Selected, consts: Leaves, xs: Leaves, saved: SavedSegments, ct_carry: Leaves, ct_ys: Leaves
+) -> Cotangents:
     """`sweep.backward`, segment by segment."""
     n, far, stack = step.length, saved.far, saved.stack
     if n is None:
@@ -117,12 +114,11 @@ def backward(
         far, carry = far.read(row(top), row(top - 1), top)
         stack = Stack.of(carry, step.k)
     else:
-        periods = Periods.of(n, step.k, room.rows)
-        total, top, again = n, periods.far, Schedule(n, step.k, room.rows).evaluations - 2 * n
+        periods = Periods.of(n, step.k, far.room.rows)
+        total, top, again = n, periods.far, Schedule(n, step.k, far.room.rows).evaluations - 2 * n
         start = lambda s: jnp.where(s > top, n, periods.start(s))
         row = lambda s: s
-    reverse = ByVjp(step, selected, consts, xs, take(stack.slots, jnp.int32(0)))
-    given, needed = reverse.given(saved.n, ct_ys), step.needed(selected)
+    reverse = ByVjp(step, selected, consts, xs, saved.n, ct_ys)
 
     def segment(j: Index, state: Any) -> Any:
         stack, far, cts = state
@@ -130,15 +126,12 @@ def backward(
         first, behind = start(s), start(s + 1)
         blocks = Blocks(behind - first, 1, first)
         with counted(n, top + 1 if n else 1):
-            stack, _, cts = unwind(
-                step, reverse, given, needed, consts, xs, saved.n, blocks, (stack, [], cts), n, again
-            )
+            stack, _, cts = unwind(reverse, blocks, (stack, [], cts), n, again)
         far, cts = far.after(cts)
         far, carry = far.read(row(s - 1), row(s - 2), s - 1)
         return stack.restart(carry), far, cts
 
-    state = stack, far, no_cotangents(selected, consts, xs, ct_carry)
+    state = stack, far, reverse.no_cotangents(ct_carry)
     done, tell = (lambda j: total - start(top + 1 - j)), (lambda watch: watch.backward)
     with counted(top + 1 if n else None):
-        _, _, cts = fori_loop(0, top + 1, segment, state, step.watch, done, tell)
-    return flattened(cts)
+        return fori_loop(0, top + 1, segment, state, step.watch, done, tell)[2]

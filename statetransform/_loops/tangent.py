@@ -21,7 +21,7 @@ from .._jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
 from .arrays import Leaves, is_differentiable, merge, pick, zero_tangent
 from .lanes import lanes_first
 from .linear import Linear
-from .sweep import Saved, Selected
+from .step import Cotangents, Saved, Selected
 
 Primals = tuple[Leaves, Leaves, Leaves]  # constants, initial carry, inputs
 
@@ -48,7 +48,7 @@ class CheckpointedLoop:
     plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
     forward: Callable[[Selected, Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]
     moves: Callable[[Selected], Selected]
-    backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Leaves]
+    backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Cotangents]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
     near: CheckpointedLoop | None = None
@@ -177,7 +177,8 @@ class Tangent:
             for aval, ct in zip(self.avals[: self.n_carry], everywhere[: self.n_carry], strict=True)
         ]
         ct_carry = pick(ct_carry, self.is_moving[: self.n_carry])
-        return self.loop.backward(self.selected, consts, xs, saved, ct_carry, everywhere[self.n_carry :])
+        ct_ys = everywhere[self.n_carry :]
+        return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys))
 
     def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
         """The same cotangents as of the backward sweep, differentiable."""

@@ -6,6 +6,7 @@ Which way to go is read from a table that the host computes, as there is no form
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,8 @@ from . import sweep
 from .arrays import Index, Leaves, empty, pick, put, take
 from .chunks import fori_loop
 from .mixed import evaluations, legs
-from .stack import Stack
-from .sweep import ByVjp, Saved, Selected, Step, flattened, no_cotangents, plain
-from .tape import ByResiduals
+from .reverse import ByTape
+from .step import Cotangents, Selected, Step
 
 
 def shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
@@ -44,17 +44,17 @@ class Sweeps:
     in the rows behind the last of them.
     """
 
-    def __init__(self, step: Step, units: int, selected: Selected, consts: Leaves, xs: Leaves) -> None:
+    def __init__(self, step: Step, selected: Selected, consts: Leaves, xs: Leaves, ct_ys: Leaves | None = None) -> None:
         assert step.length is not None
-        self._step, self._selected, self._consts, self._xs, self._n = step, selected, consts, xs, step.length
+        self._step, self._consts, self._xs, self._n, units = step, consts, xs, step.length, step.k
         self._needed = step.needed(selected)
         self._legs = legs(self._n, units)
         self._count = sum(to < 0 for to in self._legs)
         self._stored = next(j for j, to in enumerate(self._legs) if to < 0)  # in the forward sweep
         self._first = ~self._legs[self._stored]
         self._again = evaluations(self._n, units) - self._n - self._first
-        example = step.whole((False,) * len(step.avals), [])
-        self._recorder = ByResiduals(self._n - self._first, step, selected, consts, xs, example, self._count)
+        block = dataclasses.replace(step, block=self._n - self._first)
+        self._recorder = ByTape(block, selected, consts, xs, None, ct_ys, self._count)
         carries = pick(step.avals, self._needed)
         self._avals, (self._of_carry, self._of_residuals) = shared(carries, self._recorder.avals)
         self._rows = units + 2
@@ -86,27 +86,26 @@ class Sweeps:
         carry, ys, recorded = self._recorder.record(self._first, moving[0], moving[1], recorded, self._stored + 1)
         return carry, ys, _with(rows, self._of_residuals, recorded)
 
-    def backward(self, rows: Leaves, ct_carry: Leaves, ct_ys: Leaves) -> Leaves:
+    def backward(self, rows: Leaves, ct_carry: Leaves) -> Cotangents:
         """The cotangents before the first step."""
         at = np.zeros(self._rows, np.int32)
         at[1 : self._stored + 1] = self._legs[: self._stored]
         ends = [self._n, *(~to for to in self._legs if to < 0)]  # of the blocks, last first
-        given = self._recorder.given(None, ct_ys)
 
         def block(_: Index, state: Any) -> Any:
             rows, at, top, j, first, behind, cts = state
             recorded = [rows[i] for i in self._of_residuals]
-            recorded, cts = self._recorder.reversed(given, first, behind, recorded, cts, top + 1)
+            recorded, cts = self._recorder.reversed(first, behind, recorded, cts, top + 1)
             rows = _with(rows, self._of_residuals, recorded)
             top = jnp.maximum(top - (at[top] == first), 0)
             return *self._record(rows, at, top, j, first), cts
 
         numbers = (jnp.int32(i) for i in (self._stored, self._stored + 1, self._first, self._n))
         at = jnp.zeros(self._rows, jnp.int32) + at  # of the explicit mesh around, to which a constant does not belong
-        state = rows, at, *numbers, no_cotangents(self._selected, self._consts, self._xs, ct_carry)
+        state = rows, at, *numbers, self._recorder.no_cotangents(ct_carry)
         done, tell = (lambda c: self._n - jnp.asarray(ends, jnp.int32)[c]), (lambda watch: watch.backward)
         with counted(self._count):
-            return flattened(fori_loop(0, self._count, block, state, self._step.watch, done, tell)[-1])
+            return fori_loop(0, self._count, block, state, self._step.watch, done, tell)[-1]
 
     def _record(self, rows: Leaves, at: Any, top: Index, j: Index, behind: Index) -> tuple[Any, ...]:
         """Goes on from the topmost carry, storing others, and records the steps up to `behind`."""
@@ -142,27 +141,17 @@ def _with(rows: Leaves, places: Sequence[int], new: Leaves) -> Leaves:
     return rows
 
 
-def forward(
-    step: Step, units: int, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves
-) -> tuple[Leaves, Leaves, Leaves]:
-    """`sweep.forward` with units; what it saves are their rows."""
-    assert step.length is not None
+def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Any]:
+    """`sweep.forward` with `step.k` units; what it saves are their rows."""
     if not any(step.needed(selected)):
-        return *plain(step, consts, init, xs), []
-    return Sweeps(step, units, selected, consts, xs).forward(init)
+        return sweep.forward(step, selected, consts, init, xs)
+    return Sweeps(step, selected, consts, xs).forward(init)
 
 
 def backward(
-    step: Step,
-    units: int,
-    selected: Selected,
-    consts: Leaves,
-    xs: Leaves,
-    saved: Leaves,
-    ct_carry: Leaves,
-    ct_ys: Leaves,
-) -> Leaves:
+    step: Step, selected: Selected, consts: Leaves, xs: Leaves, saved: Any, ct_carry: Leaves, ct_ys: Leaves
+) -> Cotangents:
     """`sweep.backward` with units."""
-    if not saved:  # the derivative depends on no carry
-        return sweep.backward(step, ByVjp, selected, consts, xs, Saved(None, Stack.of([], 0), []), ct_carry, ct_ys)
-    return Sweeps(step, units, selected, consts, xs).backward(saved, ct_carry, ct_ys)
+    if not any(step.needed(selected)):
+        return sweep.backward(step, selected, consts, xs, saved, ct_carry, ct_ys)
+    return Sweeps(step, selected, consts, xs, ct_ys).backward(saved, ct_carry)

@@ -26,7 +26,7 @@ from .arrays import Index, Leaves, pick, put, select, take
 from .chunks import while_loop
 from .lanes import any_lane, is_left_out
 from .stack import Stack
-from .sweep import Saved, Selected, Step
+from .step import Saved, Selected, Step
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
 

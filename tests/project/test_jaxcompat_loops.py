@@ -18,6 +18,7 @@ from jax.custom_derivatives import linear_call
 
 import statetransform
 from statetransform import _jaxcompat as jaxcompat
+from statetransform._loops.lanes import lanes_first
 
 LOOPS = pathlib.Path(statetransform.__file__).parent / "_loops"
 EXPLICIT = jax.sharding.AxisType.Explicit
@@ -129,6 +130,27 @@ def test_jax_own_linear_call_still_has_no_batching() -> None:
     own = lambda x: linear_call(lambda _, x: 2 * x, lambda _, ct: 2 * ct, (), x)
     with pytest.raises(NotImplementedError, match="Batching rule"):
         jax.vmap(own)(jnp.ones(3))
+
+
+def test_jax_still_takes_lanes_from_the_function_of_a_rule_and_values_from_the_rule() -> None:
+    """When this fails for every JAX that is supported, `lanes.lanes_first` may go."""
+
+    @jax.custom_jvp
+    def halves(x: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (x / 2, x), x, length=4)[1]  # under `vmap`, lanes are at axis 1
+
+    def rule(primals: Any, tangents: Any) -> Any:
+        return tuple(x * 0.5 ** jnp.arange(4.0) for x in (*primals, *tangents))  # and at axis 0
+
+    halves.defjvp(rule)
+    x = jnp.arange(1.0, 5.0)
+    expected = x[:, None] * 0.5 ** jnp.arange(4.0)
+    derivative = lambda f: jax.jvp(jax.vmap(f), (x,), (x,))
+    np.testing.assert_array_equal(derivative(halves), [expected] * 2)
+    np.testing.assert_array_equal(derivative(jax.jit(halves)), [expected.T] * 2)
+    from_front = jax.custom_jvp(lambda x: lanes_first(halves(x)))
+    from_front.defjvp(rule)
+    np.testing.assert_array_equal(derivative(jax.jit(from_front)), [expected] * 2)
 
 
 def test_the_type_of_a_carry_is_more_than_shape_and_dtype_on_a_mesh() -> None:

@@ -1,0 +1,197 @@
+"""How blocks of steps are reversed: `ByVjp` runs one step again and transposes it, `ByTape` records residuals.
+
+A block is reversed by recording the residuals of all its steps and running through them backwards; those of the last
+block are recorded in the forward pass, so that with one block this is the plain scan, and nothing is computed twice.
+
+References:
+  Maddison, *Step-based checkpointing with high-level algorithmic differentiation*, Journal of Computational Science,
+  2024: a slot may hold a carry or a step's residuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._jaxcompat import typeof, zeros
+from .._jaxpr.step_counts import counted
+from .arrays import Index, Leaves, is_differentiable, merge, pick, put, select, slice_type, take, zeros_like
+from .chunks import fori_loop
+from .lanes import is_left_out
+from .step import Cotangents, Selected, Step
+from .tape import Tape
+
+
+class Reverse:
+    """Reverses the steps of one loop, block by block. `first` is the first step of a block, `behind` that after it.
+
+    Args:
+      step: the step.
+      selected: whose cotangents to compute.
+      consts, xs: what the step closes over, and the stacked inputs.
+      n: the number of steps of this lane; None if it is known in advance.
+      ct_ys: cotangents of the stacked outputs, None for zero and for integers; not needed in the forward sweep.
+
+    Attributes:
+      size: the number of steps in a block.
+      avals: the abstract values of what is recorded in each step.
+      needed: which leaves of the carry are stored.
+    """
+
+    size = 1
+    avals: tuple[Any, ...] = ()
+
+    def __init__(
+        self,
+        step: Step,
+        selected: Selected,
+        consts: Leaves,
+        xs: Leaves,
+        n: Index | None = None,
+        ct_ys: Sequence[Any] | None = None,
+    ) -> None:
+        self.step, self.selected, self.consts, self.xs, self.n, self.ct_ys = step, selected, consts, xs, n, ct_ys or []
+        self.needed = step.needed(selected)
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
+        raise NotImplementedError
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        """Records the steps of a block from the carry before it, in the place of those recorded before."""
+        raise NotImplementedError
+
+    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
+        """The cotangents before the block out of those behind it."""
+        raise NotImplementedError
+
+    def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
+        """What a backward sweep starts with."""
+        nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
+        return nothing(self.consts, self.selected.consts), ct_carry, nothing(self.xs, self.selected.xs)
+
+
+class ByVjp(Reverse):
+    """Blocks of one step, which is run again and transposed at once."""
+
+    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        step = self.step
+        # A loop of one step: its result is held once, and not fused with and computed again for what reads it.
+        with counted(1, is_recomputation=True):
+            carry, ys = lax.fori_loop(first, first + 1, step.writing(self.consts, self.xs), (carry, ys))
+        if step.watch is not None:
+            jax.debug.callback(step.watch.forward, step.length)
+        return carry, ys, recorded
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
+        del first, behind, carry
+        return recorded
+
+    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
+        del behind, recorded
+        ct_consts, ct, ct_xs = cts
+        more, new, ct_x = self._pull(first, carry, ct)
+        if self.step.length is None:
+            left_out = is_left_out(first >= self.n)
+            more = select(left_out, [jnp.zeros_like(x) for x in more], more)
+            new = select(left_out, ct, new)
+        total = [total + x for total, x in zip(ct_consts, more, strict=True)]
+        return total, new, put(ct_xs, self.step.place(first), ct_x)
+
+    def _pull(self, i: Index, carry: Leaves, ct: Leaves) -> Cotangents:
+        step, selected, consts = self.step, self.selected, self.consts
+        seen = [ct is not None for ct in self.ct_ys]
+        place = step.place(i)
+        x = take(self.xs, place)
+
+        def of_selected(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
+            out, y = step.fun(
+                merge(consts, selected.consts, some_consts),
+                merge(carry, selected.carry, moving),
+                merge(x, selected.xs, some_x),
+            )
+            return pick(out, selected.carry), pick(y, seen)
+
+        arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
+        _, pull = jax.vjp(of_selected, *arguments)
+        return pull((ct, take(pick(self.ct_ys, seen), place)))
+
+
+class ByTape(Reverse):
+    """Blocks of `step.block` steps, reversed by their residuals; `recorded` are arrays `[size, ...]`.
+
+    Blocks of other sizes, the last one of `size`, are `count`; their residuals begin at any row.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        selected: Selected,
+        consts: Leaves,
+        xs: Leaves,
+        n: Index | None = None,
+        ct_ys: Sequence[Any] | None = None,
+        count: int = 0,
+    ) -> None:
+        super().__init__(step, selected, consts, xs, n, ct_ys)
+        assert step.length is not None
+        self.size, self._length = step.block, step.length
+        self._count = count or -(-step.length // step.block)
+        self._tape = Tape(step, selected, list(map(typeof, consts)), list(step.avals), list(map(slice_type, xs)))
+        self._fixed = [] if ct_ys is None else self._tape.fixed(consts)
+        self.avals = self._tape.avals
+
+    def record(
+        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index = 0
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        def one(i: Index, state: Any) -> Any:
+            carry, ys, recorded = state
+            place = self.step.place(i)
+            carry, y, new = self._tape.record(self.consts, carry, take(self.xs, place))
+            return carry, put(ys, place, y), put(recorded, i - first + row, new)
+
+        with counted(self.size):
+            return fori_loop(first, self._length, one, (carry, ys, recorded), self.step.watch)
+
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index = 0) -> Leaves:
+        def one(i: Index, state: Any) -> Any:
+            carry, recorded = state
+            carry, _, new = self._tape.record(self.consts, carry, take(self.xs, self.step.place(i)))
+            return carry, put(recorded, i - first + row, new)
+
+        with counted(self._length - self.size, self._count):
+            return lax.fori_loop(first, behind, one, (carry, recorded))[1]
+
+    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
+        del carry
+        return self.reversed(first, behind, recorded, cts)[1]
+
+    def reversed(
+        self, first: Index, behind: Index, recorded: Leaves, cts: Cotangents, row: Index = 0
+    ) -> tuple[Leaves, Cotangents]:
+        """The same; also gives the residuals, which go on in their place."""
+        step, fixed = self.step, self._fixed
+        ct_ys = [(ct, aval) for ct, aval in zip(self.ct_ys, step.y_avals, strict=True) if is_differentiable(aval)]
+
+        def one(j: Index, state: Any) -> Any:
+            recorded, (ct_consts, ct, ct_xs) = state
+            i = behind - 1 - j
+            place = step.place(i)
+            ct_y = [zeros(aval) if ct is None else take([ct], place)[0] for ct, aval in ct_ys]
+            more, ct, ct_x = self._tape.pull(fixed, take(recorded, i - first + row), take(self.xs, place), (ct, ct_y))
+            total = [total + new for total, new in zip(ct_consts, more, strict=True)]
+            # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
+            return lax.optimization_barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))
+
+        with counted(self._length, self._count):
+            return lax.fori_loop(0, behind - first, one, (recorded, cts))
+
+
+def reverse_of(step: Step, selected: Selected, *args: Any) -> Reverse:
+    """The way in which blocks of `step.block` steps are reversed; one by one where no carry is needed for it."""
+    kind = ByTape if step.block > 1 and any(step.needed(selected)) else ByVjp
+    return kind(step, selected, *args)
