@@ -48,11 +48,6 @@ class Room:
         """Both together."""
         return self.host + self.disk
 
-    def within(self, rows: int) -> Room:
-        """Only so many rows, those in host memory first."""
-        host = min(self.host, rows)
-        return dataclasses.replace(self, host=host, disk=min(self.disk, rows - host))
-
     def empty(self, carry: Leaves) -> Far:
         """Room for carries such as this one.
 

@@ -162,9 +162,12 @@ def while_loop(
     if checkpoint is None:
         return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
-    def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-        carry, saved = unknown_length.forward(step, selected, goes_on(consts), consts, init)
-        return carry, xs, saved
+    def forward(run: Callable[..., Any]) -> Callable[..., tuple[Leaves, Leaves, Saved]]:
+        def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+            carry, saved = run(step, selected, goes_on(consts), consts, init)
+            return carry, xs, saved
+
+        return forward
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
         go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
@@ -174,17 +177,11 @@ def while_loop(
 
     # Without a bound, no loop that can be transposed does the same.
     backward, cure = functools.partial(sweep.backward, step), _NEEDS_BOUND.format(where)
-    loop = CheckpointedLoop(plain, forward, flat.moves, backward, None if max_steps is None else again, cure)
+    near = forward(unknown_length.forward)
+    loop = CheckpointedLoop(plain, near, flat.moves, backward, None if max_steps is None else again, cure)
     if room:
-
-        def to_far(
-            _: Selected, consts: Leaves, init: Leaves, xs: Leaves
-        ) -> tuple[Leaves, Leaves, segments.SavedSegments]:
-            carry, saved = segments.forward_unknown(step, goes_on(consts), consts, init)
-            return carry, xs, saved
-
-        from_far = functools.partial(segments.backward, step)
-        loop = dataclasses.replace(loop, forward=to_far, backward=from_far, near=loop)
+        far = forward(segments.forward_unknown)
+        loop = dataclasses.replace(loop, forward=far, backward=functools.partial(segments.backward, step), near=loop)
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 

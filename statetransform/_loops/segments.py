@@ -77,7 +77,7 @@ def forward(
 
 
 def forward_unknown(
-    step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
+    step: Step, _: Selected, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
 ) -> tuple[Leaves, SavedSegments]:
     """`unknown_length.forward` with `step.room.rows` carries far away, an even number."""
     room = step.room

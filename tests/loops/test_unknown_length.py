@@ -154,9 +154,9 @@ def test_a_bound_ends_the_loop() -> None:
     assert transform.while_loop(lambda x: True, lambda x: x + 1, 0, max_steps=0) == 0
 
 
-@pytest.mark.parametrize("bound", [-1, True])
-def test_a_bound_is_a_number_of_steps(bound: Any) -> None:
-    with pytest.raises(ValueError, match="`max_steps` must be a number of steps"):
+@pytest.mark.parametrize(("bound", "error"), [(-1, ValueError), (True, ValueError), (2.5, TypeError)])
+def test_a_bound_is_a_number_of_steps(bound: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"`max_steps` must be a number of steps, not {bound}"):
         loop(0.3, 5, 3, bound)
 
 
