@@ -1,18 +1,17 @@
 """From a budget to a program, in three steps.
 
 1. *Plain.* The plain gradient step is compiled. If it fits, it is the program.
-2. *Plan.* The cheapest plan found for the budget is compiled.
-3. *Correct.* If that needs more than was planned, a smaller plan is compiled, or one as people write it by hand.
-
-The best of what was compiled is taken: the cheapest that fits, else the one with the fewest bytes. Everything is
-compiled together with the value of the function, as `value_and_grad` runs it, and what is near the budget also without.
+2. *Candidates.* They are the cheapest plan found for the budget, and the forms that people write by hand. The one with
+   the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
+   the compiler needs corrects what is expected of the others: a plan makes place for a smaller one.
+3. *Confirm.* The best one (the cheapest that fits, else the one with the fewest bytes) is the program. What is near the
+   budget is compiled without the value of the function, too, since `grad` runs it so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -26,6 +25,8 @@ from .._jaxpr.sizes import format_bytes
 from .._jaxpr.sources import shown_source
 from .._jaxpr.walk import walk
 from . import devices
+from .barriers import keeps_barriers
+from .checkpoints import by_source
 from .emit import Emitted, whole
 from .joint import THRIFTY, Pattern
 from .loops import scans_in
@@ -43,15 +44,21 @@ _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 _SLOW = 2.0  # seconds, from which on the work is logged
 _CHEAP = 1.06  # times the plain work: for less, no graph is made that repeats much of it in its nodes
 _LEAST_RATIO = 0.85  # of planned to compiled bytes of the plain step, by which a first plan is made smaller
-_CORRECTIONS = 2  # compilations after that of the first plan
+_COMPILATIONS = 6  # of candidates: a form by hand for each of three policies, a plan, and two corrections
 _SAVED = (0.5, 1.0)  # of each byte that a plan saves, compilers save between so much
 _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
 _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
-_FUSED = 0.6  # of what is expected of a checkpoint for each layer: the least that was seen, for convolutions
-_RIVAL = 0.995  # times the work of what was found: less makes a plan by hand worth a compilation
+_FUSED = {
+    False: 0.9,
+    True: 0.6,
+}  # of what layers by hand are expected to take, the least seen; True: with convolutions
+_RIVAL = 0.995  # times the work of what was found: less makes another candidate worth a compilation
+_EXCESSIVE = 3.0  # times the plain work, from which on a plan is warned of: its forward pass runs seven times
+
+Offer = tuple[Version, Plan]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,9 +165,7 @@ class Planner:
             known.plain_alone = self._bytes_of(version, version.plain_step, with_value=False)
         return max(known.plain, known.plain_alone or 0)
 
-    def plan(
-        self, pattern: Pattern, budget: int, others: Mapping[str, int] = MappingProxyType({})
-    ) -> tuple[Version, Plan] | None:
+    def plan(self, pattern: Pattern, budget: int, others: Mapping[str, int] = MappingProxyType({})) -> Offer | None:
         """The cheapest plan found, over all forms of the function, for a budget. Some kinds have another one."""
         versions = self.versions(pattern)
         room = lambda version: others.get(version.kind, budget)
@@ -172,16 +177,14 @@ class Planner:
             best = best if thrifty is None else self._offer(best, thrifty, room)
         return best
 
-    def _offer(
-        self, best: tuple[Version, Plan] | None, version: Version, room: Callable[[Version], int]
-    ) -> tuple[Version, Plan] | None:
+    def _offer(self, best: Offer | None, version: Version, room: Callable[[Version], int]) -> Offer | None:
         """The plan of one form, if it has less work than the best one so far."""
         if best is not None and version.joint.graph.cost >= best[1].cost:
             return best
         found = version.solver.plan(room(version))
         return best if found is None or (best and found.cost >= best[1].cost) else (version, found)
 
-    def least(self, pattern: Pattern) -> tuple[Version, Plan]:
+    def least(self, pattern: Pattern) -> Offer:
         """The plan with the fewest bytes that is found."""
         versions = self.versions(pattern).thriftiest()
         return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
@@ -218,63 +221,55 @@ class Planner:
         tried = list(self._tried(pattern, budget, size, plain, offer))
         if offer is None and all(record.compiled is None or record.compiled > budget for record in tried):
             return self._shortage(pattern)
-        before = [record for record in known.tried if self._is_valid(pattern, record)]
-        best = min([*tried, *before], key=lambda record: record.rank(budget))
+        best = min([*tried, *self._before(pattern)], key=lambda record: record.rank(budget))
         known.add(budget, self._confirmed(pattern, best, budget), tried)
         return self._recalled(pattern, known.answers[budget])
 
     def _tried(
-        self, pattern: Pattern, budget: int, size: int, plain: int | None, offer: tuple[Version, Plan] | None
+        self, pattern: Pattern, budget: int, size: int, plain: int | None, planned: Offer | None
     ) -> Iterator[MeasuredPlan]:
-        """Plans as they compile: the first, and corrections while these promise something."""
-        best: MeasuredPlan | None = None
-        last: MeasuredPlan | None = None
-        tried: set[tuple[Any, ...]] = set()
+        """Candidates as they compile: always the cheapest that may fit, while it would be better than the best."""
+        first, before = self.versions(pattern).first, self._before(pattern)
+        has_convolutions = any(e.primitive.name == "conv_general_dilated" for e in jaxcompat.opened(first.flat).eqns)
+        expected = (plain or 1) / max(first.solver.plain.bytes, 1)  # compiled bytes of a planned one
+        known, layers = {record.key for record in before}, by_source(first.closed)
+        forms = [plan for plan in first.solver.by_hand if plan.checkpoints and _key((first, plan)) not in known]
+        forms = forms if first.takes_checkpoints else []
+        kind = lambda some: (some.checkpoints.policy, some.checkpoints.blocks in layers)
+        usual = lambda plan: expected * (_FUSED[has_convolutions] if kind(plan)[1] else 1.0)
+        scales = {
+            kind(some): some.compiled / max(some.planned, 1) for some in before if some.checkpoints if some.compiled
+        }
         rooms: dict[str, int] = {}  # what plans of a kind may have, by what they compile to
-        for _ in range(1 + _CORRECTIONS):
-            if best is not None or offer is None:
-                rival = self._rival(pattern, budget, plain, best, tried)
-                fits = rival is not None and self._expected(pattern, plain, rival) <= budget
-                smaller = None
-                if not fits and offer is not None and last is not None:
-                    smaller = self._corrected(pattern, budget, size, plain, offer, last, rooms)
-                offer = smaller if smaller is not None else rival
-            if offer is None or (key := (offer[0].recipe, offer[1].sequence, offer[1].checkpoints)) in tried:
-                break
-            tried.add(key)
+        best = min(before, key=lambda record: record.rank(budget), default=None)
+        done = list[Any]()
+        for _ in range(_COMPILATIONS):
+            offers = [(int(plan.bytes * scales.get(kind(plan), usual(plan))), (first, plan)) for plan in forms]
+            offers = [(most, offer) for most, offer in offers if _key(offer) not in done]
+            if planned is not None and _key(planned) not in done:
+                offers.append((planned[1].bytes, planned))
+            if best is not None and best.fits(budget):
+                limit = _RIVAL * best.cost * first.joint.work
+                offers = [(most, offer) for most, offer in offers if most <= budget and offer[1].cost < limit]
+            elif best is not None:
+                offers = [(most, offer) for most, offer in offers if most < (best.compiled or 0)]
+            if not offers:
+                return
+            rank = lambda some: (some[0] > budget, some[1][1].cost if some[0] <= budget else some[0])
+            offer = min(offers, key=rank)[1]
+            done.append(_key(offer))
             yield (found := self._compiled(pattern, *offer))
             if found.compiled is None:
                 return
-            last, best = found, min(filter(None, [best, found]), key=lambda record: record.rank(budget))
-        first = self.versions(pattern).first
-        plan = first.per_layer
-        if plan is None or (first.recipe, plan.sequence, plan.checkpoints) in tried:
-            return
-        is_cheaper = best is not None and plan.cost < _RIVAL * best.cost * first.joint.work
-        is_possible = _FUSED * self._expected(pattern, plain, (first, plan)) <= budget
-        if best is None or not best.fits(budget) or (is_cheaper and is_possible):
-            yield self._compiled(pattern, first, plan)
+            best = min(filter(None, [best, found]), key=lambda record: record.rank(budget))
+            if found.checkpoints is not None:
+                scales[kind(found)] = found.compiled / max(found.planned, 1)
+            if planned is not None and _key(offer) == _key(planned):
+                planned = self._corrected(pattern, budget, size, plain, planned, found, rooms)
 
-    def _rival(
-        self, pattern: Pattern, budget: int, plain: int | None, best: MeasuredPlan | None, tried: set[tuple[Any, ...]]
-    ) -> tuple[Version, Plan] | None:
-        """A plan by hand that may be better than what was found: less work within the budget, or fewer bytes."""
-        first = self.versions(pattern).first
-        most, work = math.inf, math.inf
-        if best is not None and best.compiled is not None:
-            fits = best.fits(budget)
-            most, work = (budget, _RIVAL * best.cost) if fits else (best.compiled, best.cost)
-        expected = {plan: self._expected(pattern, plain, (first, plan)) for plan in first.solver.by_hand}
-        rivals = [plan for plan, size in expected.items() if size <= most and plan.cost < work * first.joint.work]
-        rivals = [plan for plan in rivals if (first.recipe, plan.sequence, plan.checkpoints) not in tried]
-        rank = lambda plan: (expected[plan] > budget, plan.cost if expected[plan] <= budget else expected[plan])
-        found = min(rivals, key=rank, default=None)
-        return None if found is None else (first, found)
-
-    def _expected(self, pattern: Pattern, plain: int | None, offer: tuple[Version, Plan]) -> float:
-        """Bytes that a plan with few barriers compiles to: the compiler fuses in it as it does in the plain step."""
-        seen = self.versions(pattern).first.solver.plain.bytes
-        return offer[1].bytes * (plain / max(seen, 1) if plain else 1.0)
+    def _before(self, pattern: Pattern) -> list[MeasuredPlan]:
+        """What was compiled for other budgets."""
+        return [record for record in self.known(pattern).tried if self._is_valid(pattern, record)]
 
     def _corrected(
         self,
@@ -282,16 +277,15 @@ class Planner:
         budget: int,
         size: int,
         plain: int | None,
-        offer: tuple[Version, Plan],
+        offer: Offer,
         found: MeasuredPlan,
         rooms: dict[str, int],
-    ) -> tuple[Version, Plan] | None:
+    ) -> Offer | None:
         """A smaller plan where the compiler needs more than there is, a larger one where it needs much less.
 
         What it needs besides is known for plans of the same kind only: another one may be larger.
         """
-        if found.compiled is None:
-            return None
+        assert found.compiled is not None
         kind = offer[0].kind
         if found.fits(budget):
             is_waste = found.compiled < _WASTE * budget and found.cost > _CHEAP
@@ -315,6 +309,8 @@ class Planner:
         self._begin("compiling a plan")
         cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
         found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
+        if (known := next((some for some in self.known(pattern).tried if some.key == found.key), None)) is not None:
+            return known
         step, version = self._step_of(pattern, found)
         return dataclasses.replace(found, compiled=self._bytes_of(version, step))
 
@@ -349,8 +345,9 @@ class Planner:
 
     def _program(self, pattern: Pattern, record: MeasuredPlan) -> Emitted | Version:
         version = self.versions(pattern).made_by(record.recipe)
-        by_hand = None if record.checkpoints is None else version.checkpointed(record.checkpoints)
-        return Emitted(version.joint, record.sequence) if by_hand is None else by_hand
+        if record.checkpoints is not None and version.takes_checkpoints:
+            return version.checkpointed(record.checkpoints)
+        return Emitted(version.joint, record.sequence)
 
     def _step_of(self, pattern: Pattern, record: MeasuredPlan) -> tuple[Callable[..., list[Any]], Version]:
         program = self._program(pattern, record)
@@ -370,7 +367,7 @@ class Planner:
     def _recalled(self, pattern: Pattern, record: MeasuredPlan) -> Decision:
         return Decision(self._program(pattern, record), record.planned, record.compiled, record.cost)
 
-    def _trusted(self, pattern: Pattern, offer: tuple[Version, Plan]) -> Decision:
+    def _trusted(self, pattern: Pattern, offer: Offer) -> Decision:
         version, plan = offer
         cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
         return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
@@ -382,15 +379,27 @@ class Planner:
         return Shortage(plan.bytes, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
 
 
-def excess_message(budget: int, found: Decision) -> str:
-    """What is said where the compiled step needs more than the budget."""
-    assert found.compiled is not None
-    return (
-        f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
-        f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
-        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
-        f"A budget of {found.compiled} bytes can be kept."
-    )
+def _key(offer: Offer) -> tuple[Any, ...]:
+    """What a plan is known by, as `MeasuredPlan.key`."""
+    return offer[0].recipe, offer[1].sequence, offer[1].checkpoints
+
+
+def messages(budget: int, found: Decision) -> Iterator[str]:
+    """What a user should know of a decision: that the compiled step needs more than the budget, or much more work."""
+    start = f"checkpoint: the plan for a budget of {format_bytes(budget)}"
+    if found.compiled is not None and found.compiled > budget:
+        newer = "" if keeps_barriers() else " The CPU's compiler of JAX 0.11 or newer may need less."
+        yield (
+            f"{start} has {found.planned} bytes ({format_bytes(found.planned)}), but compiled for "
+            f"{jax.default_backend()!r} the gradient step takes {found.compiled} bytes "
+            f"({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
+            f"A budget of {found.compiled} bytes can be kept.{newer}"
+        )
+    if found.cost > _EXCESSIVE:
+        yield (
+            f"{start} takes {found.cost:.1f} times the FLOPs of the plain gradient step. `policies.plan` shows how "
+            "much less work a larger budget needs."
+        )
 
 
 def shortage_message(budget: int, shortage: Shortage) -> str:

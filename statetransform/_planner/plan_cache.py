@@ -55,6 +55,11 @@ class MeasuredPlan:
     compiled: int | None
     cost: float
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from other plans of the same function."""
+        return self.recipe, self.sequence, self.checkpoints
+
     def fits(self, budget: int) -> bool:
         """Whether it keeps a budget, as compiled."""
         return (self.planned if self.compiled is None else self.compiled) <= budget

@@ -19,7 +19,7 @@ from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
-from .solve import Plan, Solver
+from .solve import Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
@@ -119,17 +119,12 @@ class Version:
         return [(ends, blocks) for ends, blocks in found.items() if ends and blocks]
 
     @property
-    def per_layer(self) -> Plan | None:
-        """The plan of a checkpoint around each layer that the source has, if there are layers."""
-        layers = by_source(self.closed)[:1]
-        return next(
-            (plan for plan in self.solver.by_hand if plan.checkpoints and layers == [plan.checkpoints.blocks]), None
-        )
+    def takes_checkpoints(self) -> bool:
+        """Whether checkpoints as people write them do something here, and nothing happens only once."""
+        return keeps_barriers() and not jaxcompat.opened(self.closed).effects
 
-    def checkpointed(self, checkpoints: Checkpoints) -> Version | None:
-        """With checkpoints as people write them; None where these do nothing, or something happens only once."""
-        if jaxcompat.opened(self.closed).effects or not keeps_barriers():
-            return None
+    def checkpointed(self, checkpoints: Checkpoints) -> Version:
+        """With checkpoints as people write them."""
         closed = with_checkpoints(self.closed, checkpoints)
         return Version(closed, self.pattern, self.recipe, shardings=self._shardings)
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
+from statetransform._planner import measure, plan_cache
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
-from statetransform._planner.measure import Planner
+from statetransform._planner.measure import Decision, Planner, messages
 from statetransform._planner.view import differentiated, view_of
 
 DEPTH = 6
@@ -63,11 +64,43 @@ def test_layers_are_found_by_the_source(layer: Any) -> None:
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 @pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
 def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(policy: Any) -> None:
-    compiled = lambda loss: jax.jit(jax.value_and_grad(loss)).lower(WEIGHTS, IMAGES).compile()
-    size = lambda loss: compiled(loss).memory_analysis().temp_size_in_bytes
-    by_hand = size(loss_of(jax.checkpoint(block, policy=policy)))
-    fitting = transform.checkpoint(loss_of(block), policy=policies.fit(by_hand))
-    assert size(fitting) <= by_hand
+    def figures(loss: Any) -> tuple[int, float]:
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(WEIGHTS, IMAGES).compile()
+        return compiled.memory_analysis().temp_size_in_bytes, compiled.cost_analysis()["flops"]
+
+    size, work = figures(loss_of(jax.checkpoint(block, policy=policy)))
+    fitting = transform.checkpoint(loss_of(block), policy=policies.fit(size))
+    found = figures(fitting)
+    assert found[0] <= size and found[1] <= 1.01 * work
     ours, plain = jax.jit(jax.grad(fitting))(WEIGHTS, IMAGES), jax.jit(jax.grad(loss_of(block)))(WEIGHTS, IMAGES)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         assert jnp.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+def test_nothing_is_compiled_twice_for_several_budgets_and_few_candidates_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, measured = [], measure.temporary_bytes
+    compiling = lambda function, version, is_fast=True: compiled.append(version) or measured(function, version, is_fast)
+    monkeypatch.setattr(measure, "temporary_bytes", compiling)
+    monkeypatch.setattr(plan_cache, "_known", type(plan_cache._known)())
+    monkeypatch.setattr(plan_cache, "folder_for_programs", lambda: None)
+    loss = loss_of(line)
+    closed, pattern = differentiated(view_of(loss, ARGS[line], {}, argnums=0))
+    plain = Planner(closed).plain_bytes(pattern)
+    counts = []
+    for budget in (plain // 2, plain // 2, plain // 4):
+        before = len(compiled)
+        Planner(closed).decide(pattern, budget)
+        counts.append(len(compiled) - before)
+    assert 1 <= counts[0] <= measure._COMPILATIONS + 3 and counts[1] == 0
+    assert counts[2] <= measure._COMPILATIONS + 3
+
+
+def test_a_plan_of_many_times_the_work_is_warned_of() -> None:
+    many, few = Decision(None, 10, 20, 25.0), Decision(None, 10, 20, 1.4)
+    (message,) = messages(20, many)
+    assert "25.0 times the FLOPs of the plain gradient step" in message
+    assert not list(messages(20, few))
+    excess, factor = messages(15, many)
+    assert "A budget of 20 bytes can be kept." in excess and "times the FLOPs" in factor
+    assert keeps_barriers() == ("JAX 0.11 or newer" not in excess)
