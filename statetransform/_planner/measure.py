@@ -234,7 +234,6 @@ class Planner:
         expected = (plain or 1) / max(first.solver.plain.bytes, 1)  # compiled bytes of a planned one
         known, layers = {record.key for record in before}, by_source(first.closed)
         forms = [plan for plan in first.solver.by_hand if plan.checkpoints and _key((first, plan)) not in known]
-        forms = forms if first.takes_checkpoints else []
         kind = lambda some: (some.checkpoints.policy, some.checkpoints.blocks in layers)
         usual = lambda plan: expected * (_FUSED[has_convolutions] if kind(plan)[1] else 1.0)
         scales = {
@@ -245,14 +244,15 @@ class Planner:
         done = list[Any]()
         for _ in range(_COMPILATIONS):
             offers = [(int(plan.bytes * scales.get(kind(plan), usual(plan))), (first, plan)) for plan in forms]
+            if planned is not None:
+                offers.append((min(planned[1].bytes, budget), planned))
             offers = [(most, offer) for most, offer in offers if _key(offer) not in done]
-            if planned is not None and _key(planned) not in done:
-                offers.append((planned[1].bytes, planned))
             if best is not None and best.fits(budget):
                 limit = _RIVAL * best.cost * first.joint.work
                 offers = [(most, offer) for most, offer in offers if most <= budget and offer[1].cost < limit]
             elif best is not None:
-                offers = [(most, offer) for most, offer in offers if most < (best.compiled or 0)]
+                least = best.compiled or 0
+                offers = [some for some in offers if some[1] is planned or usual(some[1][1]) * some[1][1].bytes < least]
             if not offers:
                 return
             rank = lambda some: (some[0] > budget, some[1][1].cost if some[0] <= budget else some[0])
@@ -264,8 +264,8 @@ class Planner:
             best = min(filter(None, [best, found]), key=lambda record: record.rank(budget))
             if found.checkpoints is not None:
                 scales[kind(found)] = found.compiled / max(found.planned, 1)
-            if planned is not None and _key(offer) == _key(planned):
-                planned = self._corrected(pattern, budget, size, plain, planned, found, rooms)
+            if planned is None or _key(planned) in done:
+                planned = self._corrected(pattern, budget, size, plain, offer, found, rooms)
 
     def _before(self, pattern: Pattern) -> list[MeasuredPlan]:
         """What was compiled for other budgets."""
