@@ -32,7 +32,7 @@ from .._trace.placed import sharding_of
 from .devices import is_unknown
 from .emit import Emitted, whole
 from .joint import Pattern
-from .measure import Decision, Planner, Shortage, messages, shortage_message
+from .measure import Decision, Planner, Shortage, excess_message, shortage_message
 from .meter import Meter
 from .versions import Version
 
@@ -170,8 +170,8 @@ class Budgeted:
         logger.info("checkpoint: %s", chosen)
 
     def _warn(self, found: Decision) -> None:
-        for message in messages(self._budget, found):
-            warn(message, PolicyWarning)
+        if found.compiled is not None and found.compiled > self._budget:
+            warn(excess_message(self._budget, found), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""

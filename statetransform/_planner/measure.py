@@ -51,12 +51,9 @@ _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
-_FUSED = {
-    False: 0.9,
-    True: 0.6,
-}  # of what layers by hand are expected to take, the least seen; True: with convolutions
+# What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
+_FUSED = {False: 0.9, True: 0.6}
 _RIVAL = 0.995  # times the work of what was found: less makes another candidate worth a compilation
-_EXCESSIVE = 3.0  # times the plain work, from which on a plan is warned of: its forward pass runs seven times
 
 Offer = tuple[Version, Plan]
 
@@ -384,22 +381,16 @@ def _key(offer: Offer) -> tuple[Any, ...]:
     return offer[0].recipe, offer[1].sequence, offer[1].checkpoints
 
 
-def messages(budget: int, found: Decision) -> Iterator[str]:
-    """What a user should know of a decision: that the compiled step needs more than the budget, or much more work."""
-    start = f"checkpoint: the plan for a budget of {format_bytes(budget)}"
-    if found.compiled is not None and found.compiled > budget:
-        newer = "" if keeps_barriers() else " The CPU's compiler of JAX 0.11 or newer may need less."
-        yield (
-            f"{start} has {found.planned} bytes ({format_bytes(found.planned)}), but compiled for "
-            f"{jax.default_backend()!r} the gradient step takes {found.compiled} bytes "
-            f"({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
-            f"A budget of {found.compiled} bytes can be kept.{newer}"
-        )
-    if found.cost > _EXCESSIVE:
-        yield (
-            f"{start} takes {found.cost:.1f} times the FLOPs of the plain gradient step. `policies.plan` shows how "
-            "much less work a larger budget needs."
-        )
+def excess_message(budget: int, found: Decision) -> str:
+    """What is said where the compiled step needs more than the budget."""
+    assert found.compiled is not None
+    newer = "" if keeps_barriers() else " The CPU compiler of a newer JAX (0.11 at least) may need less."
+    return (
+        f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
+        f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
+        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
+        f"A budget of {found.compiled} bytes can be kept.{newer}"
+    )
 
 
 def shortage_message(budget: int, shortage: Shortage) -> str:
