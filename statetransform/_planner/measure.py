@@ -54,6 +54,7 @@ _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, 
 # What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
 _FUSED = {False: 0.9, True: 0.6}
 _RIVAL = 0.995  # times the work of what was found: less makes another candidate worth a compilation
+_BY_HAND = 0.99  # of its work counts for a form by hand: it compiles faster, and is never worse in both figures then
 
 Offer = tuple[Version, Plan]
 
@@ -229,6 +230,7 @@ class Planner:
         first, before = self.versions(pattern).first, self._before(pattern)
         has_convolutions = any(e.primitive.name == "conv_general_dilated" for e in jaxcompat.opened(first.flat).eqns)
         expected = (plain or 1) / max(first.solver.plain.bytes, 1)  # compiled bytes of a planned one
+        work = lambda some: some.cost * (1.0 if some.checkpoints is None else _BY_HAND)
         known, layers = {record.key for record in before}, by_source(first.closed)
         forms = [plan for plan in first.solver.by_hand if plan.checkpoints and _key((first, plan)) not in known]
         kind = lambda some: (some.checkpoints.policy, some.checkpoints.blocks in layers)
@@ -245,14 +247,14 @@ class Planner:
                 offers.append((min(planned[1].bytes, budget), planned))
             offers = [(most, offer) for most, offer in offers if _key(offer) not in done]
             if best is not None and best.fits(budget):
-                limit = _RIVAL * best.cost * first.joint.work
-                offers = [(most, offer) for most, offer in offers if most <= budget and offer[1].cost < limit]
+                limit = _RIVAL * work(best) * first.joint.work
+                offers = [(most, offer) for most, offer in offers if most <= budget and work(offer[1]) < limit]
             elif best is not None:
                 least = best.compiled or 0
                 offers = [some for some in offers if some[1] is planned or usual(some[1][1]) * some[1][1].bytes < least]
             if not offers:
                 return
-            rank = lambda some: (some[0] > budget, some[1][1].cost if some[0] <= budget else some[0])
+            rank = lambda some: (some[0] > budget, work(some[1][1]) if some[0] <= budget else some[0])
             offer = min(offers, key=rank)[1]
             done.append(_key(offer))
             yield (found := self._compiled(pattern, *offer))
