@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from .step import Cotangents, Selected, Step
 from .tape import Tape
 
 
-class Reverse:
+class Reverse(abc.ABC):
     """Reverses the steps of one loop, block by block. `first` is the first step of a block, `behind` that after it.
 
     Args:
@@ -40,6 +41,7 @@ class Reverse:
       size: the number of steps in a block.
       avals: the abstract values of what is recorded in each step.
       needed: which leaves of the carry are stored.
+      has_cotangents: whether this is the backward sweep.
     """
 
     size = 1
@@ -55,19 +57,20 @@ class Reverse:
         ct_ys: Sequence[Any] | None = None,
     ) -> None:
         self.step, self.selected, self.consts, self.xs, self.n, self.ct_ys = step, selected, consts, xs, n, ct_ys or []
+        self.has_cotangents = ct_ys is not None
         self.needed = step.needed(selected)
 
+    @abc.abstractmethod
     def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
         """Records the steps of a block from the carry before it, in the place of those recorded before."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
         """The cotangents before the block out of those behind it."""
-        raise NotImplementedError
 
     def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
         """What a backward sweep starts with."""
@@ -127,22 +130,14 @@ class ByTape(Reverse):
     Blocks of other sizes, the last one of `size`, are `count`; their residuals begin at any row.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        selected: Selected,
-        consts: Leaves,
-        xs: Leaves,
-        n: Index | None = None,
-        ct_ys: Sequence[Any] | None = None,
-        count: int = 0,
-    ) -> None:
-        super().__init__(step, selected, consts, xs, n, ct_ys)
+    def __init__(self, step: Step, selected: Selected, *args: Any, count: int = 0) -> None:
+        super().__init__(step, selected, *args)
         assert step.length is not None
         self.size, self._length = step.block, step.length
         self._count = count or -(-step.length // step.block)
-        self._tape = Tape(step, selected, list(map(typeof, consts)), list(step.avals), list(map(slice_type, xs)))
-        self._fixed = [] if ct_ys is None else self._tape.fixed(consts)
+        types = list(map(typeof, self.consts)), list(step.avals), list(map(slice_type, self.xs))
+        self._tape = Tape(step, selected, *types)
+        self._fixed = self._tape.fixed(self.consts) if self.has_cotangents else []
         self.avals = self._tape.avals
 
     def record(

@@ -54,7 +54,7 @@ class Sweeps:
         self._first = ~self._legs[self._stored]
         self._again = evaluations(self._n, units) - self._n - self._first
         block = dataclasses.replace(step, block=self._n - self._first)
-        self._recorder = ByTape(block, selected, consts, xs, None, ct_ys, self._count)
+        self._recorder = ByTape(block, selected, consts, xs, None, ct_ys, count=self._count)
         carries = pick(step.avals, self._needed)
         self._avals, (self._of_carry, self._of_residuals) = shared(carries, self._recorder.avals)
         self._rows = units + 2

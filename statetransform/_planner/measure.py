@@ -5,7 +5,7 @@
    the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
    the compiler needs corrects what is expected of the others: a plan makes place for a smaller one.
 3. *Confirm.* The best one (the cheapest that fits, else the one with the fewest bytes) is the program. What is near the
-   budget is compiled without the value of the function, too, since `grad` runs it so.
+   budget is also compiled without the value of the function, as `grad` runs it.
 """
 
 from __future__ import annotations
