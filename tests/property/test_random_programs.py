@@ -126,6 +126,7 @@ def test_compiled_gradients(request: pytest.FixtureRequest) -> None:
     drawn(request, check)
 
 
+@pytest.mark.filterwarnings("ignore:.*uses no state of this kind")  # a program may use none
 def test_ensembles(request: pytest.FixtureRequest) -> None:
     """Property: under vmap with every state mapped, each lane is the twin of its own values."""
 
