@@ -114,9 +114,9 @@ def register_state_type(
         raise TypeError(f"register_state_type: {cls!r} is not a class written in Python")
     if issubclass(cls, State):
         raise TypeError(f"register_state_type: {cls.__name__} is already a State")
+    if (attribute is None) == (get is None and set is None):
+        raise TypeError("register_state_type: say where the value is kept: either `attribute=...`, or `get` and `set`")
     if attribute is None:
-        if get is None:
-            raise TypeError("register_state_type: say where the value is kept: `attribute=...`, or `get` and `set`")
         attribute = _storage(get, set, None)
         if attribute is None:
             raise TypeError(

@@ -48,8 +48,13 @@ def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
         with pytest.raises(TypeError, match=r"Tank\.level is a property that does more .*Name the attribute"):
             refused()
     st.attr(Tank(1.0), "_level")
-    with pytest.raises(TypeError, match="attribute="):
-        st.register_state_type(Record)
+    for given in (
+        {},
+        {"attribute": "n", "get": lambda r: r.n},
+        {"attribute": "n", "set": lambda r, n: setattr(r, "n", n)},
+    ):
+        with pytest.raises(TypeError, match="either `attribute="):
+            st.register_state_type(Record, **given)
     with pytest.raises(TypeError, match="not an array"):
         obj = make(Plain, 1.0)
         transform.jit(lambda: setattr(obj, "n", "text"))()
