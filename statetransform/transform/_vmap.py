@@ -7,9 +7,10 @@ value its axis, so nothing is gathered.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 import jax
@@ -89,6 +90,7 @@ class LaneFrame(Frame):
         super().__init__()
         self._lanes = lanes
         self._advanced: dict[State, Any] = {}
+        self._mesh = jax.sharding.get_abstract_mesh()
         with take_current_trace() as trace:
             self._trace: Any = trace
 
@@ -103,13 +105,19 @@ class LaneFrame(Frame):
         if axis is not None:
             if not _fits(value, axis, lanes.size):
                 raise StateAxisError.misfit(state, show_types(value), axis, lanes.size)
-            with set_current_trace(self._trace):
+            with self._around():
                 return lanes.own(value, axis)
         if lanes.splits and isinstance(state, RandomState) and state not in lanes.axes:
-            with set_current_trace(self._trace):
+            with self._around():
                 self._advanced[state], fresh = jax.random.split(value)
                 return lanes.own(jax.random.split(fresh, lanes.size or ()), 0)
         return value
+
+    @contextlib.contextmanager
+    def _around(self) -> Iterator[None]:
+        """The frame's own trace and mesh: the first read may stand in a `shard_map` within it."""
+        with set_current_trace(self._trace), jax.sharding.use_abstract_mesh(self._mesh):
+            yield
 
     def written(self) -> dict[State, Any]:
         """What was written; a shared state must have one value for all lanes.

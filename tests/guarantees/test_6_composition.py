@@ -70,6 +70,21 @@ def test_a_random_stack_around_shard_map_gives_the_values_of_the_twin(seed: int)
         assert_same(st.values(states), values)
 
 
+def test_lanes_whose_states_are_first_read_on_the_devices_of_a_shard_map() -> None:
+    def run(on_devices: Any) -> list[Any]:
+        rng, w = st.RandomState(0), st.State(jnp.arange(2.0))
+
+        def f(x: Any) -> Any:
+            w.value = w.value + x
+            return w.value * jax.random.uniform(rng.split())
+
+        branch = lambda x: transform.cond(True, on_devices(f), lambda x: x, x)
+        out = transform.jit(transform.vmap(branch, state_axes={w: 0}))(jnp.ones(2))
+        return [out.tolist(), w.value.tolist(), jax.random.key_data(rng.key).tolist()]
+
+    assert run(shard_map) == run(lambda f: f)
+
+
 def test_nested_vmap_over_two_axes_of_one_state() -> None:
     e = st.State(jnp.arange(6.0).reshape(2, 3), name="e")
 
