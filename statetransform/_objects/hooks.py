@@ -2,8 +2,7 @@
 
 For the time of a trace the classes of the objects at hand get a `__getattribute__`, `__setattr__` and `__delattr__`
 that tell the recorders of this thread. CPython gives a class 1,000 version tags. Putting such methods on and taking
-them off uses up two, and a class without tags has no attribute caches for the rest of the process. So a class is
-listened to `_CYCLES` times. After that the attributes that count are those for which some code has a name.
+them off uses up two, so a class that was traced some 500 times has no attribute caches for the rest of the process.
 
 A function that a trace could reach may look up any number of names; those of a function that does not run do not
 count. From Python 3.12 on, the interpreter tells of a chosen function when it starts (`sys.monitoring`), which costs a
@@ -22,7 +21,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_CYCLES = 400
 _MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
 _SLOTS = ("__getattribute__", "__setattr__", "__delattr__")
 
@@ -40,17 +38,14 @@ class _Hooks:
 
     Attributes:
       users: how many traces need its methods.
-      cycles: how often it got them.
       methods: by slot: the method that was put on, and the class's own.
-      names: the attributes of instances that were ever looked up or set.
     """
 
-    __slots__ = ("cycles", "methods", "names", "users")
+    __slots__ = ("methods", "users")
 
     def __init__(self) -> None:
-        self.users = self.cycles = 0
+        self.users = 0
         self.methods: dict[str, tuple[Any, Any]] = {}
-        self.names: set[str] = set()
 
 
 listening = _Listening()
@@ -78,18 +73,14 @@ def hook(cls: type) -> bool:
         if known.users:
             known.users += 1
             return True
-        if known.cycles >= _CYCLES:
-            return False
-        methods = _methods(cls, known.names)
         try:
-            for name, method in methods.items():
+            for name, method in _methods(cls).items():
                 known.methods[name] = method, cls.__dict__.get(name)
                 type.__setattr__(cls, name, method)
         except TypeError:  # a class made in C
             known.methods.clear()
             return False
         known.users = 1
-        known.cycles += 1
         return True
 
 
@@ -110,16 +101,6 @@ def unhook(cls: type) -> None:
         known.methods.clear()
 
 
-def is_worn_out(cls: type) -> bool:
-    """Whether a class was listened to so often that it can be no more."""
-    return cls in _known and _known[cls].cycles >= _CYCLES and not _known[cls].users
-
-
-def names_seen(cls: type) -> set[str]:
-    """The attributes of a class's instances that were looked up or set while somebody listened."""
-    return set().union(*(_known[base].names for base in cls.__mro__ if base in _known))
-
-
 def own_method(cls: type, name: str) -> Any:
     """What a class itself has in one of the slots, past what was put there."""
     own = cls.__dict__.get(name)
@@ -128,24 +109,21 @@ def own_method(cls: type, name: str) -> Any:
     return before if own is method and method is not None else own
 
 
-def _methods(cls: type, names: set[str]) -> dict[str, Callable[..., Any]]:
+def _methods(cls: type) -> dict[str, Callable[..., Any]]:
     get, put, delete = (_unhooked(cls, name) for name in _SLOTS)
 
     def __getattribute__(obj: Any, name: str) -> Any:
         for listener in listening.listeners:
-            names.add(name)
             listener.looks_up(obj, name)
         return get(obj, name)
 
     def __setattr__(obj: Any, name: str, value: Any) -> None:
         for listener in listening.listeners:
-            names.add(name)
             listener.sets(obj, name)
         put(obj, name, value)
 
     def __delattr__(obj: Any, name: str) -> None:
         for listener in listening.listeners:
-            names.add(name)
             listener.sets(obj, name)
         delete(obj, name)
 

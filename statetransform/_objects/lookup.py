@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
 from typing import Any
@@ -17,16 +16,6 @@ _PLAIN_TO_GET = (*_FUNCTIONS, types.MemberDescriptorType)  # which run no code o
 def names_of_attributes(obj: Any) -> tuple[str, ...]:
     """Which attributes an instance has."""
     return tuple(instance_dict(obj) or ())
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnNames:
-    """Reads which of some attributes an instance has."""
-
-    names: frozenset[str]
-
-    def __call__(self, obj: Any) -> tuple[str, ...]:
-        return tuple(name for name in instance_dict(obj) or () if name in self.names)
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:

@@ -46,7 +46,6 @@ class Traced(NamedTuple):
       settings: JAX's configuration and mesh.
       site: file and line of the call.
       fun: gives the function that was traced; others of the same code use the trace, too.
-      coarse: classes that were traced too often to tell which attributes are used.
     """
 
     arguments: Any
@@ -58,7 +57,6 @@ class Traced(NamedTuple):
     settings: dict[str, Any]
     site: tuple[str, int]
     fun: Callable[[], Any]
-    coarse: Sequence[str]
 
 
 class TraceLog:
@@ -79,7 +77,7 @@ class TraceLog:
         """The traces that were made for a function itself."""
         return [traced for traced in tuple(self._entries) if traced.fun() is fun]
 
-    def add(self, trace: Any, fun: Any, why: Any = None, coarse: Sequence[str] = ()) -> None:
+    def add(self, trace: Any, fun: Any, why: Any = None) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
         called = [_called(state) for state in trace.states]
         flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
@@ -95,7 +93,6 @@ class TraceLog:
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),
                 _reference(fun),
-                coarse,
             )
         )
 

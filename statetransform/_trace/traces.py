@@ -145,7 +145,7 @@ class TraceCache:
             take_back(recorder)
             raise
         reuse = trace.decide_reuse(recorder)
-        self.family.log.add(trace, fun, why, recorder.coarse)
+        self.family.log.add(trace, fun, why)
         if self._warns:
             self._warn(fun, args, kwargs, objects, reuse, why)
         return trace

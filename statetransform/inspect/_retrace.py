@@ -66,10 +66,9 @@ class Retraces(Records[Retrace]):
       [1, 1, 2]
     """
 
-    def __init__(self, name: str, traces: Sequence[Retrace], coarse: Iterable[str] = ()) -> None:
+    def __init__(self, name: str, traces: Sequence[Retrace]) -> None:
         super().__init__(traces)
         self.name: str = name
-        self._coarse = tuple(dict.fromkeys(coarse))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per change."""
@@ -89,12 +88,7 @@ class Retraces(Records[Retrace]):
     def notes(self) -> tuple[str, ...]:
         """How to avoid traces that are not necessary."""
         found = [_advice(change) for trace in self for change in trace.changes]
-        often = [
-            f"{name} was traced too often to record which attributes it uses: all whose names occur in the code that "
-            "ran are compared."
-            for name in self._coarse
-        ]
-        return (*dict.fromkeys(note for note in found if note), *often)
+        return tuple(dict.fromkeys(note for note in found if note))
 
     def table(self) -> Table:
         """A row per change; those that say the same of several leaves are one row."""
@@ -160,7 +154,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
         changes, closest = min(options, key=lambda pair: (len(pair[0]), -pair[1]), default=first)
         found.append(Retrace(number, new.site, closest, tuple(changes)))
         earlier.append(new)
-    return Retraces(name, found, [name for traced in earlier for name in traced.coarse])
+    return Retraces(name, found)
 
 
 class _Seen(NamedTuple):
@@ -176,7 +170,6 @@ class _Seen(NamedTuple):
     settings: dict[str, Any]
     is_reusable: bool
     why: tuple[str, str, str] | None
-    coarse: Sequence[str]
 
 
 def _traces_of(owner: Any) -> list[_Seen]:
@@ -194,7 +187,7 @@ def _traces_of(owner: Any) -> list[_Seen]:
             parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
             containers.append(("state", name, _containers(treedef)))
         parts += [("static state", name, repr(value)) for name, value in traced.statics]
-        rest = (dict(traced.constants), traced.settings, traced.is_reusable, traced.why, traced.coarse)
+        rest = (dict(traced.constants), traced.settings, traced.is_reusable, traced.why)
         found.append(_Seen(traced.site, _numbered(parts), _numbered(containers), *rest))
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import types
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -32,10 +31,7 @@ class Node:
         self.w, self.next = State(jnp.float32(1)), next
 
 
-@pytest.mark.parametrize("is_worn_out", [False, True])
-def test_a_linked_list_of_a_thousand_objects(is_worn_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_worn_out:
-        monkeypatch.setattr(hooks, "_CYCLES", 0)
+def test_a_linked_list_of_a_thousand_objects() -> None:
     node = None
     for _ in range(1000):
         node = Node(node)
@@ -196,15 +192,8 @@ def test_a_class_that_sets_its_own_setattr_while_it_is_traced() -> None:
         model.w = 1  # type: ignore[assignment]
 
 
-@pytest.fixture
-def few_cycles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(hooks, "_CYCLES", 3)
-    yield
-
-
-@pytest.mark.usefixtures("few_cycles")
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
-def test_a_class_that_is_traced_too_often_is_safe_and_its_counters_split_nothing() -> None:
+def test_a_class_that_was_traced_a_thousand_times_is_followed_as_before() -> None:
     class Often:
         scale = 1.0
 
@@ -220,15 +209,18 @@ def test_a_class_that_is_traced_too_often_is_safe_and_its_counters_split_nothing
             return self.u.value * self.order * self.scale * self.total() + (self.child is None)
 
     often = Often()
-    for n in range(1, 8):
-        often.step(jnp.ones(n))
+    for _ in range(1000):  # CPython has fewer version tags for a class
+        hooks.hook(Often)
+        _ = often.calls
+        hooks.unhook(Often)
+        _ = often.calls
+    often.step(jnp.ones(3))
     before = traces(Often.step)
     for _ in range(5):
         often.calls += 1
         often.step(jnp.ones(3))
         Often().step(jnp.ones(3))
     assert traces(Often.step) == before
-    assert hooks.is_worn_out(Often)
 
     def plain() -> float:
         return float(often.u.value) * often.order * often.scale * often.total() + (often.child is None)
@@ -239,25 +231,6 @@ def test_a_class_that_is_traced_too_often_is_safe_and_its_counters_split_nothing
             assert float(often.step(jnp.ones(3))) == plain()
     del often.extra  # type: ignore[attr-defined]
     assert float(often.step(jnp.ones(3))) == plain()
-    assert "Often was traced too often" in " ".join(str(inspect.explain_retrace(Often.step)).split())
-
-
-def test_a_class_has_version_tags_left_when_it_is_listened_to_no_more() -> None:
-    internals = pytest.importorskip("_testcapi")
-
-    class Model:
-        def __init__(self) -> None:
-            self.k = 1
-
-    model = Model()
-    for _ in range(2 * hooks._CYCLES):
-        if hooks.hook(Model):
-            _ = model.k
-            hooks.unhook(Model)
-        _ = model.k
-    assert hooks.is_worn_out(Model)
-    if hasattr(internals, "type_assign_version"):
-        assert internals.type_assign_version(Model) == 1
 
 
 def test_an_object_is_not_asked_for_its_dict() -> None:

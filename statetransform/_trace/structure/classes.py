@@ -45,13 +45,13 @@ class Classes:
         self._open: set[type] = set()  # classes that code can get at; of others it has instances only
         self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
 
-    def of_instance(self, kind: type, instance: int, is_open: bool = False) -> None:
+    def of_instance(self, kind: type, instance: int) -> None:
         """Takes in the class of an object."""
         known = self._recorder.register_of(kind)
         if known is None:
             known = self._recorder.add(kind)
             self._recorder.edges.append(Edge(instance, "class", None, "is", weakref.ref(kind), known))
-        self.take(known, kind, is_open or not self.names.isdisjoint(_TO_CLASSES))
+        self.take(known, kind, is_open=not self.names.isdisjoint(_TO_CLASSES))
 
     def take(self, register: int, kind: type, is_open: bool, makes: bool = False) -> None:
         """Takes in a class.
@@ -88,7 +88,6 @@ class Classes:
         self._named_on_open(new)
         for register, value in list(self._named):
             self._recorder.looks_into(register, value, new)
-        self._recorder.names_appear(new)
 
     def take_named(self, register: int, value: Any) -> None:
         """Takes in a module that was found in a variable or a container, or a function with attributes."""

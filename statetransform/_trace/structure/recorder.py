@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..._objects.hooks import hook, is_worn_out, listening, names_seen, settings, unhook, unwatch, watch
+from ..._objects.hooks import hook, listening, settings, unhook, unwatch, watch
 from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
-    OwnNames,
     class_lookup,
     computes_attributes,
     instance_attribute,
@@ -74,7 +73,6 @@ class Recorder:
         self._watched: list[types.CodeType] = []  # held, so that no address is used twice
         self._queue: deque[tuple[int, Any]] = deque()  # reached and not yet looked into, by register
         self._is_draining = False
-        self._by_name: list[tuple[int, Any]] = []  # objects of classes that were listened to too often
         self._is_busy = False
         self._takes_all = False
         self.hidden: dict[int, frozenset[str]] = {}  # attributes of objects that do not count
@@ -99,11 +97,6 @@ class Recorder:
         for code in self._watched:
             unwatch(code)
         self._hooked, self._tells_all, self._settings, self._watched = {}, {}, {}, []
-
-    @property
-    def coarse(self) -> list[str]:
-        """The classes that were traced too often to tell which attributes of their instances are used."""
-        return sorted({type(obj).__qualname__ for _, obj in self._by_name})
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -337,27 +330,10 @@ class Recorder:
             if not self._takes_all:
                 self._hooked[kind] = hook(kind)
             tells_all = self._tells_all[kind] = self._hooked.get(kind, False) and not own_getattribute(kind)
-        if self._takes_all or (not tells_all and not is_worn_out(kind)):
+        if self._takes_all or not tells_all:
             self._all_attributes(register, value)
-        elif not tells_all:
-            self._by_name.append((register, value))
-            self._named_attributes(register, value, names_seen(kind) | self.classes.names)
         if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.of_instance(kind, register, is_open=is_worn_out(kind))
-
-    def names_appear(self, names: Iterable[str]) -> None:
-        """Notes the attributes of these names on objects of classes that cannot be listened to any more."""
-        for register, value in list(self._by_name):
-            self._named_attributes(register, value, names)
-
-    def _named_attributes(self, register: int, value: Any, names: Iterable[str]) -> None:
-        if "__dict__" in names or "vars" in names:
-            self._all_attributes(register, value)
-        reader = OwnNames(frozenset(names))
-        self.reach(register, "members", reader, reader(value))
-        for name in (*reader(value), *slot_names(type(value))):
-            if name in reader.names and self.is_new(register, name):
-                self._attribute(register, value, name)
+            self.classes.of_instance(kind, register)
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))

@@ -192,7 +192,6 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
             recorder.when_it_runs(const, _names, recorder, register, fun, const)
     looked_up, used = names_of(code, deep=False)
     recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
-    recorder.names_appear(_strings_of(code))
     _imports(recorder, register, fun, used)
     if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
         recorder.classes.add_values()
@@ -217,12 +216,6 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: S
                 get = functools.partial(sys.modules.get, full)
                 recorder.edges.append(Edge(register, "reader", get, "is", weakref.ref(module), known))
             visit_module(recorder, known, module, used)
-
-
-@functools.lru_cache(maxsize=4096)
-def _strings_of(code: types.CodeType) -> frozenset[str]:
-    """The strings in a function that may be names for `getattr`."""
-    return frozenset(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())
 
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
