@@ -47,7 +47,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a class in the place of a budget": (
         lambda: transform.for_loop(double, X, checkpoint=st.MemoryBudget),  # type: ignore[arg-type]
         TypeError,
-        ("for_loop: checkpoint=MemoryBudget is not a budget yet", 'checkpoint=st.MemoryBudget("2GiB")'),
+        ("for_loop: MemoryBudget is not a budget yet", 'checkpoint=st.MemoryBudget("2GiB")'),
     ),
     "a function in the place of a budget": (
         lambda: transform.for_loop(double, X, checkpoint=policies.fit),  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a number of bytes for a number of carries": (
         lambda: transform.for_loop(double, X, checkpoint=2e9),  # type: ignore[arg-type]
         TypeError,
-        ("For a number of bytes write `st.MemoryBudget(...)`",),
+        ("or for a number of bytes `st.MemoryBudget(",),
     ),
     "a seed that is a float": (
         lambda: RandomState(1.5),

@@ -13,7 +13,6 @@ import functools
 import logging
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ import jax
 from .._jaxpr.sizes import format_bytes, parse_bytes
 from .._report.html_rows import html_rows
 from .._state.errors import BudgetError, PolicyWarning
+from .._state.sites import warn
 from . import plan
 from .choice import WORKING, Choice, FunctionChoice, candidates, sweep_bytes
 from .far_memory import Room
@@ -183,7 +183,10 @@ class MemoryBudget:
 
         Raises:
           BudgetError: nothing fits; the message says what the least possible is.
+          OSError: the folder cannot be used, though the plan may not need it.
         """
+        if self.disk_bytes:
+            self._folder(where).check()
         carry, residual, scratch, unit = (
             lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes, unit_bytes)
         )
@@ -207,12 +210,11 @@ class MemoryBudget:
         def notice(lanes: int) -> None:
             self.record(dataclasses.replace(choice, is_of_one_lane=True))
             least = format_bytes(max(self.bytes // lanes, 1))
-            warnings.warn(
+            warn(
                 f"{where}: the loop was planned within {format_bytes(self.bytes)}, and got {lanes} lanes of `vmap` "
                 "later; each of them takes that much. A budget counts the lanes that are known where the loop is "
                 f"traced: put `jit` and `checkpoint` around `vmap`, or give a lane its part, {least}.",
                 PolicyWarning,
-                stacklevel=2,
             )
 
         return notice
@@ -240,7 +242,7 @@ class MemoryBudget:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
         if self.host_bytes and jax.default_backend() == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
-            warnings.warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning, stacklevel=2)
+            warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
         carry, n = near.carry_bytes, near.n
         at_work = sweep_bytes(0, 1, carry, near.residual_bytes) + near.scratch_bytes
         k = (near.budget - at_work) // max(carry, 1)
@@ -261,17 +263,13 @@ class MemoryBudget:
         return found if used and fewer else near
 
     def room(self, where: str, choice: Choice) -> Room | None:
-        """Where the carries go that a choice puts far away; None if there are none.
-
-        Raises:
-          OSError: the folder cannot be used.
-        """
+        """Where the carries go that a choice puts far away; None if there are none."""
         if not choice.host and not choice.disk:
             return None
-        folder = Folder(str(self.folder), self.disk_bytes, where) if choice.disk else None
-        if folder:
-            folder.check()
-        return Room(choice.host, choice.disk, folder)
+        return Room(choice.host, choice.disk, self._folder(where) if choice.disk else None)
+
+    def _folder(self, where: str) -> Folder:
+        return Folder(str(self.folder), self.disk_bytes, where)
 
 
 class _Choices:

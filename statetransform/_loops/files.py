@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import IO
 
@@ -102,6 +103,7 @@ class Rows:
         self._size = sum(leaf.nbytes for leaf in leaves)
         self.nbytes = count * self._size
         self._file = folder.open(self.nbytes)
+        weakref.finalize(self, self._file.close)  # at the end of the process, too
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "statetransform-files")
         self._behind: collections.deque[concurrent.futures.Future[None]] = collections.deque()
         self._ahead: dict[int, concurrent.futures.Future[list[np.ndarray]]] = {}

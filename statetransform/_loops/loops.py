@@ -68,12 +68,12 @@ def scan(
     """
     n, room = steps_of(xs, length), None
     whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
-    if checkpoint is None or checkpoint == "step":  # as other loops, to be watched like them
-        k, block = (0, n or 1) if checkpoint is None else (n or 0, 1)
-    else:
-        k = 0 if isinstance(checkpoint, MemoryBudget) else stored_carries(where, checkpoint, n)
     if not n:
         return whole()  # nothing to store, or JAX's own error
+    if checkpoint is None:  # as other loops, to be watched like them
+        k, block = 0, n
+    else:
+        k = 0 if isinstance(checkpoint, MemoryBudget) else stored_carries(where, checkpoint, n)
     if any(typeof(x).sharding.spec[0] is not None for x in jax.tree.leaves(xs)):
         return whole()  # JAX's own error: the axis that a loop steps along is not sharded
     flat = Flat(fun, init, jax.tree.map(slice_type, xs))
@@ -133,7 +133,8 @@ def while_loop(
     """
     if checkpoint is None and max_steps is None and watch is None:
         return lax.while_loop(test, fun, init)
-    k, room = _carries(where, checkpoint, max_steps), None
+    is_planned = checkpoint is None or isinstance(checkpoint, MemoryBudget)  # or it stores nothing
+    k, room = 0 if is_planned else stored_carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
@@ -189,15 +190,6 @@ _NEEDS_BOUND = (
     "{}: reverse mode over another derivative needs to know how many steps there are at most. Write `max_steps=1000`, "
     "for example, or take the outer derivative in forward mode, as `hessian` does."
 )
-
-
-def _carries(where: str, checkpoint: int | str | MemoryBudget | None, max_steps: int | None) -> int:
-    """How many carries a loop of unknown length stores; 0 where a budget is still to say it."""
-    if checkpoint is None or isinstance(checkpoint, MemoryBudget):
-        return 0
-    if isinstance(checkpoint, str) and checkpoint == "step" and max_steps is not None:
-        return max_steps
-    return stored_carries(where, checkpoint, max_steps)
 
 
 def steps_of(xs: Any, length: Any) -> int | None:

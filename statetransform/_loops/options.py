@@ -7,66 +7,50 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("sqrt", "log")
+_EXAMPLES = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loops(20)`"}
 
 
-def stored_carries(where: str, checkpoint: Any, n: int | None) -> int:
-    """The number of stored carries that `checkpoint` means in a loop of `n` steps.
+def check_carries(where: str, checkpoint: Any) -> None:
+    """Refuses what is no number of carries, "sqrt", "log", or "step", which `schedule` does not know.
 
     Args:
       where: the loop or function, for messages.
-      checkpoint: a number, "sqrt" or "log".
-      n: the number of steps; None if it is not known in advance.
+      checkpoint: what was given, but for budgets.
 
     Raises:
       TypeError, ValueError: it is none of these.
     """
+    names = '"sqrt", "log"'
+    if where != "schedule":
+        names += ', "step", or for a number of bytes `st.MemoryBudget("2GiB")`'
+    cure = f"Write how many carries may be stored, {_EXAMPLES.get(where, 'checkpoint=20')} for example, or {names}."
+    name = getattr(checkpoint, "__name__", "")
+    if name in ("MemoryBudget", "fit"):
+        raise TypeError(
+            f'{where}: {name} is not a budget yet. Call it with a size: `checkpoint=st.MemoryBudget("2GiB")`.'
+        )
     if isinstance(checkpoint, str):
-        return _by_name(where, checkpoint, n)
-    if isinstance(checkpoint, bool):
-        raise TypeError(
-            f'{where}: the number of stored carries must be an integer, "sqrt" or "log", not {checkpoint} of type '
-            f"bool. Write how many may be stored, {_example(where)}"
-        )
-    if callable(checkpoint):
-        name = getattr(checkpoint, "__name__", type(checkpoint).__name__)
-        raise TypeError(
-            f"{where}: `checkpoint=` takes a number of stored carries, such as checkpoint=20, but {name!r} is a "
-            "function. If it is a policy, put it around the loop's body: `transform.checkpoint(body, policy=...)`."
-        )
-    if not isinstance(checkpoint, int | np.integer):
-        raise TypeError(
-            f'{where}: the number of stored carries must be an integer, "sqrt" or "log", not {checkpoint!r} of type '
-            f"{type(checkpoint).__name__}. For a number of bytes write `st.MemoryBudget(...)`."
-        )
-    if checkpoint < 0:
+        if checkpoint not in ("sqrt", "log") and (checkpoint != "step" or where == "schedule"):
+            raise ValueError(f"{where}: {checkpoint!r} does not say which carries to store. {cure}")
+    elif isinstance(checkpoint, bool) or not isinstance(checkpoint, int | np.integer):
+        if callable(checkpoint) and where not in _EXAMPLES:
+            cure = f"A policy belongs to a function: `{where}(transform.checkpoint(body, policy=...), ...)`. {cure}"
+        given = f"{checkpoint!r} of type {type(checkpoint).__name__}"
+        raise TypeError(f"{where}: the number of stored carries must be an integer, not {given}. {cure}")
+    elif checkpoint < 0:
         raise ValueError(f"{where}: the number of stored carries must be 0 or more, not {checkpoint}")
-    return int(checkpoint)
 
 
-def _by_name(where: str, name: str, n: int | None) -> int:
-    if name == "step" and where == "schedule":
-        raise ValueError(
-            'schedule: k="step" stores the carry of every step, which is k=n; a plan needs a number of carries, "sqrt" '
-            'or "log".'
-        )
-    if name not in NAMES:
-        given = repr(name) if where == "policies.loops" else f"checkpoint={name!r}"
-        raise ValueError(
-            f'{where}: {given} is not recognized. Write a number of carries, "sqrt", "log", "step", or '
-            '`st.MemoryBudget("2GiB")`.'
-        )
+def stored_carries(where: str, checkpoint: Any, n: int | None) -> int:
+    """The number of stored carries that a number or a name means in a loop of `n` steps, None if not known."""
+    if not isinstance(checkpoint, str):
+        return int(checkpoint)
     if n is None:
         raise ValueError(
-            f"{where}: checkpoint={name!r} needs a number of steps that is known when the loop is traced. Write a "
-            "number of carries instead, such as checkpoint=20."
+            f"{where}: checkpoint={checkpoint!r} needs a number of steps that is known when the loop is traced. Write "
+            "a number of carries instead, such as checkpoint=20"
+            + (", or the largest number of steps, `max_steps=`." if where == "while_loop" else ".")
         )
-    return math.isqrt(max(n - 1, 0)) + 1 if name == "sqrt" else max(n - 1, 1).bit_length()
-
-
-def _example(where: str) -> str:
-    if where == "schedule":
-        return "`schedule(100, 20)` for example."
-    if where == "policies.loops":
-        return "`policies.loops(20)` for example."
-    return "checkpoint=20 for example" + ("." if where == "while_loop" else ', or "step" for all of them.')
+    if checkpoint == "step":
+        return n
+    return math.isqrt(max(n - 1, 0)) + 1 if checkpoint == "sqrt" else max(n - 1, 1).bit_length()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._report.html_rows import html_rows
-from .options import stored_carries
+from .options import check_carries, stored_carries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -322,7 +322,7 @@ def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
     """
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"schedule: `n` must be a number of steps, not {n!r} of type {type(n).__name__}")
-    if k == "step":
+    if isinstance(k, str) and k == "step":
         raise ValueError(
             'schedule: with "step" each step is recomputed from its own stored carry, so there is nothing to plan; '
             f"`schedule({n}, {max(int(n) - 1, 0)})` is that, the initial carry apart"
@@ -333,4 +333,5 @@ def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
         raise TypeError(f"schedule: `far` must be a number of carries, not {far!r} of type {type(far).__name__}")
     if far < 0:
         raise ValueError(f"schedule: `far` must be 0 or more, not {far}")
+    check_carries("schedule", k)
     return Schedule(int(n), stored_carries("schedule", k, int(n)), int(far))

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from .._loops.budget import MemoryBudget
-from .._loops.options import stored_carries
+from .._loops.options import check_carries
 from .._loops.others import Rewriter, number_of_loops
 from ._policy import Policy
 
@@ -24,8 +24,8 @@ class Loops(Policy):
     is_shared: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.checkpoint, MemoryBudget) and self.checkpoint != "step":
-            stored_carries("policies.loops", self.checkpoint, 1)
+        if not isinstance(self.checkpoint, MemoryBudget):
+            check_carries("policies.loops", self.checkpoint)
 
     def changed(self, jaxpr: Any) -> Any:
         """A closed jaxpr with its loops treated."""

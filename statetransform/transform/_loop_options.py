@@ -12,6 +12,7 @@ from .._jaxcompat import Tracer
 from .._loops import loops as checkpointed
 from .._loops.budget import MemoryBudget
 from .._loops.chunks import Watch
+from .._loops.options import check_carries
 
 Checkpoint = None | int | str | MemoryBudget
 
@@ -54,33 +55,17 @@ def while_with(
     where: str, checkpoint: Checkpoint, max_steps: int | None, watch: Watch | None = None
 ) -> Callable[..., Any]:
     """The pure loop of unknown length that keeps what `checkpoint` says."""
-    if checkpoint == "step" and max_steps is not None:
-        checkpoint = max_steps
-    if isinstance(checkpoint, str) and checkpoint == "step":
-        raise ValueError(
-            f'{where}: checkpoint="step" stores the carry of every step, but the number of steps is not known. Write '
-            "how many carries may be stored, checkpoint=20 for example"
-            + (", or the largest number of steps, `max_steps=`." if where == "while_loop" else ".")
-        )
     return functools.partial(
         checkpointed.while_loop, where=where, max_steps=max_steps, checkpoint=checkpoint, watch=watch
     )
 
 
 def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
-    """Refuses a body that is not a function, and a `checkpoint` that is a policy or a budget without a size."""
+    """Refuses a body that is not a function, and what `checkpoint` cannot be."""
     for fun in functions:
         if not callable(fun):
             cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."
             cure = cure if where == "for_loop" else ""
             raise TypeError(f"{where}: expected a function, not {fun!r} of type {type(fun).__name__}.{cure}")
-    if getattr(checkpoint, "__name__", "") in ("MemoryBudget", "fit"):
-        raise TypeError(
-            f"{where}: checkpoint={checkpoint.__name__} is not a budget yet. Call it with a size: "
-            '`checkpoint=st.MemoryBudget("2GiB")`.'
-        )
-    if isinstance(checkpoint, bool) or (callable(checkpoint) and not isinstance(checkpoint, MemoryBudget)):
-        cure = 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log"'
-        if callable(checkpoint):
-            cure = f"A policy belongs to a function: `{where}(transform.checkpoint(body, policy=...), ...)`. {cure}"
-        raise TypeError(f"{where}: checkpoint={checkpoint!r} does not tell which carries to store. {cure}.")
+    if checkpoint is not None and not isinstance(checkpoint, MemoryBudget):
+        check_carries(where, checkpoint)

@@ -68,9 +68,8 @@ def while_loop(
       (1.0, 3)
     """
     if max_steps is not None:
-        if isinstance(max_steps, bool | float) or (not has_tracer(max_steps) and max_steps < 0):
-            error = TypeError if isinstance(max_steps, float) else ValueError
-            raise error(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
+        if isinstance(max_steps, bool | float | str):
+            raise TypeError(f"while_loop: `max_steps` must be a number of steps, not {max_steps!r}")
         max_steps = number_of_steps("while_loop", "max_steps", max_steps)
     check_loop("while_loop", checkpoint, cond_fun, body_fun)
     if is_jit_disabled():

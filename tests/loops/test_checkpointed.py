@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import statetransform as st
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, RandomState, State, policies, transform
 from statetransform._loops import loops
 
 LENGTHS = (0, 1, 17)
@@ -291,32 +291,42 @@ def test_a_long_loop() -> None:
     assert jax.grad(loss)(0.3, 12) == jax.grad(loss)(0.3, None)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "error", "text"),
-    [
-        (-1, ValueError, "scan: the number of stored carries must be 0 or more, not -1"),
-        (True, TypeError, "checkpoint=True does not tell which carries to store"),
-        (True, TypeError, 'Write how many carries may be stored, checkpoint=20 for example, or "step", "sqrt", "log".'),
-        (
-            jax.checkpoint_policies.dots_saveable,
-            TypeError,
-            "`scan(transform.checkpoint(body, policy=...), ...)`",
-        ),
-        (1.5, TypeError, 'must be an integer, "sqrt" or "log", not 1.5 of type float'),
-        ("all", ValueError, "checkpoint='all' is not recognized. Write a number of carries"),
-    ],
-)
-@pytest.mark.parametrize("n", [0, 3])
-def test_what_is_no_number_of_carries_is_refused(checkpoint: Any, error: type, text: str, n: int) -> None:
-    state = State(0.0)
+state = State(0.0, name="state")
 
-    def step(carry: Any, _: Any) -> Any:
-        state.value = state.value + 1
-        return carry, None
 
+def write(*_: Any) -> None:
+    state.value = state.value + 1
+
+
+TAKING_CARRIES: dict[str, Any] = {
+    "scan": lambda k: transform.scan(lambda c, _: (c, write()), 0.0, None, 3, checkpoint=k),
+    "for_loop": lambda k: transform.for_loop(write, length=0, checkpoint=k),
+    "fori_loop": lambda k: transform.fori_loop(0, 3, write, None, checkpoint=k),
+    "while_loop": lambda k: transform.while_loop(lambda i: i < 3, lambda i: (write(), i + 1)[1], 0, checkpoint=k),
+    "policies.loops": policies.loops,
+    "schedule": lambda k: st.schedule(100, k),
+}
+NO_CARRIES: list[tuple[Any, type[Exception], str]] = [
+    (-1, ValueError, "the number of stored carries must be 0 or more, not -1"),
+    (True, TypeError, "must be an integer, not True of type bool. Write how many carries may be stored, {example}"),
+    (1.5, TypeError, "must be an integer, not 1.5 of type float. Write how many"),
+    (jnp.int32(3), TypeError, "must be an integer, not Array(3, dtype=int32)"),
+    ("all", ValueError, "'all' does not say which carries to store. Write how many carries may be stored, {example}"),
+    (policies.dots_saveable, TypeError, "the number of stored carries must be an integer, not DotsSaveable("),
+    (policies.fit, TypeError, 'fit is not a budget yet. Call it with a size: `checkpoint=st.MemoryBudget("2GiB")`'),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "text"), NO_CARRIES, ids=lambda x: str(x)[:20])
+@pytest.mark.parametrize("where", TAKING_CARRIES)
+def test_what_is_no_number_of_carries_is_refused(where: str, given: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as info:
-        transform.scan(step, 0.0, None, n, checkpoint=checkpoint)
-    assert text in str(info.value)
+        TAKING_CARRIES[where](given)
+    example = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loops(20)`"}.get(where, "checkpoint=20")
+    assert f"{where}: " in str(info.value) and text.format(example=example) in str(info.value)
+    assert ("MemoryBudget" in str(info.value)) == ((where != "schedule" and given != -1) or given is policies.fit)
+    is_policy = given is policies.dots_saveable and where not in ("schedule", "policies.loops")
+    assert (f"`{where}(transform.checkpoint(body, policy=...), ...)`" in str(info.value)) == is_policy
     assert state.value == 0
 
 

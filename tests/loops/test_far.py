@@ -224,10 +224,10 @@ def test_device_memory_is_that_of_the_carries_near_for_every_length(folder: path
 
 
 def test_host_memory_that_is_the_devices_own_saves_nothing() -> None:
-    with pytest.warns(
-        st.policies.PolicyWarning, match="scan: host=20000 saves nothing, as the memory of the CPU is that of the host"
-    ):
+    text = "scan: host=20000 saves nothing, as the memory of the CPU is that of the host"
+    with pytest.warns(st.policies.PolicyWarning, match=text) as found:
         jax.grad(program)(*ARGS, budget("host=100", pathlib.Path()))
+    assert found[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,16 @@ def test_files_that_no_backward_pass_read_make_room(tmp_path: pathlib.Path) -> N
         pulls[0](jnp.ones_like(X))
 
 
+@pytest.mark.parametrize("n", [100, 3])  # needs the disk, and does not
 @pytest.mark.parametrize("kind", ["missing", "file"])
-def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(kind: str, tmp_path: pathlib.Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(
+    kind: str, n: int, tmp_path: pathlib.Path
+) -> None:
     folder = tmp_path / kind
     if kind == "file":
         folder.write_text("")
     with pytest.raises(OSError, match="scan: the stored carries need room in the folder") as info:
-        gradient_of(on_disk(folder))(X)
+        gradient_of(on_disk(folder), n)(X)
     assert repr(str(folder)) in str(info.value)
     assert info.value.errno in (errno.ENOENT, errno.ENOTDIR)
 
@@ -155,6 +158,18 @@ def test_killed_processes_leave_no_file(tmp_path: pathlib.Path) -> None:
         assert process.returncode == -signal.SIGKILL
         assert not list(tmp_path.iterdir())
     jax.block_until_ready(gradient_of(on_disk(tmp_path))(X))
+
+
+def test_files_that_nobody_read_are_closed_with_the_process(tmp_path: pathlib.Path) -> None:
+    program = """
+        import sys, jax, jax.numpy as jnp, statetransform as st
+        budget = st.MemoryBudget(12 * 4_000, disk="10MB", folder=sys.argv[1])
+        step = lambda c, _: (jnp.sin(c), None)
+        jax.vjp(lambda x: st.transform.scan(step, x, None, 100, checkpoint=budget)[0], jnp.ones(1_000))
+    """
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", textwrap.dedent(program), str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "unclosed file" not in found.stderr
 
 
 def test_an_interrupt_in_a_transfer_leaves_no_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,22 +350,6 @@ def test_a_name_for_a_while_loop_is_refused_where_it_is_reversed() -> None:
         transform.grad(named)(X)
 
 
-@pytest.mark.parametrize(
-    ("k", "error", "message"),
-    [
-        (True, TypeError, r"policies.loops: the number of stored carries must be .* `policies.loops\(20\)`"),
-        (2.5, TypeError, "must be an integer"),
-        (None, TypeError, "must be an integer"),
-        (-1, ValueError, "must be 0 or more, not -1"),
-        ("all", ValueError, r"policies.loops: 'all' is not recognized. Write a number of carries"),
-        (policies.dots_saveable, TypeError, "is a function"),
-    ],
-)
-def test_what_is_no_number_of_carries_is_refused(k: Any, error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
-        policies.loops(k)
-
-
 def test_it_is_for_checkpoint_alone() -> None:
     assert repr(policies.loops(20)) == "loops(20)"
     assert repr(policies.loops(st.MemoryBudget("2 GiB"))) == "loops(MemoryBudget('2 GiB'))"
