@@ -73,3 +73,4 @@ from .tracers import runs_directly as runs_directly
 from .tracers import runs_rule_directly as runs_rule_directly
 from .tracers import stages as stages
 from .tracers import staging_trace as staging_trace
+from .tracers import vmaps_around as vmaps_around

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,7 +38,7 @@ def is_batched(value: Any, trace: Any) -> bool:
     What comes out of a function with a derivative rule of its own, or of `shard_map`, is a tracer of the trace even
     where no lane has a part of it. The dimension says which; no public function does.
     """
-    return is_tracer_of(value, trace) and value.batch_dim is not None
+    return is_tracer_of(value, trace) and getattr(value, "batch_dim", None) is not None
 
 
 def lanes_of(values: Iterable[Any]) -> list[int]:
@@ -68,6 +69,17 @@ def _chain(trace: Any) -> Iterator[Any]:
     while trace is not None:
         yield trace
         trace = getattr(trace, "parent_trace", None)
+
+
+def vmaps_around() -> tuple[tuple[int, ...], bool]:
+    """The sizes of the `vmap` around up to where JAX stages, the innermost first, and whether that is innermost of all.
+
+    No public function says so; each of the traces of `vmap` knows its axis.
+    """
+    with take_current_trace() as trace:
+        chain = list(itertools.takewhile(lambda each: type(each).__name__ in _DIRECT, _chain(trace)))
+        sizes = tuple(each.axis_data.size for each in chain if hasattr(each, "axis_data"))
+        return sizes, bool(chain) and hasattr(chain[0], "axis_data")
 
 
 def belongs_to(value: Any, trace: Any) -> bool:

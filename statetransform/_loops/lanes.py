@@ -108,12 +108,18 @@ def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
       known: how many axes of lanes there were when the program was made; they come first.
       notice: called with the size of any other.
     """
-    # Reverse mode does not go through `custom_vmap`, so only primals do, at each order of differentiation.
-    seen = jax.custom_jvp(_noticed(known, notice))
-    seen.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    seen = noticed(known, notice)
     passed = jax.custom_jvp(lanes_first)
     passed.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
     return passed
+
+
+def noticed(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
+    """The same, whether it is differentiated or not."""
+    # Reverse mode does not go through `custom_vmap`, so only primals do, at each order of differentiation.
+    seen = jax.custom_jvp(_noticed(known, notice))
+    seen.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+    return seen
 
 
 def _noticed(known: int, notice: Callable[[int], None]) -> Any:

@@ -6,7 +6,9 @@ With automatic axes the compiler decides: it is asked for the shardings of all v
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +21,39 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from .. import _jaxcompat as jaxcompat
 
 logger = logging.getLogger("statetransform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """The lanes of `vmap` around a gradient step.
+
+    Attributes:
+      axes: how many `vmap` there are.
+      count: how many lanes they make in all.
+      is_mapped: which inputs differ between lanes.
+      is_summed: whether gradients of the other inputs are summed over lanes, as by `grad` around `vmap`.
+    """
+
+    axes: int = 0
+    count: int = 1
+    is_mapped: tuple[bool, ...] = ()
+    is_summed: bool = False
+
+    @staticmethod
+    def around(inputs: Sequence[Any]) -> Lanes:
+        """Those of the `vmap` around a call with some inputs, as far as they are known."""
+        sizes, is_innermost = jaxcompat.vmaps_around()
+        return Lanes(len(sizes), math.prod(sizes), tuple(bool(jaxcompat.lanes_of([x])) for x in inputs), is_innermost)
+
+    def of(self, n: int, at: int) -> Lanes:
+        """The same for `n` inputs, of which these are some in a row; it is taken that lanes share the others."""
+        flags = [False] * n
+        flags[at : at + len(self.is_mapped)] = self.is_mapped
+        is_mapped = tuple(flags[:n]) if any(flags[:n]) else (True,) * n
+        return dataclasses.replace(self, is_mapped=is_mapped) if self.axes else self
+
+
+ONE = Lanes()
 
 
 def mesh_of(avals: Sequence[Any]) -> Any:

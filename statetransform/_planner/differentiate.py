@@ -23,13 +23,13 @@ from .._jaxpr.rewrite import BUDGETED
 from .._jaxpr.sizes import format_bytes
 from .._loops.budget import MemoryBudget
 from .._loops.choice import FunctionChoice
-from .._loops.lanes import lanes_first
+from .._loops.lanes import lanes_first, noticed
 from .._loops.linear import Linear
 from .._loops.others import with_reversible_loops
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from .._trace.placed import sharding_of
-from .devices import is_unknown
+from .devices import ONE, Lanes, is_unknown
 from .emit import Emitted, whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, excess_message, shortage_message
@@ -41,13 +41,16 @@ logger = logging.getLogger("statetransform")
 Leaves = Sequence[Any]
 
 
-def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -> Callable[..., Any]:
+def planned(
+    fun: Callable[..., Any], budget: MemoryBudget, active: Any = True, lanes: Lanes = ONE
+) -> Callable[..., Any]:
     """A pure function whose gradient keeps its intermediates within a budget.
 
     Args:
       fun: a function of pytrees of arrays.
       budget: the budget, which records what is chosen.
       active: a tree prefix of the result with a flag for the outputs that are expected to have cotangents.
+      lanes: those of `vmap` in which it is called.
 
     Returns:
       The function, with the same values and derivatives.
@@ -62,13 +65,13 @@ def planned(fun: Callable[..., Any], budget: MemoryBudget, active: Any = True) -
             return fun(*args, **kwargs)
 
         traced: Any = jax.make_jaxpr(functools.wraps(fun, updated=())(flat), return_shape=True)(*leaves)
-        closed, shapes = with_reversible_loops(traced[0], budget.bytes), traced[1]
+        closed, shapes = with_reversible_loops(traced[0], max(budget.bytes // lanes.count, 1)), traced[1]
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
         body, consts = jaxcompat.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)
         inputs = [*consts, *leaves]
         guess, shardings = _guess(flags, jax.tree.leaves(shapes)), tuple(map(sharding_of, inputs))
-        out = Budgeted(name, body, budget, guess, shardings)(*inputs)
+        out = Budgeted(name, body, budget, guess, shardings, lanes.of(len(inputs), len(consts)))(*inputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
     return call
@@ -95,12 +98,19 @@ class Budgeted:
       budget: the budget, which records what is chosen.
       guess: which outputs are expected to have cotangents.
       shardings: those of the inputs, None where they are not known or in the types.
+      lanes: those in which it is called.
     """
 
     def __init__(
-        self, name: str, body: Any, budget: MemoryBudget, guess: tuple[bool, ...], shardings: tuple[Any, ...]
+        self,
+        name: str,
+        body: Any,
+        budget: MemoryBudget,
+        guess: tuple[bool, ...],
+        shardings: tuple[Any, ...],
+        lanes: Lanes,
     ) -> None:
-        self._name, self._body, self._guess = name, body, guess
+        self._name, self._body, self._guess, self._lanes = name, body, guess, lanes
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
         self._planner = Planner(_closed(body), shardings, budget.compile, Meter(name) if budget.progress else None)
@@ -125,7 +135,8 @@ class Budgeted:
             moves = _moving(tangents)
             if not any(moves):
                 return lanes_first(out := self.plain(*primals)), [_zero_tangent(y) for y in out]
-            found = self.decision(Pattern(moves, self._guess))
+            found = self.decision(Pattern(moves, self._guess, self._lanes))
+            primals = noticed(self._lanes.axes, self._notice)(list(primals))
             if isinstance(found, Decision) and not isinstance(found.program, Emitted):
                 out, dots = self._jvp_of(self._by_hand(moves, found.program), moves, primals, tangents)
                 return lanes_first(out), dots
@@ -135,12 +146,23 @@ class Budgeted:
         run.defjvp(rule, symbolic_zeros=True)
         return list(run(*inputs))
 
+    def _notice(self, lanes: int) -> None:
+        """Says that there are more lanes than were known when the gradient was planned."""
+        part = format_bytes(max(self._budget // lanes, 1))
+        warn(
+            f"checkpoint: {self._name} was planned within {format_bytes(self._budget)}, and got {lanes} lanes of "
+            "`vmap` later; each of them takes that much. A budget counts the lanes that are known where the function "
+            f"is called: put `jit` around `vmap`, or give a lane its part, {part}.",
+            PolicyWarning,
+        )
+
     def _with_references(self, inputs: Leaves) -> list[Any]:
         """The plain function, if it meets the budget when all that can be is differentiated."""
         moves = tuple(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in self._body.invars)
-        plain = self._planner.plain_bytes(Pattern(moves, self._guess), self._budget)
-        if plain is None or plain > self._budget:
-            needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(self._budget)})"
+        budget = self._budget // self._lanes.count
+        plain = self._planner.plain_bytes(Pattern(moves, self._guess, self._lanes), budget)
+        if plain is None or plain > budget:
+            needed = "" if plain is None else f" ({format_bytes(plain)} of {format_bytes(budget)})"
             reason = f"The plain gradient does not fit{needed}, so that the function gets a derivative rule"
             refuse_references("checkpoint", self._reference, reason)
         return self.plain(*inputs)
@@ -175,7 +197,7 @@ class Budgeted:
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
-        found = self._decisions[Pattern(moves, self._guess)]
+        found = self._decisions[Pattern(moves, self._guess, self._lanes)]
         emitted = found.program if isinstance(found, Decision) and isinstance(found.program, Emitted) else None
 
         def forward(*inputs: Any) -> tuple[list[Any], list[Any]]:
@@ -258,7 +280,7 @@ class Budgeted:
                 return [jnp.zeros_like(primals[i]) for i in which]
             outputs = tuple(i in given for i in range(len(self._can)))
             present = [ct for ct in cts if ct is not None]
-            return self._pull(Pattern(moves, outputs), primals, kept, present)
+            return self._pull(Pattern(moves, outputs, self._lanes), primals, kept, present)
 
         backward = jax.custom_jvp(run)
 

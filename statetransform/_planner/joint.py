@@ -21,6 +21,7 @@ from .._jaxpr.rewrite import inlined, without_dead
 from .._jaxpr.walk import backward_slice
 from . import cost
 from .cost import nbytes
+from .devices import ONE, Lanes
 from .graph import Graph, Node
 
 
@@ -43,10 +44,11 @@ THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part 
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """What is differentiated: one flag for each input, and one for each output that has a cotangent."""
+    """What is differentiated: a flag for each input, one for each output that has a cotangent, and how many at once."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
+    lanes: Lanes = ONE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Shortage:
 
 
 def temporary_bytes(function: Callable[..., Any], version: Version, is_fast: bool = True) -> int | None:
-    """Temporary bytes of a compiled step of a version on one device; None where the backend does not say.
+    """Temporary bytes of a compiled step on one device, for one lane of `vmap`; None where the backend does not say.
 
     Args:
       function: the step.
@@ -100,7 +100,7 @@ def temporary_bytes(function: Callable[..., Any], version: Version, is_fast: boo
       is_fast: compile in less time than usual, if the backend can.
     """
     try:
-        lowered = devices.lowered(function, version.avals, version.shardings)
+        lowered = devices.lowered(*version.of_lanes(function), version.shardings)
     except Exception as error:  # what cannot be compiled alone can still be planned
         logger.info("the gradient step alone cannot be compiled: %s", error)
         return None
@@ -108,7 +108,7 @@ def temporary_bytes(function: Callable[..., Any], version: Version, is_fast: boo
     for options in choices:  # a release may not know the options
         try:
             found = lowered.compile(compiler_options=options).memory_analysis()
-            return None if found is None else int(found.temp_size_in_bytes)
+            return None if found is None else -(-int(found.temp_size_in_bytes) // version.pattern.lanes.count)
         except Exception as error:
             logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
     return None
@@ -145,7 +145,9 @@ class Planner:
     def known(self, pattern: Pattern) -> Known:
         """What is known about the function from before."""
         if pattern not in self._known:
-            self._known[pattern] = known_of(self.versions(pattern).first.flat, self._written, self._shardings)
+            self._known[pattern] = known_of(
+                self.versions(pattern).first.flat, self._written, (*self._shardings, pattern.lanes)
+            )
         return self._known[pattern]
 
     def plain_bytes(self, pattern: Pattern, budget: int | None = None) -> int | None:
@@ -188,16 +190,19 @@ class Planner:
         return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
-        """The program for a budget."""
-        start = time.monotonic()
+        """The program for a budget, which all lanes share."""
+        start, n = time.monotonic(), pattern.lanes.count
         try:
-            found = self._decided(pattern, budget)
+            found = self._decided(pattern, budget // n)
         finally:
             if self._meter is not None:
                 self._meter.close()
         if (seconds := time.monotonic() - start) > _SLOW:
             logger.info("checkpoint: a plan for %s took %.1f seconds", format_bytes(budget), seconds)
-        return found
+        if isinstance(found, Shortage):
+            return dataclasses.replace(found, least=n * found.least)
+        compiled = None if found.compiled is None else n * found.compiled
+        return dataclasses.replace(found, planned=n * found.planned, compiled=compiled)
 
     def _decided(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         first = self.versions(pattern).first

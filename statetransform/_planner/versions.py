@@ -143,7 +143,8 @@ class Version:
     @property
     def shardings(self) -> list[Any]:
         """The shardings of these where they are known and not in the types."""
-        return [*self._shardings, *[None] * (len(self.avals) - len(self._shardings))]
+        known = self._shardings if self.pattern.lanes.count == 1 else ()
+        return [*known, *[None] * (len(self.avals) - len(known))]
 
     def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = True) -> Callable[..., list[Any]]:
         """A gradient step as `grad`, or `value_and_grad`, runs it: the cotangent of a scalar is one."""
@@ -159,6 +160,26 @@ class Version:
             return [*values, *gradients, *[x for x, is_active, _ in outputs if not is_active]]
 
         return run
+
+    def of_lanes(self, run: Callable[..., list[Any]]) -> tuple[Callable[..., list[Any]], list[Any]]:
+        """A gradient step as all lanes of `vmap` run it together, and the types of its inputs."""
+        lanes, n_idle = self.pattern.lanes, self.pattern.outputs.count(False)
+        if lanes.count == 1:
+            return run, self.avals
+        flags = [*lanes.is_mapped, *[True] * (len(self.avals) - len(lanes.is_mapped))]
+        axes = tuple(0 if flag else None for flag in flags)
+        whole = jax.vmap(run, in_axes=axes, axis_size=lanes.count)
+        is_shared = [not flag for flag, moves in zip(lanes.is_mapped, self.pattern.inputs, strict=True) if moves]
+
+        def together(*xs: Any) -> list[Any]:
+            found = whole(*xs)
+            at = len(found) - n_idle - len(is_shared)
+            for k, shared in enumerate(is_shared, at):
+                found[k] = found[k].sum(0) if shared and lanes.is_summed else found[k]
+            return found
+
+        of_all = lambda aval: jax.ShapeDtypeStruct((lanes.count, *aval.shape), aval.dtype)
+        return together, [of_all(aval) if flag else aval for aval, flag in zip(self.avals, flags, strict=True)]
 
     def plain_step(self, *xs: Any) -> list[Any]:
         """The gradient step as JAX differentiates the function as it was written, with the checkpoints in it."""

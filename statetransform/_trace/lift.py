@@ -150,7 +150,8 @@ class Staged(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)
         self._is_lifted = None if states is None else selects(states)
-        self._cache = cache_of(self._fun, (around, _key_of(states)), TraceCache)
+        self._key_of_states = _key_of(states)
+        self._cache = self._cache_for(around)
 
     @property
     def history(self) -> Any:
@@ -160,7 +161,15 @@ class Staged(Transformed):
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, objects = self.hidden(obj, args, kwargs)
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
-        return self._cache.find(self._fun, args, kwargs, objects, around, self._is_lifted).run()
+        return self._cache_for_call(around).find(self._fun, args, kwargs, objects, around, self._is_lifted).run()
+
+    def _cache_for(self, around: Callable[..., Any]) -> TraceCache:
+        return cache_of(self._fun, (around, self._key_of_states), TraceCache)
+
+    def _cache_for_call(self, around: Any) -> TraceCache:
+        """The traces of calls with this transform."""
+        del around
+        return self._cache
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Callable[..., Any]:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""

@@ -12,6 +12,7 @@ import jax
 
 from .._loops.budget import MemoryBudget
 from .._objects.hooks import unheard
+from .._planner.devices import ONE, Lanes
 from .._planner.differentiate import planned
 from .._trace.lift import Staged
 from .._trace.wrapper import decorate
@@ -169,6 +170,9 @@ class Checkpointed(Staged):
     _counts_given = True  # as in JAX
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
+        if isinstance(self._around.policy, MemoryBudget):
+            lanes = Lanes.around(jax.tree.leaves(args))
+            return dataclasses.replace(self._around, lanes=lanes) if lanes.axes else self._around
         if isinstance(self._around.prevent_cse, bool):
             return self._around
         n_args = len(args) - has_self
@@ -176,23 +180,27 @@ class Checkpointed(Staged):
         whole = (*(True,) * has_self, *[flag is None or flag for flag in flags])
         return dataclasses.replace(self._around, prevent_cse=whole)
 
+    def _cache_for_call(self, around: Around) -> Any:
+        return self._cache_for(around) if around.lanes.axes else self._cache
+
 
 @dataclasses.dataclass(frozen=True)
 class Around:
     """:func:`jax.checkpoint` around a pure function that returns the output, what is written, and new states."""
 
-    _policy: Callable[..., Any] | MemoryBudget | None
+    policy: Callable[..., Any] | MemoryBudget | None
     prevent_cse: Any = True
     _others: tuple[tuple[str, Any], ...] = ()
+    lanes: Lanes = ONE
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             _refuse_references((args, kwargs))
-            policy = self._policy
+            policy = self.policy
             if isinstance(policy, MemoryBudget):
                 if not policy.host_bytes and not policy.disk_bytes:
                     # Of the results, what is written to states rarely has a cotangent.
-                    return planned(body, policy, (True, False, False))(*args, **kwargs)
+                    return planned(body, policy, (True, False, False), self.lanes)(*args, **kwargs)
                 policy = Loops(policy, is_shared=True)
             # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
             # Names in a policy are looked for in the jaxpr.
