@@ -94,20 +94,24 @@ def is_budgeted(eqn: Any) -> bool:
     return kind_of(eqn) is Kind.RULE and any(jaxcompat.function_of(i.jaxpr)[0] == BUDGETED for i in inner_jaxprs(eqn))
 
 
-def inlined(jaxpr: Any, *, rules: bool = False, budgets: bool = False) -> Any:
+def inlined(
+    jaxpr: Any, *, rules: bool = False, budgets: bool = False, only: Callable[[Any], bool] = lambda _: True
+) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 
     Args:
       jaxpr: a closed jaxpr.
       rules: also functions with derivatives of their own, which are then not used any more.
       budgets: also functions under a budget.
+      only: which of these equations.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
-    return _flat(jaxpr, lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn))), None)
+    called = lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
+    return _flat(jaxpr, called, None)
 
 
 def without_dead(jaxpr: Any) -> Any:
@@ -158,9 +162,6 @@ def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:
 class _Lines:
     """The equations of a jaxpr and of what it calls, one after the other.
 
-    Args:
-      called: the jaxpr that an equation does nothing but run, or None.
-
     Attributes:
       eqns: the equations.
       consts: the values of all constants, by their new variables.
@@ -172,17 +173,11 @@ class _Lines:
         self._called = called
 
     def add(self, body: Any, consts: Sequence[Any], inputs: Sequence[Any], call: Any, scopes: Any = None) -> list[Any]:
-        """Adds an open jaxpr for some inputs.
+        """Adds an open jaxpr for the atoms of its inputs; gives those of its outputs.
 
         Args:
-          body: the jaxpr.
-          consts: the values of its constants.
-          inputs: the atoms of its inputs.
           call: the equation whose source its equations get; None for their own.
           scopes: the equation in whose name scopes they are.
-
-        Returns:
-          The atoms of its outputs.
         """
         own = {var: jex.Var(var.aval) for var in body.constvars}
         self.consts.update(zip(own.values(), consts, strict=True))

@@ -1,9 +1,9 @@
 """What is said about checkpoints and policies that do not do what they seem to do.
 
-Each finding is from a count and not from a guess: the policy is asked about every equation of the region; the region
-is differentiated without its checkpoint; the whole function is differentiated without it. What follows from the counts
-rests on a measurement of XLA: a region is recomputed as a whole before its backward pass starts, so what is
-recomputed at once is not saved, however little was kept in the meantime.
+Each finding is from a count and not from a guess: the policy is asked about every equation of the region, and the
+function is differentiated without the checkpoint. What follows from the counts rests on a measurement of XLA: a region
+is recomputed as a whole before its backward pass starts, so what is recomputed at once is not saved, however little was
+kept in the meantime.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from .. import _jaxcompat as jaxcompat
 from .._jaxcompat import is_remat
 from .._jaxpr.flops import equation_flops, jaxpr_flops
 from .._jaxpr.primitives import SEPARATE, Kind, kind_of
-from .._jaxpr.rewrite import evaluate, is_budgeted, rewrite
+from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import format_bytes, format_count
-from .._jaxpr.sources import Place
 from .._jaxpr.walk import Site, find, inner_jaxprs, names_in, walk
-from .._planner.view import Label, View
+from .._planner.view import View
 from ..policies._policy import ask, describe, is_kept, names_of
-from ._gradient import GradientStep, Halves, halves_of, step_of
-from ._origins import Residual, list_residuals
+from ._gradient import GradientStep, Halves
+from ._origins import list_residuals
 
 _AT_MOST = 6  # checkpoints that are looked at one by one
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function
@@ -40,12 +39,12 @@ def advise(view: View, halves: Halves) -> list[str]:
         regions = find(primal, lambda site: is_remat(site.eqn) and not any(map(is_remat, site.path)))
         notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
         if any(is_budgeted(site.eqn) for site in walk(primal)):
-            notes.append(_recomputed(step_of(view)))
+            notes.append(_recomputed(GradientStep.of(view, is_compiled=False)))
         places: dict[Any, list[Site]] = {}
         for site in regions:
             places.setdefault(_where(site), []).append(site)
         for sites in list(places.values())[:_AT_MOST]:
-            notes += _about(sites, regions, primal, view, halves)[:1]
+            notes += _about(sites, regions, primal, view, halves)
     return notes
 
 
@@ -53,7 +52,7 @@ def _recomputed(step: GradientStep) -> str:
     """What the plans for budgets compute again, and at which cost."""
     plain = step.without_checkpoints()
     again = (_work(step.jaxpr) - _work(plain.jaxpr)).most_common()
-    cost = step.flops.operations / (plain.flops.operations or 1)
+    cost = step.flops / (plain.flops or 1)
     if cost < 1.005 or not again:
         return "Nothing is recomputed to meet the budget."
     listed = ", ".join(f"{what} ({format_count(flops)})" for what, flops in again[:_AT_MOST])
@@ -71,32 +70,34 @@ def _work(jaxpr: Any) -> Counter[str]:
 
 
 def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halves: Halves) -> list[str]:
-    """What there is to say of the checkpoints on one line, the most important first."""
+    """What there is to say of the checkpoints on one line, if anything: one sentence."""
     site = sites[0]
     where = _where(site)
     jaxpr, policy = jaxcompat.remat_params(site.eqn)
-    has_policy = policy is not None and policy is not jax.checkpoint_policies.nothing_saveable
-    keeps = has_policy and _keeps(policy, jaxpr)
-    if has_policy and not keeps:
-        return [_idle(policy, jaxpr, where)]
-    if keeps:
-        return []
-    inner = _residuals_of(jaxpr)
-    computed = sum(record.bytes for record in inner if record.kind == "computed" or record.kind == "named")
-    looped = sum(record.bytes for record in inner if record.iterations > 1)
-    longest = max((record.iterations for record in inner), default=1)
+    if policy is not None and policy is not jax.checkpoint_policies.nothing_saveable:
+        return [] if _keeps(policy, jaxpr) else [_idle(policy, jaxpr, where)]
+    kept, without = list_residuals(halves), list_residuals(Halves(_without(sites, primal, view)))
+    again = Counter(without) - Counter(kept)
+    computed = sum(n * record.bytes for record, n in again.items() if record.kind in ("computed", "named"))
+    looped = sum(n * record.bytes for record, n in again.items() if record.iterations > site.repeats)
     if looped and 2 * looped >= computed and not find(jaxpr, lambda s: is_remat(s.eqn)):
+        longest = max(record.iterations for record in again) // site.repeats
         return [
             f"The {where} is around a whole loop: when it runs again, the residuals of all {longest} iterations "
             f"({format_bytes(looped)}) are there at once, as many as without it; put the checkpoint on the body of "
             "the loop, `scan(checkpoint(body), ...)`."
         ]
-    kept, without = _total(list_residuals(halves)), _total_without(sites, primal, view)
-    if kept >= without and without > 0:
-        return [_useless(where, jaxpr, kept, without)]
-    whole = jaxpr_flops(primal).operations
+    size, size_without = (sum(record.bytes for record in records) for records in (kept, without))
+    if size >= size_without > 0:
+        fuses = all(kind_of(inside.eqn) not in (*SEPARATE, Kind.RULE) for inside in walk(jaxpr))
+        why = ", since it holds elementwise operations only, which XLA fuses" if fuses else ""
+        return [
+            f"The {where} does not lower what is kept ({format_bytes(size)} with it, {format_bytes(size_without)} "
+            f"without){why}; remove it, or put it around a larger piece."
+        ]
     if view.notes:  # a step: the user's own loop is around it
         return []
+    whole = jaxpr_flops(primal).operations
     if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
         return [
             f"The {where} is around nearly the whole function: all that it does not keep ({format_bytes(computed)}) is "
@@ -149,38 +150,8 @@ def _idle(policy: Any, jaxpr: Any, where: str) -> str:
     return f"The policy {describe(policy)} of the {where} keeps nothing: {why}."
 
 
-def _useless(where: str, jaxpr: Any, kept: int, without: int) -> str:
-    fuses = all(kind_of(site.eqn) not in (*SEPARATE, Kind.RULE) for site in walk(jaxpr))
-    why = ", since it holds elementwise operations only, which XLA fuses" if fuses else ""
-    return (
-        f"The {where} does not lower what is kept ({format_bytes(kept)} with it, {format_bytes(without)} without)"
-        f"{why}; remove it, or put it around a larger piece."
-    )
-
-
-def _total(records: list[Residual]) -> int:
-    return sum(record.bytes for record in records)
-
-
-def _residuals_of(jaxpr: Any) -> list[Residual]:
-    """What would be kept of a region without its checkpoint."""
-    body = jaxcompat.opened(jaxpr)
-    run = lambda *xs: (jaxcompat.run(jaxpr, *xs), [])
-    inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.invars]
-    return list_residuals(halves_of(View(run, inputs, tuple(Label("argument", "") for _ in inputs), "region")))
-
-
-def _total_without(sites: list[Site], primal: Any, view: View) -> int:
-    """The bytes that the whole function keeps when some checkpoints are removed."""
+def _without(sites: list[Site], primal: Any, view: View) -> View:
+    """The function without some of its checkpoints."""
     removed = {id(site.eqn) for site in sites}
-
-    def visit(eqn: Any, inputs: Any, place: Place) -> Any:
-        del place
-        if id(eqn) not in removed:
-            return None
-        jaxpr = jaxcompat.remat_params(eqn)[0]
-        return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), inputs, lambda *_: None, None)
-
-    plain = rewrite(primal, visit)
-    run = lambda *xs: (jaxcompat.run(plain, *xs), [])
-    return _total(list_residuals(halves_of(dataclasses.replace(view, fun=run))))
+    plain = inlined(primal, only=lambda eqn: id(eqn) in removed)
+    return dataclasses.replace(view, fun=lambda *xs: (jaxcompat.run(plain, *xs), []))

@@ -19,7 +19,7 @@ from .._trace.tracebacks import boundary
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
 from ..transform._checkpoint import Around
-from ._gradient import GradientStep, Measured, halves_of, step_of
+from ._gradient import GradientStep, Halves
 from ._origins import list_residuals
 
 
@@ -184,19 +184,17 @@ def compare(
         warnings.simplefilter("always")
         ways = _ways(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
     notes = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
-    is_estimate = any(way.compiled.flops_are_estimated for way in ways)
+    is_estimate = any(way.step.flops_are_estimated for way in ways)
     if is_estimate:
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
-    known: dict[str, float] = {}
     rows, merged = [], []
-    for way in ways:
-        flops = way.compiled.step.flops.operations if is_estimate else way.compiled.flops
-        ratio = flops / (way.plain_flops(is_estimate, known) or 1)
-        asked = way.compiled.step.flops.operations / (way.plain.plain_flops.operations or 1)
+    for name, kept, step, plain in ways:
+        flops = step.counted.operations if is_estimate else step.flops
+        asked = step.counted.operations / (plain.needed or 1)
+        ratio = asked if is_estimate else flops / (plain.flops or 1)
         if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
-            merged.append(f"{way.name} ({asked:.2f} x)")
-        seconds = way.compiled.time() if time else None
-        rows.append(Candidate(way.name, way.kept, way.compiled.bytes_of("temp"), flops, ratio, seconds))
+            merged.append(f"{name} ({asked:.2f} x)")
+        rows.append(Candidate(name, kept, step.bytes_of("temp"), flops, ratio, step.time() if time else None))
     if merged:
         notes.append(
             "The compiler merged most of the recomputation with the first evaluation, and keeps the values, in "
@@ -210,33 +208,23 @@ class _Way(NamedTuple):
 
     name: str
     kept: int
-    compiled: Measured
+    step: GradientStep
     plain: GradientStep
-
-    def plain_flops(self, is_estimate: bool, known: dict[str, float]) -> float:
-        """The operations of the program without checkpoints, compiled once where candidates share it."""
-        if is_estimate:
-            return self.plain.plain_flops.operations
-        if not self.compiled.step.has_checkpoints:
-            return self.compiled.flops
-        key = str(self.plain.jaxpr)
-        if key not in known:
-            known[key] = self.plain.measured().flops
-        return known[key]
 
 
 def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool) -> list[_Way]:
     of_base = view(base) if any(map(_is_policy, candidates.values())) else None
+    plains: dict[str, GradientStep] = {}  # what several candidates have in common is compiled once
     found = []
     for name, candidate in candidates.items():
         if of_base is not None and _is_policy(candidate):
-            own, plain = _under(of_base, candidate), of_base
+            own, unchanged = _under(of_base, candidate), of_base
         else:
-            own = plain = view(candidate)
-        kept = sum(record.bytes for record in list_residuals(halves_of(own)))
-        step = step_of(own)
-        without = (step if plain is own else step_of(plain)).without_checkpoints()
-        found.append(_Way(name, kept, step.measured(compile), without))
+            own = unchanged = view(candidate)
+        kept = sum(record.bytes for record in list_residuals(Halves(own)))
+        step = GradientStep.of(own, compile)
+        plain = (step if unchanged is own else GradientStep.of(unchanged, compile)).without_checkpoints()
+        found.append(_Way(name, kept, step, plains.setdefault(str(plain.jaxpr), plain)))
     return found
 
 

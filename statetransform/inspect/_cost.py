@@ -10,7 +10,7 @@ from .._jaxpr.sizes import format_bytes, format_count
 from .._planner.view import view_of
 from .._report.table import Report, Table
 from .._trace.tracebacks import boundary
-from ._gradient import Measured, step_of
+from ._gradient import GradientStep
 
 _LABELS = {
     "flops": "FLOPs",
@@ -60,14 +60,14 @@ class Cost(Report):
         return Table(f"one gradient step of {self.name}", ["quantity", ">amount", "from"], rows)
 
 
-def _origin_of_flops(measured: Measured) -> str:
-    if not measured.flops_are_estimated:
+def _origin_of_flops(step: GradientStep) -> str:
+    if not step.flops_are_estimated:
         return "the compiler's count"
-    if measured.program is None:
+    if not step.is_compiled:
         return "counted in the program before compilation"
-    if "flops" not in measured.counts:
+    if "flops" not in step.counts:
         return "counted before compilation, since the backend has no count"
-    if measured.step.flops.bounded:
+    if step.counted.bounded:
         return "counted before compilation with each loop as often as it runs"
     return "counted before compilation; a loop of unknown length counts once"
 
@@ -120,23 +120,23 @@ def cost(
       temporaries     ...
     """
     view = view_of(f, args, kwargs, argnums, states)
-    measured = step_of(view).measured(compile)
-    once = ", each loop's body once" if measured.step.has_loops else ""
+    step = GradientStep.of(view, compile)
+    once = ", each loop's body once" if step.has_loops else ""
     buffers = "buffers of the compiled program" if compile else "types in the program before compilation"
     unknown = "unknown without the compiler"
     return Cost(
         view.name,
-        flops=measured.flops,
-        bytes_accessed=measured.counts.get("bytes accessed"),
-        argument_bytes=measured.bytes_of("argument"),
-        output_bytes=measured.bytes_of("output"),
-        temporary_bytes=measured.bytes_of("temp"),
+        flops=step.flops,
+        bytes_accessed=step.counts.get("bytes accessed"),
+        argument_bytes=step.bytes_of("argument"),
+        output_bytes=step.bytes_of("output"),
+        temporary_bytes=step.bytes_of("temp"),
         origins={
-            "flops": _origin_of_flops(measured),
+            "flops": _origin_of_flops(step),
             "bytes_accessed": f"the compiler's, without caches{once}" if compile else unknown,
             "argument_bytes": buffers,
             "output_bytes": buffers,
             "temporary_bytes": buffers if compile else unknown,
         },
-        estimates=frozenset(["bytes_accessed"] * compile + ["flops"] * measured.flops_are_estimated),
+        estimates=frozenset(["bytes_accessed"] * compile + ["flops"] * step.flops_are_estimated),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax.extend.core as jex
@@ -14,35 +15,37 @@ from .._jaxpr.walk import backward_slice
 from .._planner.view import view_of
 from .._report.table import Report, Table
 from .._trace.tracebacks import boundary
-from ._gradient import Halves, halves_of
+from ._gradient import Halves
 
 
 class _Names:
     """The names of variables in both halves of a gradient."""
 
     def __init__(self) -> None:
-        self.given: set[str] = set()
+        self._taken: set[str] = set()
         self._shown: dict[Any, Any] = {}
-        self._free = (f"v{i}" for i in itertools.count())  # JAX uses letters within loops and calls
+        self._others = self.numbered("v")  # JAX uses letters within loops and calls
 
-    def give(self, variables: Sequence[Any], names: Iterable[str]) -> None:
-        """Names variables; literals keep their value."""
-        for var, name in zip(variables, names, strict=False):
-            if not isinstance(var, jex.Literal) and var not in self._shown:
-                self._shown[var] = jaxcompat.NamedVariable(name, var.aval)
-                self.given.add(name)
+    def numbered(self, prefix: str) -> Iterator[str]:
+        """Names that are free."""
+        return (name for i in itertools.count() if (name := f"{prefix}{i}") not in self._taken)
+
+    def give(self, atoms: Iterable[Any], names: Iterable[str]) -> None:
+        """Names the variables that have no name yet."""
+        new = [atom for atom in atoms if not isinstance(atom, jex.Literal) and atom not in self._shown]
+        for var, name in zip(dict.fromkeys(new), names, strict=False):
+            self._shown[var] = jaxcompat.NamedVariable(name, var.aval)
+            self._taken.add(name)
 
     def alias(self, variables: Sequence[Any], atoms: Sequence[Any]) -> None:
         """Shows variables as other atoms are shown."""
         self._shown |= zip(variables, map(self.shown, atoms), strict=True)
 
     def shown(self, atom: Any) -> Any:
-        """What is printed in the place of an atom; variables without a name get the next number."""
+        """What is printed in the place of an atom."""
         if isinstance(atom, jex.Literal | jex.DropVar):
             return atom
-        if atom not in self._shown:
-            name = next(name for name in self._free if name not in self.given)
-            self._shown[atom] = jaxcompat.NamedVariable(name, atom.aval)
+        self.give([atom], self._others)
         return self._shown[atom]
 
     def text(self, atom: Any) -> str:
@@ -65,33 +68,18 @@ class _Names:
 
 
 def _written(halves: Halves) -> tuple[list[str], list[str]]:
-    """The lines of the forward and of the backward jaxpr.
-
-    >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> forward, backward = _written(halves_of(view_of(jnp.sin, (2.0,), {})))
-    >>> print(*forward, sep="\\n")
-    in    x:f32[]
-    v0:f32[] = sin x
-    r0:f32[] = cos x
-    out   v0
-    keep  r0:f32[]
-    """
-    closed, names = halves.backward(), _Names()
+    """The lines of the forward and of the backward jaxpr."""
+    closed, names, kept = halves.backward(), _Names(), halves.residuals
     body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
-    n_outputs, kept = halves.n_outputs + halves.n_auxiliary, halves.residuals
-    cotangents, constants = list(back.invars[len(kept) :]), [*body.constvars, *back.constvars]
-    names.give(body.invars, [label.name for label in halves.labels])
-    names.give(constants, (f"constant{i}" for i in itertools.count()))
-    names.give(cotangents, ["ct"] if len(cotangents) == 1 else [f"ct{i}" for i in range(len(cotangents))])
-    computed = [atom for atom in kept if not isinstance(atom, jex.Literal)]
-    computed = [atom for atom in dict.fromkeys(computed) if atom not in {*body.invars, *body.constvars}]
-    free = (name for i in itertools.count() if (name := f"r{i}") not in names.given)
-    names.give(computed, free)
+    cotangents = list(back.invars[len(kept) :])
+    names.give(body.invars, [label.name for label in halves.view.labels])
+    names.give([*body.constvars, *back.constvars], names.numbered("constant"))
+    names.give(cotangents, ["ct"] if len(cotangents) == 1 else names.numbered("ct"))
+    names.give(kept, names.numbered("r"))
     forward = [
         f"in    {names.typed([*body.invars, *body.constvars])}",
         *names.equations(halves.forward),
-        f"out   {', '.join(map(names.text, body.outvars[:n_outputs]))}",
+        f"out   {', '.join(map(names.text, halves.outputs))}",
         f"keep  {names.typed(kept)}",
     ]
     names.alias(back.invars[: len(kept)], kept)
@@ -105,6 +93,7 @@ def _written(halves: Halves) -> tuple[list[str], list[str]]:
     return forward, backward
 
 
+@dataclasses.dataclass(repr=False, eq=False)
 class FwdBwd(Report):
     """The two halves of a gradient as lines of text, side by side when printed.
 
@@ -114,11 +103,10 @@ class FwdBwd(Report):
       states: the names of the states read.
     """
 
-    def __init__(self, name: str, forward: list[str], backward: list[str], states: tuple[str, ...]) -> None:
-        self.name: str = name
-        self.forward: list[str] = forward
-        self.backward: list[str] = backward
-        self.states: tuple[str, ...] = states
+    name: str
+    forward: list[str]
+    backward: list[str]
+    states: tuple[str, ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A single dict, with the text of both halves."""
@@ -169,4 +157,4 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: A
     """
     view = view_of(f, args, kwargs, argnums, states)
     names = tuple(dict.fromkeys(label.name for label in view.labels if label.kind == "state"))
-    return FwdBwd(view.name, *_written(halves_of(view)), names)
+    return FwdBwd(view.name, *_written(Halves(view)), names)

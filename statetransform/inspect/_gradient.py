@@ -6,11 +6,9 @@ keeps. The step is the planner's: from inputs to outputs and gradients.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,99 +21,68 @@ from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import walk
 from .._planner.versions import Version
-from .._planner.view import Label, View, differentiated, is_inexact
+from .._planner.view import View, differentiated, is_inexact
 
 
-@dataclasses.dataclass(frozen=True)
 class Halves:
-    """The two halves of a gradient.
+    """The two halves of a gradient; nothing is computed.
 
     Attributes:
       view: the function.
       forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
-      residuals: the last outputs of `forward`, and the first inputs of `backward`.
-      cotangents: types, one for each floating-point output.
-      n_outputs, n_auxiliary: how many of these `forward` has.
-      pull: the backward function: `pull(residuals, cotangents)` gives the gradients.
+      outputs: the atoms of `forward` that the function returns or writes.
+      residuals: those that reverse mode keeps.
     """
 
-    view: View
-    forward: Any
-    n_outputs: int
-    n_auxiliary: int
-    cotangents: list[Any]
-    pull: Callable[[list[Any], list[Any]], list[Any]]
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._tree: Any = None
 
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """Of the inputs of `forward`."""
-        return self.view.labels
+        def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+            def run(*chosen: Any) -> Any:
+                given = iter(chosen)
+                return view.fun(*[next(given) if is_one else x for x, is_one in zip(xs, view.is_chosen, strict=True)])
 
-    @property
-    def residuals(self) -> list[Any]:
-        """The atoms of `forward` that reverse mode keeps, one for each residual."""
-        return list(jaxcompat.opened(self.forward).outvars)[self.n_outputs + self.n_auxiliary :]
+            out, vjp, aux = jax.vjp(run, *itertools.compress(xs, view.is_chosen), has_aux=True)
+            residuals, self._tree = jax.tree.flatten(vjp)
+            return out, aux, residuals
+
+        self.forward, (self._out, aux, _) = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
+        atoms, n_outputs = list(jaxcompat.opened(self.forward).outvars), len(self._out) + len(aux)
+        self.outputs, self.residuals = atoms[:n_outputs], atoms[n_outputs:]
 
     def backward(self) -> Any:
         """A closed jaxpr from the residuals and the cotangents of the outputs to the gradients."""
-        n = len(self.residuals)
+        # Integers have cotangents of `float0`, which say nothing.
+        moving = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self._out if is_inexact(x)]
 
-        def backward(*xs: Any) -> list[Any]:
-            return self.pull(list(xs[:n]), list(xs[n:]))
+        def backward(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
+            given = iter(cotangents)
+            still = lambda x: np.zeros(x.shape, jax.dtypes.float0)
+            gradients = self._tree.unflatten(residuals)([next(given) if is_inexact(x) else still(x) for x in self._out])
+            return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
 
-        return jax.make_jaxpr(backward)(*[atom.aval for atom in self.residuals], *self.cotangents)
-
-
-def halves_of(view: View) -> Halves:
-    """Differentiates a view function; nothing is computed.
-
-    >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
-    >>> len(halves.residuals), len(jaxcompat.opened(halves.backward()).outvars)
-    (3, 1)
-    """
-    seen: dict[str, Any] = {}
-
-    def forward(*xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        def run(*chosen: Any) -> Any:
-            given = iter(chosen)
-            return view.fun(*[next(given) if is_one else x for x, is_one in zip(xs, view.is_chosen, strict=True)])
-
-        out, vjp, aux = jax.vjp(run, *itertools.compress(xs, view.is_chosen), has_aux=True)
-        residuals, seen["tree"] = jax.tree.flatten(vjp)
-        return out, aux, residuals
-
-    jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
-    out, aux, _ = shapes
-    tree = seen["tree"]
-    # Only outputs of a floating-point type have a cotangent that says anything; integers have `float0`.
-    is_float = list(map(is_inexact, out))
-
-    def pull(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        given = iter(cotangents)
-        whole = [
-            next(given) if wanted else np.zeros(x.shape, jax.dtypes.float0)
-            for wanted, x in zip(is_float, out, strict=True)
-        ]
-        gradients = tree.unflatten(residuals)(whole)
-        return [g for g in gradients if getattr(g, "dtype", None) != jax.dtypes.float0]
-
-    cotangents = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x, wanted in zip(out, is_float, strict=True) if wanted]
-    return Halves(view, jaxpr, len(out), len(aux), cotangents, pull)
+        return jax.make_jaxpr(backward)([atom.aval for atom in self.residuals], moving)
 
 
-@dataclasses.dataclass(frozen=True)
 class GradientStep:
     """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
 
-    Attributes:
+    Args:
       version: the function and its gradient step, as jaxprs.
       inputs: the present values of the inputs, and ones for the cotangents.
+      is_compiled: whether the compiler is asked, for the default device; nothing is run.
     """
 
-    version: Version
-    inputs: list[Any]
+    def __init__(self, version: Version, inputs: list[Any], is_compiled: bool) -> None:
+        self.version, self.inputs, self.is_compiled = version, inputs, is_compiled
+
+    @classmethod
+    def of(cls, view: View, is_compiled: bool = True) -> GradientStep:
+        """The gradient step of a function."""
+        version = Version(*differentiated(view))
+        cotangents = version.avals[len(view.inputs) :]
+        return cls(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]], is_compiled)
 
     @property
     def jaxpr(self) -> Any:
@@ -123,68 +90,37 @@ class GradientStep:
         return self.version.step
 
     @functools.cached_property
-    def flops(self) -> Flops:
-        """The operations, counted in the jaxpr, loops as often as they run."""
+    def counted(self) -> Flops:
+        """The operations in the jaxpr, loops as often as they run."""
         return jaxpr_flops(self.jaxpr)
 
     @functools.cached_property
-    def plain_flops(self) -> Flops:
+    def needed(self) -> int:
         """The same without the steps that checkpointed loops take again."""
-        return jaxpr_flops(self.jaxpr, with_recomputation=False)
+        return jaxpr_flops(self.jaxpr, with_recomputation=False).operations
 
     @functools.cached_property
     def has_loops(self) -> bool:
         """Whether the compiler's own count, which takes each loop's body once, would be too low."""
         return any(kind_of(site.eqn) is Kind.LOOP for site in walk(self.jaxpr))
 
-    @functools.cached_property
-    def has_checkpoints(self) -> bool:
-        """Whether anything is computed twice on purpose."""
-        return any(jaxcompat.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(self.version.closed))
-
     def without_checkpoints(self) -> GradientStep:
         """The step of the same function with what its checkpoints and budgets contain in their places."""
-        return GradientStep(Version(inlined(self.version.closed, budgets=True), self.version.pattern), self.inputs)
+        closed = self.version.closed
+        if not any(jaxcompat.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(closed)):
+            return self
+        return GradientStep(Version(inlined(closed, budgets=True), self.version.pattern), self.inputs, self.is_compiled)
 
-    def measured(self, compile: bool = True) -> Measured:
-        """What can be said of the step, compiled for the default device or not; it is not run."""
-        if not compile:
-            return Measured(self)
+    @functools.cached_property
+    def _program(self) -> Any:
         run = self.version.as_outermost(self.version.plain_step)
-        return Measured(self, jax.jit(run).lower(*self.inputs).compile())
-
-
-def step_of(view: View) -> GradientStep:
-    """The gradient step of a function; nothing is computed.
-
-    >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> step = step_of(view_of(lambda x: jnp.sum(jnp.sin(x)), (jnp.ones(3),), {}))
-    >>> len(jaxcompat.opened(step.jaxpr).outvars), step.has_loops, step.has_checkpoints
-    (2, False, False)
-    """
-    version = Version(*differentiated(view))
-    cotangents = version.avals[len(view.inputs) :]
-    return GradientStep(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]])
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """A step with the compiler's two reports, or without.
-
-    Attributes:
-      step: the step.
-      program: the compiled step; None if it was not compiled.
-    """
-
-    step: GradientStep
-    program: Any = None
+        return jax.jit(run).lower(*self.inputs).compile() if self.is_compiled else None
 
     @functools.cached_property
     def counts(self) -> dict[str, float]:
-        """What `cost_analysis` says; empty where the backend has none."""
+        """What the compiler's `cost_analysis` says; empty where the backend has none."""
         try:
-            counts = self.program.cost_analysis() if self.program is not None else {}
+            counts = self._program.cost_analysis() if self.is_compiled else {}
         except Exception:  # not every backend has one
             return {}
         if isinstance(counts, list | tuple):
@@ -193,33 +129,32 @@ class Measured:
 
     def bytes_of(self, what: str) -> int | None:
         """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
-        if self.program is not None:
-            return getattr(self.program.memory_analysis(), f"{what}_size_in_bytes", None)
+        if self.is_compiled:
+            return getattr(self._program.memory_analysis(), f"{what}_size_in_bytes", None)
         known = {
-            "argument": self.step.version.avals,
-            "output": [atom.aval for atom in jaxcompat.opened(self.step.jaxpr).outvars],
+            "argument": self.version.avals,
+            "output": [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars],
         }
         return sum(map(nbytes, known[what])) if what in known else None
 
     @property
     def flops(self) -> float:
         """Operations: the compiler's count, or if `flops_are_estimated` the one in the jaxpr."""
-        return self.step.flops.operations if self.flops_are_estimated else self.counts["flops"]
+        return self.counted.operations if self.flops_are_estimated else self.counts["flops"]
 
     @property
     def flops_are_estimated(self) -> bool:
         """Whether the compiler has no count, or takes each loop's body once."""
-        return "flops" not in self.counts or self.step.has_loops
+        return "flops" not in self.counts or self.has_loops
 
     def time(self, repeats: int = 7) -> float | None:
         """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
-        is_abstract = any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.step.inputs)
-        if self.program is None or is_abstract:
+        if any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.inputs):
             return None
-        inputs = jax.device_put(self.step.inputs)
+        inputs = jax.device_put(self.inputs)
         times = []
         for _ in range(repeats + 1):
             start = time.perf_counter()
-            jax.block_until_ready(self.program(*inputs))
+            jax.block_until_ready(self._program(*inputs))
             times.append(time.perf_counter() - start)
         return min(times[1:])

@@ -15,7 +15,7 @@ from .._jaxpr.walk import walk
 from .._planner.view import view_of
 from .._state.errors import BudgetError, PolicyWarning
 from .._trace.tracebacks import boundary
-from ._gradient import step_of
+from ._gradient import GradientStep
 
 logger = logging.getLogger("statetransform")
 
@@ -76,10 +76,10 @@ def largest(
     known: dict[int, int | None] = {}
 
     def bytes_at(n: int) -> int | None:
-        step = step_of(view_of(f, _arguments(arguments, n), {}, argnums, states))
+        step = GradientStep.of(view_of(f, _arguments(arguments, n), {}, argnums, states))
         one = max((nbytes(var.aval) for site in walk(step.jaxpr) for var in site.eqn.outvars), default=0)
         # XLA ends the process when it counts bytes beyond 64 bits.
-        return one if one > max(most, _NO_MACHINE) else step.measured().bytes_of("temp")
+        return one if one > max(most, _NO_MACHINE) else step.bytes_of("temp")
 
     def size_at(n: int) -> int | None:
         if n not in known:

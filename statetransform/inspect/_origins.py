@@ -7,6 +7,7 @@ JAX's own listing stops at the outermost equation, so that everything inside a l
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax.extend.core as jex
@@ -48,7 +49,6 @@ class Origins:
     """Finds origins in one jaxpr, closed or open.
 
     Args:
-      jaxpr: the jaxpr.
       caller: the line to use for what is in a library function.
     """
 
@@ -60,14 +60,7 @@ class Origins:
         self._caller = caller
 
     def of(self, atom: Any) -> Origin:
-        """The origin of a variable or literal.
-
-        >>> import jax, jax.numpy as jnp
-        >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: (jnp.sin(x), x)))(1.0).jaxpr
-        >>> found = Origins(jaxpr)
-        >>> [(o.kind, o.primitive) for o in map(found.of, jaxpr.outvars)]
-        [('equation', 'sin'), ('input', None)]
-        """
+        """The origin of a variable or literal."""
         name = None
         while not isinstance(atom, jex.Literal):
             if atom in self._inputs:
@@ -188,40 +181,27 @@ class Residual:
 
 
 def list_residuals(halves: Halves) -> list[Residual]:
-    """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed.
-
-    >>> from statetransform._planner.view import view_of
-    >>> from statetransform.inspect._gradient import halves_of
-    >>> import jax.numpy as jnp
-    >>> halves = halves_of(view_of(lambda x: jnp.sin(x) * x, (2.0,), {}))
-    >>> [(r.kind, r.name or r.primitive) for r in list_residuals(halves)]
-    [('argument', 'x'), ('computed', 'sin'), ('computed', 'cos')]
-    """
-    body = jaxcompat.opened(halves.forward)
-    origins = Origins(halves.forward)
-    place = {var: (1, i) for i, var in enumerate(body.constvars)}
-    place |= {var: (2, i) for i, var in enumerate(body.invars)}
-    outvars = (var for eqn in body.eqns for var in eqn.outvars)
-    place |= {var: (3, i) for i, var in enumerate(outvars)}
-    # JAX rounds a saved value with `reduce_precision`, and lists the value before the rounding.
-    rounded = {eqn.outvars[0]: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "reduce_precision"}
+    """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed."""
+    body, labels, origins = jaxcompat.opened(halves.forward), halves.view.labels, Origins(halves.forward)
     made = {var: eqn for eqn in body.eqns for var in eqn.outvars}
-    seen = []
+    place = {var: i for i, var in enumerate((*body.constvars, *body.invars, *made))}
+    found = []
     for atom in halves.residuals:
         producer = atom
-        while not hasattr(producer, "val") and producer in rounded:
-            producer = rounded[producer]
-        seen.append((atom, producer))
-    # Not all releases can hash literals. They come first in JAX's list.
-    order = sorted(seen, key=lambda pair: (0, 0) if hasattr(pair[1], "val") else place[pair[1]])
-    return [_record(atom, origins.of(atom), producer, halves, made) for atom, producer in order]
+        while not (is_literal := isinstance(producer, jex.Literal)):  # not all releases can hash them
+            # JAX rounds a saved value with `reduce_precision`, and lists the value before the rounding.
+            if (eqn := made.get(producer)) is None or eqn.primitive.name != "reduce_precision":
+                break
+            producer = eqn.invars[0]
+        found.append((-1 if is_literal else place[producer], _record(atom, origins.of(atom), producer, labels, made)))
+    return [record for _, record in sorted(found, key=lambda pair: pair[0])]
 
 
-def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict[Any, Any]) -> Residual:
-    aval, eqn = atom.aval, None if hasattr(producer, "val") else made.get(producer)
+def _record(atom: Any, origin: Origin, producer: Any, labels: Sequence[Label], made: dict[Any, Any]) -> Residual:
+    aval, eqn = atom.aval, None if isinstance(producer, jex.Literal) else made.get(producer)
     kind, name, state, source = "computed", origin.name, None, origin.source
     if origin.kind == "input":
-        label = halves.labels[origin.index]
+        label = labels[origin.index]
         kind, name, source = label.kind, label.name, label.source
         state = label.name if label.kind == "state" else None
     elif origin.kind in ("constant", "literal"):
@@ -229,8 +209,8 @@ def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict
     elif origin.name is not None:
         kind = "named"
     before = origin.carried
-    if before is not None and before.kind == "input" and halves.labels[before.index].kind == "state":
-        state = halves.labels[before.index].name
+    if before is not None and before.kind == "input" and labels[before.index].kind == "state":
+        state = labels[before.index].name
         name = name or state
     return Residual(
         shape=tuple(getattr(aval, "shape", ())),
@@ -244,19 +224,14 @@ def _record(atom: Any, origin: Origin, producer: Any, halves: Halves, made: dict
         line=source.line if source else None,
         function=source.function if source and kind != "state" else None,
         iterations=origin.iterations,
-        listed=f"{jaxcompat.type_text(aval, short=True)} {_line(origin, producer, halves, eqn)}",
+        listed=f"{jaxcompat.type_text(aval, short=True)} {_line(origin, eqn, labels)}",
     )
 
 
-def _line(origin: Origin, producer: Any, halves: Halves, eqn: Any) -> str:
+def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     """The rest of a line as JAX prints it, with states by name, and with the names and lines inside loops."""
-    if hasattr(producer, "val"):
-        return "from a literal"
     if eqn is None:
-        inputs = list(jaxcompat.opened(halves.forward).invars)
-        if producer not in inputs:
-            return "from a constant"
-        return f"from {_input(halves.labels[inputs.index(producer)])}"
+        return f"from {_input(labels[origin.index]) if origin.kind == 'input' else f'a {origin.kind}'}"
     name = eqn.primitive.name
     own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
     # An input that only passes through has no line of its own: the line is then that of what it comes out of.
@@ -268,7 +243,7 @@ def _line(origin: Origin, producer: Any, halves: Halves, eqn: Any) -> str:
     what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
     if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or jaxcompat.name_of(eqn) is not None):
         what = origin.primitive
-    passed = f" ({_input(halves.labels[origin.index])})" if origin.kind == "input" else ""
+    passed = f" ({_input(labels[origin.index])})" if origin.kind == "input" else ""
     return f"output of {what}{place}{passed}"
 
 

@@ -11,7 +11,7 @@ from .._planner.view import view_of
 from .._report.table import Records, Report, Table, folded
 from .._trace.tracebacks import boundary
 from ._advice import advise
-from ._gradient import halves_of
+from ._gradient import Halves
 from ._origins import Residual, list_residuals
 
 KINDS = ("argument", "state", "constant", "computed", "named")
@@ -203,7 +203,7 @@ def residuals(
       {'argument': 16, 'computed': 16}
     """
     view = view_of(f, args, kwargs, argnums, states)
-    halves = halves_of(view)
+    halves = Halves(view)
     return Residuals(list_residuals(halves), view.name, advise(view, halves))
 
 
@@ -235,5 +235,5 @@ def print_saved_residuals(
       f32[4,4] from the state 'w'
       f32[4] output of cos from <doctest ...
     """
-    for record in list_residuals(halves_of(view_of(f, args, kwargs, argnums, states))):
+    for record in list_residuals(Halves(view_of(f, args, kwargs, argnums, states))):
         print(record.listed)

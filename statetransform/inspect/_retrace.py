@@ -14,13 +14,13 @@ from .._report.table import Records, Table
 from .._trace.arguments import Static, is_hidden, named_arguments
 from .._trace.functional import Functionalized
 from .._trace.lift import Direct
+from .._trace.log import Traced
 from .._trace.wrapper import Bound, Transformed
 
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace
 _LONG = 60  # the most characters of a cell
 _WEAK = " (weak)"
-_UNKNOWN = "the trace was forgotten"
 
 
 class Change(NamedTuple):
@@ -146,50 +146,40 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
     """
     owner = wrapped.__func__ if isinstance(wrapped, Bound) else wrapped
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
-    earlier: list[_Seen] = []
+    fun = getattr(owner, "__wrapped__", owner)
+    fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
+    seen = [_seen(fun, traced) for traced in _log_of(owner)]
     found = []
-    for number, new in enumerate(_traces_of(owner), start=1):
-        options = [(_changes(old, new), i) for i, old in enumerate(earlier, start=1)]
+    for n, new in enumerate(seen):
+        options = [(_changes(old, new), i) for i, old in enumerate(seen[:n], start=1)]
         first = _changes(None, new), None
         changes, closest = min(options, key=lambda pair: (len(pair[0]), -pair[1]), default=first)
-        found.append(Retrace(number, new.site, closest, tuple(changes)))
-        earlier.append(new)
+        found.append(Retrace(n + 1, new.traced.site, closest, tuple(changes)))
     return Retraces(name, found)
 
 
 class _Seen(NamedTuple):
-    """One trace, ready to be compared: each array, static value and object, and the containers that hold them.
+    """One trace in words: each array, static value and object, and the containers that hold them.
 
     The keys are kind, name and number; the number tells states of one name apart.
     """
 
-    site: tuple[str, int]
+    traced: Traced
     parts: dict[tuple[str, str, int], str]
     containers: dict[tuple[str, str, int], str]
-    constants: dict[Any, Any]
-    settings: dict[str, Any]
-    is_reusable: bool
-    why: tuple[str, str, str] | None
 
 
-def _traces_of(owner: Any) -> list[_Seen]:
-    """What the log says of each trace of a function. Only this function knows the form of the log."""
-    fun = getattr(owner, "__wrapped__", owner)
-    fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
-    found = []
-    for traced in _log_of(owner):
-        args, kwargs = traced.arguments
-        parts = [_shown(name, leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
-        given = jax.tree.structure(jax.tree.map(lambda _: 0, traced.arguments, is_leaf=is_hidden))
-        containers = [("argument", "containers", _containers(given))]
-        for name, treedef, avals in traced.reads:
-            leaves = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
-            parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
-            containers.append(("state", name, _containers(treedef)))
-        parts += [("static state", name, repr(value)) for name, value in traced.statics]
-        rest = (dict(traced.constants), traced.settings, traced.is_reusable, traced.why)
-        found.append(_Seen(traced.site, _numbered(parts), _numbered(containers), *rest))
-    return found
+def _seen(fun: Any, traced: Traced) -> _Seen:
+    args, kwargs = traced.arguments
+    parts = [_shown(name, leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
+    given = jax.tree.structure(jax.tree.map(lambda _: 0, traced.arguments, is_leaf=is_hidden))
+    containers = [("argument", "containers", _containers(given))]
+    for name, treedef, avals in traced.reads:
+        leaves = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
+        parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
+        containers.append(("state", name, _containers(treedef)))
+    parts += [("static state", name, repr(value)) for name, value in traced.statics]
+    return _Seen(traced, _numbered(parts), _numbered(containers))
 
 
 def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int], str]:
@@ -222,23 +212,23 @@ def _changes(old: _Seen | None, new: _Seen) -> list[Change]:
     """What is new in a trace."""
     if old is None:
         return _differences({}, new.parts) or [Change("trace", "first", "", "no arguments and no states")]
-    found = _differences(old.parts, new.parts)
-    was, now = old.constants, new.constants
-    found += [
-        Change("constant", name, "a value", "another value; list the state in `states=` to lift it")
-        for name in now
-        if name in was and was[name] != now[name]
+    before, now = old.traced, new.traced
+    constants, settings = dict(before.constants), before.settings
+    another = "another value; list the state in `states=` to lift it"
+    found = [
+        *_differences(old.parts, new.parts),
+        *[Change("constant", name, "a value", another) for name, at in now.constants if constants.get(name, at) != at],
+        *([] if now.why is None else [Change("structure", *now.why)]),
+        *[
+            Change("setting", name, str(settings[name]), str(x))
+            for name, x in now.settings.items()
+            if x != settings[name]
+        ],
     ]
-    if new.why is not None:
-        found.append(Change("structure", *new.why))
-    for name, value in new.settings.items():
-        if value != old.settings[name]:
-            found.append(Change("setting", name, str(old.settings[name]), str(value)))
     found = found or _differences(old.containers, new.containers)
-    if not found and not old.is_reusable:
-        once = "for one call only: it stores a state that it makes, or uses a value of a trace around it"
-        return [Change("trace", "earlier", once, "made again")]
-    return found or [Change("trace", "earlier", "not found", _UNKNOWN)]
+    once = "for one call only: it stores a state that it makes, or uses a value of a trace around it"
+    earlier = ("not found", "the trace was forgotten") if before.is_reusable else (once, "made again")
+    return found or [Change("trace", "earlier", *earlier)]
 
 
 def _shown(name: str, leaf: Any) -> tuple[str, str, str]:

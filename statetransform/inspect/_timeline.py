@@ -19,7 +19,7 @@ from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
 from .._report.table import Drawing, Records, Table, byte_unit
 from .._trace.tracebacks import boundary
-from ._gradient import GradientStep, step_of
+from ._gradient import GradientStep
 
 _NAMED_STATES = 8  # more states than that are one group
 
@@ -43,14 +43,7 @@ class Moment:
 
 
 def moments(step: GradientStep, labels: Sequence[Label]) -> list[Moment]:
-    """What is alive at each operation, in the order of the program.
-
-    >>> from statetransform._planner.view import view_of
-    >>> import jax.numpy as jnp
-    >>> view = view_of(lambda x: (jnp.sin(x) @ x).sum(), (jnp.ones(4),), {})
-    >>> [(m.phase, m.primitive, m.bytes) for m in moments(step_of(view), view.labels)]
-    [('forward', 'sin', 36), ...]
-    """
+    """What is alive at each operation, in the order of the program."""
     joint = _joint(step)
     graph, order = joint.graph, joint.graph.plain
     sizes = dict(enumerate(graph.sizes)) | dict(graph.buffers)
@@ -171,14 +164,10 @@ class Timeline(Drawing, Records[Moment]):
 
     def _draw(self, ax: Any) -> None:
         scale, unit = byte_unit(self.peak)
-        steps, bottom = range(1, len(self) + 1), [0.0] * len(self)
-        for i, (name, values) in enumerate(_largest(self.groups).items()):
-            top = [low + value / scale for low, value in zip(bottom, values, strict=True)]
-            look = {"facecolor": _COLOURS[i % len(_COLOURS)], "hatch": _HATCHES[i % len(_HATCHES)], "linewidth": 0}
-            edge = "white" if i % 2 == 0 else "0.35"  # the colour of the hatches
-            ax.fill_between(steps, bottom, top, step="mid", edgecolor=edge, label=name, **look)
-            bottom = top
-        ax.step(steps, bottom, where="mid", color="black", linewidth=1.0)
+        steps, groups = range(1, len(self) + 1), _largest(self.groups)
+        heights = [[value / scale for value in values] for values in groups.values()]
+        ax.stackplot(steps, heights, labels=groups, colors=_COLOURS, step="mid", linewidth=0)
+        ax.step(steps, [moment.bytes / scale for moment in self], where="mid", color="black", linewidth=1.0)
         if len(self):
             top = self[self.peak_at]
             ax.set_title(f"peak {format_bytes(self.peak)}{f' at {top.source}' if top.source else ''}", fontsize=10)
@@ -191,9 +180,10 @@ class Timeline(Drawing, Records[Moment]):
         ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
 
 
-# Dark and light in turn, so that neighbours differ in grey; hatches tell the dark ones, and the light ones, apart.
-_COLOURS = ("#08306b", "#c6dbef", "#d94801", "#fdd0a2", "#238b45", "#c7e9c0", "#54278f", "#dadaeb")
-_HATCHES = ("", "", "///", "///", "...", "...", "xxx", "xxx", "--", "--")
+# Dark and light in turn, so that neighbours differ in grey.
+_COLOURS = (
+    *("#08306b", "#c6dbef", "#d94801", "#fdd0a2", "#238b45", "#c7e9c0", "#54278f", "#dadaeb", "#67000d", "#fee391"),
+)
 _SHOWN = 9  # groups with an entry of their own in the legend
 
 
@@ -244,14 +234,8 @@ def timeline(
       state w ...
     """
     view = view_of(f, args, kwargs, argnums, states)
-    step = step_of(view)
+    step = GradientStep.of(view, compile)
     found = moments(step, view.labels)
-    if not compile:
-        return Timeline(view.name, found, None)
-    compiled = step.measured()
-    sizes = {what: compiled.bytes_of(key) for what, key in _PARTS.items()}
-    known = {what: size for what, size in sizes.items() if size is not None}
-    return Timeline(view.name, found, known if len(known) == len(sizes) else None)
-
-
-_PARTS = {"arguments": "argument", "outputs": "output", "temporaries": "temp"}
+    parts = {"arguments": "argument", "outputs": "output", "temporaries": "temp"} if compile else {}
+    sizes = {what: size for what, key in parts.items() if (size := step.bytes_of(key)) is not None}
+    return Timeline(view.name, found, sizes if len(sizes) == 3 else None)

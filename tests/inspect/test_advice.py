@@ -32,7 +32,7 @@ def careful(w, x):
     return x
 
 
-WHOLE_LOOP = ("is around a whole loop", "all 50 iterations (37.5 KiB)", "scan(checkpoint(body), ...)")
+WHOLE_LOOP = ("is around a whole loop", "the residuals of all 50 iterations (", "scan(checkpoint(body), ...)")
 act = transform.checkpoint(lambda y: jnp.maximum(y, 0.0) * 2.0)
 no_batch = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 batched = jax.vmap(transform.checkpoint(layer, policy=no_batch))

@@ -43,27 +43,3 @@ named = lambda x: checkpoint_name(jnp.sin(x), "a")
 def test_what_computed_a_value(fun, expected):
     found = origin(fun, X)
     assert (found.kind, found.primitive, found.name) == expected
-
-
-def test_iterations_of_nested_loops_multiply():
-    inner = lambda c: lax.scan(lambda c, _: (c, jnp.sin(c)), c, None, length=3)[1]
-    outer = lambda x: lax.scan(lambda c, _: (c + 1, inner(c)), x, None, length=5)[1]
-    found = origin(outer, X)
-    assert (found.iterations, found.primitive) == (15, "sin")
-
-
-def test_the_carry_of_a_loop_knows_what_it_was_before():
-    stacked = lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=5)[1]
-    found = origin(stacked, X)
-    assert (found.kind, found.primitive, found.iterations) == ("equation", "scan", 5)
-    assert found.carried is not None
-    assert (found.carried.kind, found.carried.index) == ("input", 0)
-
-
-def test_sources_are_those_of_the_call_when_the_function_is_of_jax():
-    def f(x):
-        return jnp.where(x > 0, x, 0.0)
-
-    line = f.__code__.co_firstlineno + 1
-    jnp.where(X > 1, X, 0.0)  # traced here first
-    assert origin(f, X).source.line == line

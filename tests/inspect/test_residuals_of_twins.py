@@ -7,10 +7,8 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import State, inspect, policies, transform
-from statetransform.policies._apply import checkpointed
+from statetransform import inspect, transform
 
 from ..cases import CASES
 
@@ -63,61 +61,3 @@ def _names(case) -> set[str]:
         for name, value in case.initial().items()
         for path, _ in jax.tree_util.tree_leaves_with_path(value)
     }
-
-
-W = State(jnp.full((4, 4), 0.1), name="W")
-X = jnp.ones(4)
-layer = lambda x: jnp.sin(W.value @ x)
-
-
-def stacked(around):
-    def three(x):
-        for _ in range(3):
-            x = around(layer)(x)
-        return x
-
-    return three
-
-
-def computed(fun) -> list[str | None]:
-    return sorted(str(r.name or r.primitive) for r in inspect.residuals(fun, X) if r.kind in ("computed", "named"))
-
-
-def products(f):
-    return transform.checkpoint(f, policy=policies.dots_with_no_batch_dims_saveable)
-
-
-@pytest.mark.parametrize(
-    ("around", "kept"),
-    [
-        (lambda f: f, ["cos", "cos", "cos", "sin", "sin"]),
-        (transform.checkpoint, ["sin", "sin"]),
-        (products, ["dot_general", "dot_general", "dot_general", "sin", "sin"]),
-    ],
-    ids=["no checkpoint", "a checkpoint on each", "products are saved"],
-)
-def test_three_stacked_layers(around, kept):
-    assert computed(stacked(around)) == kept
-
-
-def test_a_name_among_three_stacked_layers():
-    def named(x):
-        x = checkpoint_name(layer(x), "a")
-        return layer(layer(x))
-
-    policy = policies.save_only_these_names("a")
-    found = inspect.residuals(transform.checkpoint(named, policy=policy), X)
-    assert [(r.name, r.primitive) for r in found if r.kind == "named"] == [("a", "sin")]
-    assert found.totals == {"argument": 16, "state": 64, "named": 16}
-
-
-def test_a_relu_pipeline_with_a_policy_that_saves_has_the_same_gradient():
-    def relus(w, x):
-        for _ in range(3):
-            x = jax.nn.relu(checkpoint_name(w @ x, "pre"))
-        return x.sum()
-
-    again = checkpointed(relus, policy=policies.save_only_these_names("pre"))
-    assert (jax.grad(again)(W.value, X) == jax.grad(relus)(W.value, X)).all()
-    found = inspect.residuals(again, W.value, X)
-    assert [r.name for r in found if r.kind == "named"] == ["pre", "pre", "pre"]
