@@ -33,7 +33,7 @@ from .._jaxpr.walk import MARK, inner_jaxprs
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
 from ._loops import Loops
-from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept, names_of
+from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept
 from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
 
 # The derivatives of these use their output, so that a name behind them is not on the way to the derivative, and JAX
@@ -64,23 +64,9 @@ class Marked(Policy):
 
 
 def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[..., Any] | None, Any]:
-    """What a checkpoint has to do with a policy before it gives it to JAX.
+    """The policy and the closed jaxpr that JAX gets; another jaxpr where the policy asks where values were computed.
 
-    Args:
-      policy: Any policy, or ``None``.
-      jaxpr: The closed jaxpr of the function to be checkpointed.
-
-    Returns:
-      The policy and the jaxpr to use in their places. The jaxpr is the given one unless the policy asks where values
-      were computed.
-
-    Raises:
-      TypeError: `policy` is not callable, or is a function that makes policies and was not called.
-      ValueError: It offloads to a memory that the device does not have.
-
-    Warns:
-      PolicyWarning: The policy mentions a name that no value has or a place where nothing was computed, or it offloads
-        a value that the checkpoint does not keep.
+    Refuses what is no policy, and memories that the device does not have; warns of what the policy cannot do here.
     """
     check_policy(policy)
     if policy is None:
@@ -90,7 +76,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     if asks_source(policy):
         return _marked(policy, jaxpr)
     if not isinstance(policy, Policy):
-        policy = Wrapped(policy, mentioned=names_of(policy))
+        policy = Wrapped(policy)
     warn_not_offloaded(policy, jaxpr)
     return policy, jaxpr
 
@@ -151,19 +137,7 @@ def remat_call(
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool | tuple[bool, ...] = True,
 ) -> list[Any]:
-    """Evaluates a jaxpr on flat arguments as ``jax.checkpoint`` of it would.
-
-    Args:
-      jaxpr: A closed jaxpr.
-      args: One value per input.
-      policy: A policy, or ``None`` to save nothing.
-      prevent_cse: As in :func:`jax.checkpoint`; a tuple has one entry per input.
-
-    Returns:
-      The outputs, flat.
-
-    Raises:
-      TypeError: `policy` is not callable, or is a function that makes policies and was not called.
+    """Evaluates a closed jaxpr as ``jax.checkpoint`` of it would; a tuple for `prevent_cse` has one entry per input.
 
     >>> import jax, jax.numpy as jnp
     >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])
@@ -187,14 +161,6 @@ def checkpointed(
     """A pure function under a checkpoint: :func:`jax.checkpoint` without static arguments and without caches.
 
     Every call traces ``fun``, so this is for use inside a trace, as a transform has it.
-
-    Args:
-      fun: A function of pytrees of arrays.
-      policy: Any policy, or ``None`` to save nothing.
-      prevent_cse: As in :func:`jax.checkpoint`.
-
-    Returns:
-      The function that recomputes.
 
     >>> import jax, jax.numpy as jnp
     >>> float(jax.grad(checkpointed(lambda x: jnp.sin(jnp.sin(x))))(0.0))

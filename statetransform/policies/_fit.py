@@ -15,7 +15,7 @@ from .._planner.emit import Emitted, whole
 from .._planner.joint import Pattern
 from .._planner.measure import Planner, temporary_bytes
 from .._planner.view import differentiated, view_of
-from .._report.table import Drawing, Report, Table
+from .._report.table import Drawing, Records, Table
 from .._trace.placed import sharding_of
 from .._trace.tracebacks import boundary
 
@@ -73,7 +73,7 @@ class Point:
     flops_over_plain: float
 
 
-class Curve(Report, Drawing, Sequence[Point]):
+class Curve(Drawing, Records[Point]):
     """What less memory costs: plans from the plain program down to the least found.
 
     `plot` draws FLOPs over bytes. The plan does not count arguments, outputs and gradients: subtract them from what the
@@ -88,18 +88,12 @@ class Curve(Report, Drawing, Sequence[Point]):
     def __init__(
         self, name: str, points: Sequence[Point], plain_bytes: int | None, around: tuple[int, int, int]
     ) -> None:
+        super().__init__(points)
         self.name: str = name
         self.plain_bytes: int | None = plain_bytes
         self.argument_bytes: int = around[0]
         self.output_bytes: int = around[1]
         self.gradient_bytes: int = around[2]
-        self._points = tuple(points)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._points[index]
-
-    def __len__(self) -> int:
-        return len(self._points)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per point."""

@@ -13,29 +13,17 @@ from ._select import any_of
 _jax = jax.checkpoint_policies
 
 
-def _made(
-    factory: Callable[..., Any], names: Iterable[str], *args: Any, memories: tuple[str, ...] = (), **kwargs: Any
-) -> Wrapped:
-    names = _checked(factory.__name__, names)
+def _made(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Wrapped:
+    where = factory.__name__
+    for name in (*args, *[name for names in kwargs.values() if isinstance(names, list) for name in names]):
+        if not isinstance(name, str):
+            listed = name if isinstance(name, list | tuple | set | frozenset) else ()
+            written = ", ".join(map(repr, listed)) or "'a', 'b'"
+            how = f" Write {where}({written})." if args else ""
+            raise TypeError(f"policies.{where}: a name is text, not {name!r} of type {type(name).__name__}.{how}")
     arguments = [*map(repr, args), *[f"{key}={value!r}" for key, value in kwargs.items()]]
-    return Wrapped(factory(*args, **kwargs), f"{factory.__name__}({', '.join(arguments)})", frozenset(names), memories)
-
-
-def _checked(where: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names.
-
-    Raises:
-      TypeError: One is not text.
-    """
-    names = tuple(names)
-    for name in names:
-        if isinstance(name, str):
-            continue
-        listed = name if isinstance(name, list | tuple | set | frozenset) else ()
-        written = ", ".join(map(repr, listed)) or "'a', 'b'"
-        how = f" Write {where}({written})." if where != "save_and_offload_only_these_names" else ""
-        raise TypeError(f"policies.{where}: a name is text, not {name!r} of type {type(name).__name__}.{how}")
-    return names
+    memories = tuple(value for key, value in kwargs.items() if key.startswith("offload_"))
+    return Wrapped(factory(*args, **kwargs), f"{where}({', '.join(arguments)})", memories)
 
 
 def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
@@ -46,8 +34,7 @@ def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
     >>> save_only_these_names("attention", "hidden")
     save_only_these_names('attention', 'hidden')
     """
-    names = names_which_can_be_saved
-    return _made(_jax.save_only_these_names, names, *names)
+    return _made(_jax.save_only_these_names, *names_which_can_be_saved)
 
 
 def save_any_names_but_these(*names_not_to_save: str) -> Policy:
@@ -56,7 +43,7 @@ def save_any_names_but_these(*names_not_to_save: str) -> Policy:
     >>> save_any_names_but_these("logits")
     save_any_names_but_these('logits')
     """
-    return _made(_jax.save_any_names_but_these, names_not_to_save, *names_not_to_save)
+    return _made(_jax.save_any_names_but_these, *names_not_to_save)
 
 
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
@@ -67,7 +54,7 @@ def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
     >>> save_anything_except_these_names("logits")
     save_anything_except_these_names('logits')
     """
-    return _made(_jax.save_anything_except_these_names, names_not_to_save, *names_not_to_save)
+    return _made(_jax.save_anything_except_these_names, *names_not_to_save)
 
 
 def save_from_both_policies(policy_1: Callable[..., Any], policy_2: Callable[..., Any]) -> Policy:
@@ -81,10 +68,9 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     For when the device's memory is short and the link to the host is idle.
 
     >>> offload_dot_with_no_batch_dims("device", "pinned_host")
-    offload_dot_with_no_batch_dims('device', 'pinned_host')
+    offload_dot_with_no_batch_dims(offload_src='device', offload_dst='pinned_host')
     """
-    memories = (offload_src, offload_dst)
-    return _made(_jax.offload_dot_with_no_batch_dims, (), *memories, memories=memories)
+    return _made(_jax.offload_dot_with_no_batch_dims, offload_src=offload_src, offload_dst=offload_dst)
 
 
 def save_and_offload_only_these_names(
@@ -104,13 +90,10 @@ def save_and_offload_only_these_names(
     ... )
     save_and_offload_only_these_names(names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], ...)
     """
-    saved, offloaded = list(names_which_can_be_saved), list(names_which_can_be_offloaded)
     return _made(
         _jax.save_and_offload_only_these_names,
-        (*saved, *offloaded),
-        memories=(offload_src, offload_dst),
-        names_which_can_be_saved=saved,
-        names_which_can_be_offloaded=offloaded,
+        names_which_can_be_saved=list(names_which_can_be_saved),
+        names_which_can_be_offloaded=list(names_which_can_be_offloaded),
         offload_src=offload_src,
         offload_dst=offload_dst,
     )

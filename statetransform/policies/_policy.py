@@ -27,11 +27,7 @@ Verdict: TypeAlias = Any
 T = TypeVar("T")
 
 
-class Unknown:
-    """Stands for the source of a value when JAX asks, which does not tell it."""
-
-
-UNKNOWN = Unknown()
+UNKNOWN: Any = object()  # stands for the source of a value when JAX asks, which does not tell it
 
 
 class Policy(abc.ABC):
@@ -44,7 +40,7 @@ class Policy(abc.ABC):
     asks_source: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def decide(self, primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | Unknown | None) -> Verdict:
+    def decide(self, primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | None) -> Verdict:
         """What becomes of the outputs of one equation."""
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Verdict:
@@ -60,7 +56,7 @@ def ask(
     primitive: Any,
     avals: tuple[Any, ...],
     params: Any,
-    source: Source | Unknown | None,
+    source: Source | None,
 ) -> Verdict:
     """What a policy, of this package or not, says of one equation: ``Saveable``, ``Recompute`` or ``Offloadable``.
 
@@ -112,8 +108,7 @@ def names_of(policy: Any) -> frozenset[str]:
     >>> sorted(names_of(policies.any_of(policies.save_only_these_names("a", "b"), policies.dots_saveable)))
     ['a', 'b']
     """
-    held = lambda m: getattr(m, "mentioned", ()) if isinstance(m, Policy) else names_held(m)
-    return frozenset().union(*map(held, members(policy)))
+    return frozenset().union(*[names_held(m.rule if isinstance(m, Wrapped) else m) for m in members(policy)])
 
 
 def asks_source(policy: Any) -> bool:
@@ -130,13 +125,11 @@ class Wrapped(Policy):
     Attributes:
       rule: the policy.
       shown: how it is written; empty for its own name.
-      mentioned: the names that it speaks of.
       memories: the kinds of memory that it speaks of.
     """
 
     rule: Callable[..., Any]
     shown: str = ""
-    mentioned: frozenset[str] = frozenset()
     memories: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:

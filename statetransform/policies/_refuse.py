@@ -112,11 +112,7 @@ def _example(name: str) -> str:
 
 
 def check_memories(policy: Any) -> None:
-    """Refuses to offload from or to a memory that the default device does not have. JAX ignores that on some backends.
-
-    Raises:
-      ValueError: Names the memories that there are.
-    """
+    """Refuses to offload from or to a memory that the default device lacks; JAX ignores that on some backends."""
     asked = [kind for member in members(policy) for kind in getattr(member, "memories", ())]
     known = {memory.kind for memory in jax.devices()[0].addressable_memories()} if asked else set()
     for kind in asked:
@@ -128,15 +124,7 @@ def check_memories(policy: Any) -> None:
 
 
 def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
-    """Warns when a policy mentions a name that no value of a jaxpr has.
-
-    Args:
-      policy: A policy of this package or of JAX; of others nothing can be said.
-      jaxpr: The jaxpr of the checkpointed function.
-
-    Warns:
-      PolicyWarning: Lists the names that were seen.
-    """
+    """Warns when a policy of this package or of JAX mentions a name that no value of a jaxpr has."""
     missing = sorted(names_of(policy) - set(seen := names_in(jaxpr)))
     if not missing:
         return
@@ -160,13 +148,6 @@ def warn_not_offloaded(policy: Policy, jaxpr: Any) -> None:
 
     For example, what is only an output of the function may be kept by a loop around it whose carry it is. The policy
     does not reach that (https://github.com/jax-ml/jax/issues/23869).
-
-    Args:
-      policy: A policy of this package.
-      jaxpr: The jaxpr of the checkpointed function.
-
-    Warns:
-      PolicyWarning: Names the value.
     """
     mentioned = names_of(policy)
     named = [site.eqn for site in walk(jaxpr) if name_of(site.eqn) in mentioned]

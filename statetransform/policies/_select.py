@@ -23,7 +23,7 @@ from .._jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
 from .._state.errors import cell_of
-from ._policy import Policy, Unknown, Verdict, ask, describe, is_kept
+from ._policy import UNKNOWN, Policy, Verdict, ask, describe, is_kept
 from ._refuse import check_policy
 
 
@@ -92,9 +92,9 @@ class _FromSource(Policy):
 
     asks_source: ClassVar[bool] = True
 
-    def decide(self, primitive: Any, avals: Any, params: Any, source: Source | Unknown | None) -> Verdict:
+    def decide(self, primitive: Any, avals: Any, params: Any, source: Source | None) -> Verdict:
         del primitive, avals, params
-        if isinstance(source, Unknown):
+        if source is UNKNOWN:
             raise TypeError(
                 f"{self!r} cannot be honoured here: jax.checkpoint does not tell a policy where a value was computed. "
                 "Use it with statetransform.transform.checkpoint."
