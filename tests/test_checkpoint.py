@@ -101,26 +101,6 @@ def test_recomputation_is_counted_by_the_hardware_and_not_by_the_states() -> Non
     assert calls == reference
 
 
-def test_nested_checkpoints_write_once_per_call() -> None:
-    n = State(jnp.float32(0), name="n")
-
-    @transform.checkpoint
-    def inner(x: Any) -> Any:
-        n.value = n.value + 1.0
-        return jnp.sin(x) * n.value
-
-    @transform.checkpoint
-    def outer(x: Any) -> Any:
-        return inner(inner(x)) + n.value
-
-    reference = jax.grad(lambda x: jnp.sin(jnp.sin(x) * 1.0) * 2.0)
-    assert jnp.allclose(transform.grad(outer)(0.5), reference(0.5))
-    assert n.value == 2.0
-    hessian = transform.grad(transform.grad(outer))(0.5)
-    assert jnp.allclose(hessian, jax.grad(jax.grad(lambda x: jnp.sin(jnp.sin(x) * 3.0) * 4.0))(0.5))
-    assert n.value == 4.0
-
-
 def test_states_limits_the_lift_to_states_kinds_or_a_predicate() -> None:
     w, u = Param(jnp.float32(2), name="w"), State(jnp.float32(3), name="u")
     f = lambda x: w.value * u.value * x

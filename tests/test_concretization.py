@@ -206,16 +206,3 @@ def test_the_advice_works() -> None:
 def test_concrete_true_explains_what_to_use() -> None:
     with pytest.raises(NotImplementedError, match=r"static_argnums(.|\n)*ensure_compile_time_eval"):
         transform.checkpoint(lambda x: x, concrete=True)
-
-
-def test_checkify_decides_on_a_python_number_as_jax_does() -> None:
-    """JAX passes it on as a number, not traced; an array is traced."""
-    from jax.experimental import checkify
-
-    size = lambda x: x if x > 0 else -x
-    for transformed in (checkify.checkify(size), transform.checkify(size)):
-        error, out = transformed(-2.0)
-        assert error.get() is None
-        assert out == 2.0
-        with pytest.raises(jax.errors.TracerBoolConversionError):
-            transformed(jnp.float32(-2.0))

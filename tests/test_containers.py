@@ -145,26 +145,6 @@ def test_a_local_state_goes_through_every_transform(name: str) -> None:
     assert [g(1.0), g(2.0), g(1.0)] == [96.0, 192.0, 96.0]
 
 
-def test_a_failed_inner_call_that_is_caught_takes_back_its_own_writes() -> None:
-    s = State(jnp.float32(1))
-
-    def fails(x: Any) -> Any:
-        s.value = s.value * 100.0
-        raise KeyError
-
-    def f(x: Any) -> Any:
-        s.value = s.value + 1.0
-        for wrap in (*STAGED.values(), transform.grad, LOOPS["scan"], LOOPS["cond"]):
-            with pytest.raises(KeyError):
-                wrap(fails)(x)
-        return s.value * x
-
-    for wrap in WRAPS.values():
-        s.value = jnp.float32(1)
-        wrap(f)(1.0)
-        assert s.value == 2.0
-
-
 @pytest.mark.parametrize(
     "value",
     [np.array(["a"]), np.array([object()]), "text", object(), [1.0, "x"]],

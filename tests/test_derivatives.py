@@ -231,30 +231,6 @@ def test_keyword_arguments_are_not_differentiated_but_traced_states_are_seen() -
     assert f(2.0, scale=5.0) == 60.0
 
 
-def test_a_training_step_is_one_compiled_function() -> None:
-    net, rate = Net(), State(0.1, name="rate")
-    params = st.states(net, Param)
-
-    @transform.jit
-    def train(x: Any) -> Any:
-        value, gradients = transform.value_and_grad(transform.checkpoint(net.loss), states=params)(x)
-        new = jax.tree.map(lambda v, g: v - rate.value * g, st.values(params), gradients)
-        st.update(params, new)
-        return value
-
-    values = st.values(params)
-    for _ in range(3):
-        reference, (gw, gb) = jax.value_and_grad(twin, argnums=(0, 1))(values["w"], values["b"], X)
-        assert jnp.allclose(train(X), reference)
-        values = jax.tree.map(lambda v, g: v - 0.1 * g, values, {"w": gw, "b": gb})
-    assert_same(st.values(params), values)
-    rate.value = 0.0
-    before = net.w.value
-    train(X)
-    assert net.w.value.tolist() == before.tolist()
-    assert net.n.value == 4
-
-
 @pytest.mark.parametrize("around", [transform.jit, transform.checkpoint, transform.vmap])
 @pytest.mark.parametrize("states", [False, True])
 def test_what_vjp_and_linearize_return_may_leave_a_transform_around(states: bool, around: Any) -> None:

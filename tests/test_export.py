@@ -50,20 +50,6 @@ def test_values_of_states_are_inputs_and_outputs_and_no_state_is_written() -> No
     assert rod.u.value["a"].tolist() == [1.0] * 3
 
 
-def test_the_values_are_those_that_functionalize_gives() -> None:
-    n = State(jnp.float32(3), name="n")
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        n.value = n.value + x
-        return n.value * x
-
-    exported = jax.export.export(f)(jax.ShapeDtypeStruct((), jnp.float32))
-    for _ in range(2):
-        out, new = exported.call(transform.functionalize(f).values(2.0), jnp.float32(2))
-        assert (float(out), float(new[n]), float(n.value)) == (10.0, 5.0, 3.0)
-
-
 def test_a_program_from_a_file_finds_states_by_their_names() -> None:
     pytest.importorskip("flatbuffers", reason="JAX writes exported programs with flatbuffers")
     rod, other, x, y = Rod(), Rod(), jnp.float32(1.5), jnp.float32(3)

@@ -76,22 +76,6 @@ def test_no_gradient_leaks() -> None:
             transform.vmap(lambda x: transform.cond(x > 0, lambda: u.value.sum() * x, lambda: x))(jnp.arange(3.0))
 
 
-@pytest.mark.parametrize("wrapped", ["jit", "checkpoint", "grad", "vmap"])
-def test_a_write_leaks_no_tracer(wrapped: str) -> None:
-    s = State(jnp.float32(1), name="s")
-
-    def f(x: Any) -> Any:
-        s.value = s.value + 1.0
-        return s.value * jnp.sin(x)
-
-    with jax.checking_leaks():
-        g = getattr(transform, wrapped)(f)
-        x = jnp.ones(2) if wrapped == "vmap" else 1.0
-        g(x), g(x)
-        transform.jit(transform.grad(transform.checkpoint(f)))(1.0)
-    assert s.value == 4.0
-
-
 @pytest.mark.parametrize("name", ["jit", "grad", "checkpoint", "scan"])
 def test_a_nan_is_found_and_nothing_is_written(name: str) -> None:
     u = State(jnp.float32(4), name="u")
@@ -124,21 +108,3 @@ def test_the_new_remat_changes_nothing(request: pytest.FixtureRequest) -> None:
     expected = outcomes()
     request.getfixturevalue("remat3")
     jax.tree.map(np.testing.assert_array_equal, outcomes(), expected)
-
-
-@pytest.mark.parametrize("flag", [False, True])
-def test_checkpoint_does_not_depend_on_the_new_remat(flag: bool, request: pytest.FixtureRequest) -> None:
-    if flag:
-        request.getfixturevalue("remat3")
-    s, n = State(jnp.float32(2), name="s"), State(jnp.int32(0), name="n")
-
-    @transform.checkpoint
-    def f(x: Any) -> Any:
-        n.value += 1
-        return jnp.sin(s.value * x)
-
-    g = transform.jit(transform.grad(f))
-    assert jnp.allclose(g(1.0), 2 * jnp.cos(2.0))
-    assert jnp.allclose(transform.grad(f)(1.0), 2 * jnp.cos(2.0))
-    s.value = jnp.float32(0)
-    assert g(1.0) == 0 and n.value == 3

@@ -66,11 +66,6 @@ def test_a_compiled_program_reads_and_writes_the_present_values() -> None:
     assert s.value == 12.0
 
 
-def test_a_wrong_option_is_refused_where_it_stands() -> None:
-    with pytest.raises(TypeError, match="static_argnum"):
-        transform.jit(lambda x: x, static_argnum=1)
-
-
 def test_a_function_may_call_itself() -> None:
     n = State(jnp.int32(0))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import functools
 import gc
@@ -322,16 +321,6 @@ def test_an_object_of_a_callback_lives_with_its_program_until_that_is_dropped() 
     Logged.step.clear_cache()
     gc.collect()
     assert [ref for ref in refs if ref() is not None] == []
-
-
-def test_a_copied_model_has_copies_of_its_transformed_methods() -> None:
-    m: Any = Plain()
-    m.fast = transform.jit(m.step)
-    m.fast(1.0)
-    c = copy.deepcopy(m)
-    assert (c.fast(1.0), c.fast(1.0), m.u.value, c.u.value) == (3.0, 4.0, 2.0, 4.0)
-    c.u.value = jnp.float32(50)
-    assert (m.fast(1.0), c.fast(1.0)) == (3.0, 51.0)
 
 
 class Plain(Model):

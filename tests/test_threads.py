@@ -85,18 +85,6 @@ def test_signatures_and_instances_traced_at_once_do_not_mix() -> None:
     assert not hooked(Model)
 
 
-def test_one_instance_read_by_eight_threads() -> None:
-    model = Model()
-    model.u.value = jnp.float32(3)
-    read = transform.jit(lambda x: model.u.value * x.sum() * model.k)
-
-    def run() -> None:
-        for i in range(1, 5):
-            assert float(read(jnp.ones(i))) == 6 * i
-
-    at_once([run] * 8)
-
-
 def test_classes_of_one_family_are_left_as_they_were() -> None:
     class Child(Model):
         def __setattr__(self, name: str, value: Any) -> None:

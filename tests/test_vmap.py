@@ -97,30 +97,6 @@ def test_what_all_lanes_agree_on_may_be_written() -> None:
     assert total.value.shape == ()
 
 
-def test_an_undeclared_state_under_vmap_keeps_its_shape_or_is_named() -> None:
-    n, u = State(jnp.int32(0), name="n"), State(jnp.float32(0), name="u")
-
-    def count(x: Any) -> Any:
-        n.value += 1
-        return x
-
-    f = transform.vmap(transform.checkpoint(count))
-    for i in range(1, 4):
-        f(jnp.ones(5))
-        assert n.value.shape == ()
-        assert n.value == i
-
-    def bad(x: Any) -> Any:
-        u.value = u.value + x
-        return x
-
-    g = transform.vmap(transform.checkpoint(bad))
-    for _ in range(3):
-        with pytest.raises(st.StateAxisError, match="State 'u'"):
-            g(jnp.ones(5))
-        assert u.value.shape == ()
-
-
 @pytest.mark.parametrize("value", [lambda x: x, lambda x: {"a": 1.0, "b": x}, lambda x: jnp.ones(2) * x])
 def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
     u, n = State(jnp.float32(5), name="u"), State(jnp.int32(0), name="n")
@@ -351,13 +327,6 @@ def test_a_global_with_the_name_of_an_attribute_is_another() -> None:
 
     transform.vmap(f, in_axes=None, state_axes={State: 0})(1.0)
     assert holder.other.value.tolist() == [2.0] * 3 and other.value.tolist() == [1.0] * 5
-
-
-def test_axes_that_are_none_are_refused() -> None:
-    u = State(jnp.ones(3), name="u")
-    for axes, said in (([u], r"`state_axes=\{u: 0\}`; it cannot be \[State"), ({u: "x"}, "the axis of State.*not 'x'")):
-        with pytest.raises(TypeError, match=said):
-            transform.vmap(lambda x: x, state_axes=axes)
 
 
 @pytest.mark.parametrize("run", [lambda f: f, transform.jit], ids=["eager", "jit"])

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import statetransform as st
 from statetransform import Param, State, transform
 from statetransform._state import adapters
 
@@ -35,14 +34,6 @@ def test_a_kind_takes_in_states_that_no_search_could_find(axis: int) -> None:
         expected, value = twin(value, XS)
         assert jnp.array_equal(g(XS), expected)
         assert jnp.array_equal(hidden.get()["w"].value, value)
-
-
-def test_a_state_of_a_kind_with_another_number_of_lanes_is_refused_when_it_is_read() -> None:
-    hidden.set({"w": Param(jnp.ones(4), name="w")})
-    with pytest.raises(
-        st.StateAxisError, match=r"axis 0 of Param 'w' .* over a batch of 3, but its value is float32\[4\]"
-    ):
-        transform.vmap(lambda x: hidden.get()["w"].value * x, state_axes={Param: 0})(XS)
 
 
 @pytest.mark.parametrize("key", ["state", "kind", "predicate"])

@@ -45,13 +45,7 @@ def consts_of(jaxpr: Any) -> Sequence[Any]:
 
 
 def with_equations(jaxpr: Any, eqns: Sequence[Any], outvars: Sequence[Any], consts: Mapping[Any, Any]) -> Any:
-    """A closed jaxpr with the inputs of an open one, and their names.
-
-    Args:
-      jaxpr: the open jaxpr.
-      eqns, outvars: the equations and outputs.
-      consts: the values of the constants by their variables.
-    """
+    """A closed jaxpr with the inputs of an open one, and their names; `consts` has values by their variables."""
     new = jaxpr.replace(constvars=list(consts), eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info)
     return jex.ClosedJaxpr(new, list(consts.values()))  # pyright: ignore[reportPrivateImportUsage]
 

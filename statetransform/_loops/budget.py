@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import jax
 
 from .._jaxpr.sizes import format_bytes, parse_bytes
-from .._report.html_rows import html_rows
+from .._report.table import Table
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from . import plan
@@ -156,7 +156,7 @@ class MemoryBudget:
         return self.spelled + (f"  # {chosen[-1]}" if chosen else "")
 
     def _repr_html_(self) -> str:
-        return html_rows(self.spelled, (("chosen", str(choice)) for choice in self.choices))
+        return Table(self.spelled, ["chosen"], [[str(choice)] for choice in self.choices]).html()
 
     def choose(
         self,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._report.html_rows import html_rows
+from .._report.table import Table
 from .options import check_carries, stored_carries
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Schedule:
         rows = [("step evaluations", f"{self.evaluations}{per_step}"), ("carries stored at most", str(self.peak))]
         if self.far:
             rows.append(("transfers", str(self.transfers)))
-        return html_rows(f"A gradient over {self.n} steps with {self.k} stored carries{far}", rows)
+        return Table(f"A gradient over {self.n} steps with {self.k} stored carries{far}", ["", ""], rows).html()
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:

@@ -7,16 +7,7 @@ from typing import Any
 
 
 def require(module: str, extra: str, what: str) -> Any:
-    """Imports a module of an optional package.
-
-    Args:
-      module: its name.
-      extra: our extra that brings the package.
-      what: what needs it, for the message.
-
-    Raises:
-      ImportError: it is not installed; the message says how to install it.
-    """
+    """Imports a module of an optional package for `what`, or says how to install our extra that brings it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -47,11 +47,7 @@ class Table:
         return self.columns[i].startswith(">")
 
     def text(self, width: int | None = None) -> str:
-        """Aligned plain text.
-
-        Args:
-          width: the most characters of a line: long cells go on in the next line, the widest columns first. None for
-              as many as it takes.
+        """Aligned plain text, no wider than `width`: long cells go on in the next line, the widest columns first.
 
         >>> print(Table("two rows", ["name", ">bytes"], [["a", "16"], ["bc", "1024"]], ["All small."]).text())
         two rows

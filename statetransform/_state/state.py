@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from .._jaxcompat import Tracer, has_tracer, is_top_level
 from .._objects.hooks import listening
 from .._objects.lookup import slots_of
-from .._report.html_rows import html_rows
+from .._report.table import Table
 from .cell import Cell
 from .errors import StateTraceError, describe
 from .formatting import show, show_item
@@ -199,7 +199,7 @@ class State(NotAnArray, Generic[T]):
             leaves = jax.tree_util.tree_leaves_with_path(value)
             rows = [(jax.tree_util.keystr(path) or "value", show(leaf)) for path, leaf in leaves]
         rows += [(key, show_item(item)) for key, item in self._metadata.items()]
-        return html_rows(f"{type(self).__name__}{name}", rows)
+        return Table(f"{type(self).__name__}{name}", ["", ""], rows).html()
 
     def __copy__(self) -> State:
         return self._replicate(self.__getstate__())

@@ -24,9 +24,6 @@ class TracedFunction:
 
     Args:
       where: the transform's name, for messages and as part of the cache key.
-      fun: the function.
-      args: arguments or abstract values, with objects hidden.
-      objects: the hidden objects.
       values: values on entry that differ from the states' own (with the weak type removed).
 
     Attributes:
@@ -70,15 +67,7 @@ class TracedFunction:
 
 
 def bind(trace: Trace, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
-    """Re-binds a trace: the output and the written values.
-
-    Args:
-      trace: the trace.
-      order: for each state read, the place of its value in `values`.
-      leading: the instance in front of the arguments.
-      args: the arguments.
-      values: of states.
-    """
+    """Re-binds a trace: the output and the written values. `order` has the place in `values` of each state read."""
     leaves = jax.tree.leaves(((*leading, *args), {}))
     out, written, _ = trace.bind(leaves, jax.tree.leaves([values[i] for i in order]))
     return out, written
@@ -88,12 +77,8 @@ class Body:
     """The body of a loop: a step from carry to carry, where written states ride in the carry.
 
     Args:
-      where: the transform's name.
-      fun: the body.
-      carry: the user's initial carry.
       make_args: the body's arguments for a carry, the others being abstract.
       carry_of: the user's new carry out of the body's output.
-      objects: those hidden in the arguments.
 
     Attributes:
       init: the initial carry with the states: `(user's carry, values of the written states)`.

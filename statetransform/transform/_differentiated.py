@@ -19,12 +19,6 @@ class Differentiated:
 
     All of it is gathered into one pytree, so that no index has to be shifted.
 
-    Args:
-      states: a `State` or a pytree of them, or None.
-      argnums: positions, or None.
-      args: the arguments, with objects hidden.
-      where: the transform's name, for messages.
-
     Attributes:
       primal: the pytree to differentiate with respect to.
       states: the states in it.

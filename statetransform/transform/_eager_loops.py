@@ -84,11 +84,8 @@ def in_eager_mode(
     """The loop or branch as a compiled function; OTHER within a transform that stages, or where it cannot be one.
 
     Args:
-      where: the transform's name.
-      functions: the body, or the branches.
       options: what the loop depends on, apart from the operands.
       loop: the loop as a function of these functions and the operands, for within the transform.
-      *operands: the operands.
     """
     if is_jit_disabled():  # nothing would be compiled
         return OTHER

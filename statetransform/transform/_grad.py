@@ -27,11 +27,7 @@ P = ParamSpec("P")
 
 
 class Derivative(Direct):
-    """A function under one of the transforms that take `argnums`.
-
-    Args:
-      derive: the JAX transform.
-    """
+    """A function under one of the transforms that take `argnums`; `derive` is JAX's."""
 
     def __init__(
         self,

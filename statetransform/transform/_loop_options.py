@@ -27,13 +27,7 @@ def scan_with(where: str, checkpoint: Checkpoint, watch: Watch | None = None) ->
 
 
 def number_of_steps(where: str, name: str, value: Any) -> int:
-    """A number of steps as an integer of Python; a traced one is refused as JAX does, with the cure.
-
-    Args:
-      where: the loop, for messages.
-      name: what the argument is called.
-      value: the number.
-    """
+    """A number of steps as an integer of Python; a traced one is refused as JAX does, with the cure."""
     if isinstance(value, Tracer):
         cure = (
             "Test a computed limit in the condition."

@@ -30,9 +30,6 @@ def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
     """Shows the parameters of a JAX function, too; those that ours does not name, by keyword only.
 
     Calls stay what they are, so this is for functions that are called often.
-
-    Args:
-      theirs: the JAX function.
     """
 
     def decorate(ours: F) -> F:
@@ -49,11 +46,8 @@ def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
 def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Lets a function be called as a JAX function is, by position too; it gets by keyword what was given.
 
-    An option with JAX's own default counts as not given. Binding takes a few microseconds, so this is for functions
-    that decorate others.
-
-    Args:
-      theirs: the JAX function. Ours may have other defaults.
+    An option with JAX's own default counts as not given; ours may have others. Binding takes a few microseconds, so
+    this is for functions that decorate others.
     """
 
     def decorate(ours: Callable[..., Any]) -> Any:
@@ -110,14 +104,8 @@ def entries(where: str, option: str, given: Any, static: StaticArguments, n_args
     """What an option says of each argument by position, None for static ones, which it does not count.
 
     Args:
-      where, option: the transform and the option, for messages.
       given: one entry for each argument that is not static, or one for all.
-      static: which are static.
       n_args: how many arguments the call has by position, without `self`.
-      has_self: whether the function's first parameter is `self`.
-
-    Raises:
-      ValueError: it has more entries than there are arguments, or fewer.
     """
     positions = static.positions(n_args, has_self) if static else set()
     counted = [i for i in range(n_args) if i not in positions]
@@ -141,8 +129,6 @@ class ByState:
     """An option that says something of states: a mapping from states, kinds and predicates.
 
     Args:
-      where, option: the transform and the option, for messages.
-      given: the mapping, or None.
       example: an entry as one writes it, for messages.
       check: takes a key and its entry, gives the entry, and raises if that is of a wrong kind.
       nothing: the entry that asks for nothing.

@@ -19,18 +19,7 @@ _UPDATES = 20  # of a bar, for a loop of known length
 
 
 class ProgressBar(Watch):
-    """Shows how far a loop is.
-
-    Args:
-      where: the loop's name.
-      n: the number of steps, None if it is not known.
-      config: True, a label, a number of steps between updates, or a mapping of `every`, `desc` and other arguments of
-        `tqdm.tqdm`.
-
-    Raises:
-      TypeError: `config` is not one of these.
-      ImportError: `tqdm` is missing.
-    """
+    """Shows how far a loop of `n` steps is; None where that is not known. `config` is the loop's `progress`."""
 
     def __init__(self, where: str, n: int | None, config: Any) -> None:
         if isinstance(config, Mapping):

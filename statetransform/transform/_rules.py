@@ -57,8 +57,6 @@ class RuleCall:
     """One call. JAX's function gets the values of states, where they are known, and the arguments that are not fixed.
 
     Args:
-      fun: the function, called with all arguments.
-      args: these.
       nondiff: the positions of the fixed ones, which JAX puts first in the arguments of rules.
       is_staged: whether JAX may stage the function; else it runs the function or its rule at once.
     """

@@ -327,8 +327,6 @@ def associative_scan(
       >>> transform.associative_scan(lambda a, b: a + b * w.value / 3, jnp.arange(4.0)).tolist()
       [0.0, 1.0, 3.0, 6.0]
     """
-    # JAX calls `fn` directly, a number of times that depends on the length only; the frame makes the
-    # writes of those calls one.
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis, **options)
 
 

@@ -40,29 +40,6 @@ class Statement:
     how: Any = None
 
 
-def show(block: Block, indent: str = "") -> str:
-    """A program as text, for who has to find out why it fails."""
-    lines = []
-    for s in block:
-        what = {
-            "read": f"x += {s.number} * total({s.name})",
-            "update": f"{s.name} = sin({s.name}) + {s.number} * x",
-            "draw": f"x += {s.number} * normal(rng.split())",
-            "cond": f"cond x > {s.number}:",
-            "switch": "switch n:",
-            "scan": f"scan {int(s.number)} steps, checkpoint={s.how!r}:",
-            "fori": f"fori_loop {int(s.number)} steps, checkpoint={s.how!r}:",
-            "while": f"while_loop {int(s.number)} steps, checkpoint={s.how!r}:",
-            "wrap": f"{s.how}:",
-        }[s.kind]
-        lines.append(indent + what)
-        for i, inner in enumerate(s.blocks):
-            if i:
-                lines.append(indent + "or:")
-            lines.append(show(inner, indent + "    ") or indent + "    pass")
-    return "\n".join(lines)
-
-
 def blocks(depth: int) -> hs.SearchStrategy[Block]:
     """Random blocks, nested at most so deep."""
     number = hs.sampled_from([-0.7, 0.3, 0.5, 1.0])

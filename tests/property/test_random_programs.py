@@ -14,7 +14,7 @@ from hypothesis import strategies as hs
 
 from statetransform import State, transform
 
-from .programs import PROGRAMS, Block, Pure, Stateful, initial, show
+from .programs import PROGRAMS, Block, Pure, Stateful, initial
 
 STACKS = hs.lists(hs.sampled_from(["checkpoint", "jit", "named_call"]), max_size=3)
 WRAPS = {"checkpoint": jax.checkpoint, "jit": jax.jit, "named_call": jax.named_call}
@@ -66,7 +66,7 @@ def drawn(request: pytest.FixtureRequest, check: Callable[[Block, list[str]], No
     @hypothesis.settings(max_examples=cases, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(program=PROGRAMS, stack=STACKS)
     def test(program: Block, stack: list[str]) -> None:
-        hypothesis.note(f"{' of '.join(stack[::-1]) or 'no transform'} of\n{show(program)}")
+        hypothesis.note(f"{' of '.join(stack[::-1]) or 'no transform'} of {program}")
         check(program, stack)
 
     test()
