@@ -47,8 +47,6 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     "ref": (jax.new_ref, lambda c: c[...], lambda c, v: c.__setitem__(..., v)),
     "attribute": (attribute, lambda c: c.n, lambda c, v: setattr(c, "n", v)),
 }
-#: Eager transforms look for Refs at the first call of some code only, and here one code serves all kinds.
-st.states(jax.new_ref(0.0))
 
 MIXED = tuple(KINDS)
 ALL = [*[(kind, kind) for kind in KINDS if kind != "state"], MIXED]
