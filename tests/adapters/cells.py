@@ -1,10 +1,14 @@
-"""Kinds of cells, each as a pair of functions that read and write it, with what makes one of them."""
+"""Kinds of cells: how one of each is made, read and written."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 import statetransform as st
@@ -119,3 +123,36 @@ def make(kind: type, n: Any) -> Any:
 def handle(obj: Any) -> Any:
     """The state that stands for the cell."""
     return st.attr(obj, "n") if type(obj) in OF_OBJECTS else next(iter(st.states(obj).values()))
+
+
+class Kind(NamedTuple):
+    """How a cell is made, read and written."""
+
+    make: Callable[[Any], Any]
+    get: Callable[[Any], Any]
+    put: Callable[[Any, Any], Any]
+
+
+def _of_attributes(kind: type) -> Kind:
+    if kind is Frozen:
+        return Kind(functools.partial(make, kind), lambda c: c.n, lambda c, v: setattr(handle(c), "value", v))
+    return Kind(functools.partial(make, kind), lambda c: c.n, lambda c, v: setattr(c, "n", v))
+
+
+_VALUE = (lambda c: c.value, lambda c, v: setattr(c, "value", v))
+ROWS = {
+    "state": Kind(st.State, *_VALUE),
+    "ref": Kind(jax.new_ref, lambda c: c[...], lambda c, v: c.__setitem__(..., v)),
+    "ref by functions": Kind(jax.new_ref, lambda c: jax.ref.get(c), lambda c, v: jax.ref.set(c, ..., v)),
+    **{kind.__name__: _of_attributes(kind) for kind in KINDS},
+}
+if importlib.util.find_spec("brainstate"):
+    import brainstate
+
+    ROWS["brainstate"] = Kind(brainstate.State, *_VALUE)
+if importlib.util.find_spec("flax"):
+    from .modules import HIJAX, REF, nnx
+
+    for _name, _options in {"": {}, "-hijax": HIJAX, "-ref": REF, "-both": HIJAX | REF}.items():
+        _make = functools.partial(nnx.Variable, **_options)
+        ROWS[f"nnx{_name}"] = Kind(_make, lambda c: c[...], lambda c, v: c.set_value(v))

@@ -1,11 +1,10 @@
-"""Plain attributes and registered classes: the nine guarantees."""
+"""Plain attributes and registered classes: what no other cell has; the guarantees are in `test_guarantees.py`."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import pickle
-import threading
 import weakref
 from typing import Any
 
@@ -34,141 +33,12 @@ def obj(request: Any) -> Any:
     return make(request.param, N)
 
 
-def of_jax(wrap: Any) -> Any:
-    return lambda n, x: wrap(pure)(n, x)
-
-
-@pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
-def test_a_function_over_a_cell_gives_what_the_hand_threaded_one_gives(obj: Any, name: str) -> None:
-    wrapped = getattr(transform, name)(lambda x: obj.step(x))
-    n = N
-    for _ in range(4):
-        out, n = jax.jit(pure)(n, X)
-        np.testing.assert_allclose(wrapped(X), out, rtol=1e-6)
-        np.testing.assert_allclose(obj.n, n, rtol=1e-6)
-
-
-def test_a_value_that_was_set_outside_is_seen_by_the_next_call(obj: Any) -> None:
-    step = transform.jit(obj.step)
-    step(X)
-    handle(obj).value = 2 * N
-    np.testing.assert_allclose(step(X), pure(2 * N, X)[0], rtol=1e-6)
-    np.testing.assert_allclose(handle(obj).value, obj.n)
-
-
-def test_an_object_goes_by_reference_as_an_argument(obj: Any) -> None:
-    step = transform.jit(lambda o, x: o.step(x))
-    n = N
-    for _ in range(4):
-        out, n = pure(n, X)
-        np.testing.assert_allclose(step(obj, X), out, rtol=1e-6)
-        np.testing.assert_allclose(obj.n, n, rtol=1e-6)
-
-
-def test_gradients_with_respect_to_a_cell_and_to_an_argument(obj: Any) -> None:
-    expected = jax.grad(lambda n, x: pure(n, x)[0], (0, 1))(N, X)
-    state = handle(obj)
-    for around in (lambda f: f, transform.jit, transform.checkpoint):
-        state.value = N
-        by_state, (by_x,) = transform.grad(around(obj.step), argnums=(0,), states=state)(X)
-        np.testing.assert_allclose(by_state, expected[0], rtol=1e-6)
-        np.testing.assert_allclose(by_x, expected[1], rtol=1e-6)
-        np.testing.assert_allclose(obj.n, N * X, rtol=1e-6)
-
-
-def test_loops_carry_a_cell(obj: Any) -> None:
-    def body(carry: Any, x: Any) -> Any:
-        return carry, obj.step(x)
-
-    xs = jnp.linspace(0.9, 1.1, 5)
-    expected_n, expected = jax.lax.scan(lambda n, x: pure(n, x)[::-1], N, xs)
-    _, out = transform.scan(body, None, xs)
-    np.testing.assert_allclose(out, expected, rtol=1e-6)
-    np.testing.assert_allclose(obj.n, expected_n, rtol=1e-6)
-
-
-def test_branches_write_a_cell(obj: Any) -> None:
-    transform.cond(jnp.array(True), lambda: obj.step(X), lambda: jnp.array(0.0))
-    np.testing.assert_allclose(obj.n, N * X, rtol=1e-6)
-    transform.cond(jnp.array(False), lambda: obj.step(X), lambda: jnp.array(0.0))
-    np.testing.assert_allclose(obj.n, N * X, rtol=1e-6)
-
-
-def test_a_cell_with_an_axis_for_each_lane(obj: Any) -> None:
-    step = transform.vmap(obj.step, in_axes=None, state_axes={handle(obj): 0})
-    np.testing.assert_allclose(step(X), jnp.sin(N * X), rtol=1e-6)
-    np.testing.assert_allclose(obj.n, N * X, rtol=1e-6)
-
-
-def test_a_batched_write_to_a_shared_cell_names_the_cell(obj: Any) -> None:
-    with pytest.raises(st.StateAxisError, match="n"):
-        transform.vmap(lambda x: obj.step(x))(jnp.arange(3.0))
-    np.testing.assert_allclose(obj.n, N)
-
-
-def test_a_call_that_raises_leaves_the_cell_as_it_was(obj: Any) -> None:
-    own = st.State(1.0)
-
-    def fails(x: Any) -> Any:
-        obj.step(x)
-        own.value = x
-        raise ZeroDivisionError
-
-    for wrap in (transform.jit, transform.checkpoint, transform.grad):
-        with pytest.raises(ZeroDivisionError):
-            wrap(fails)(X)
-        np.testing.assert_allclose(obj.n, N)
-        assert own.value == 1.0
-
-
 def test_a_write_in_a_raw_jax_transform_is_refused(obj: Any) -> None:
     with pytest.raises(st.StateTraceError, match="raw JAX transform"):
         jax.jit(obj.step)(X)
     with pytest.raises(st.StateTraceError, match="raw JAX transform"):
         transform.jit(lambda x: jax.grad(obj.step)(x))(X)
     np.testing.assert_allclose(obj.n, N)
-
-
-def test_the_pure_function_takes_and_gives_the_values_of_cells(obj: Any) -> None:
-    fun = transform.functionalize(lambda x: obj.step(x))
-    out, new = jax.jit(fun.apply)(fun.values(X), X)
-    np.testing.assert_allclose(new[handle(obj)], pure(N, X)[1], rtol=1e-6)
-    np.testing.assert_allclose(out, pure(N, X)[0], rtol=1e-6)
-    np.testing.assert_allclose(obj.n, N)
-
-
-def test_objects_of_one_structure_share_a_trace() -> None:
-    for kind in KINDS:
-        runs = []
-
-        def body(o: Any, x: Any, runs: Any = runs) -> Any:
-            runs.append(None)
-            return o.step(x)
-
-        step = transform.jit(body)
-        objects = [make(kind, N + i) for i in range(5)]
-        for _ in range(3):
-            for o in objects:
-                step(o, X)
-        assert len(runs) == 1, kind
-        for i, o in enumerate(objects):
-            np.testing.assert_allclose(o.n, (N + i) * X**3, rtol=1e-6)
-
-
-def test_cells_beside_states() -> None:
-    obj, own, other = make(Plain, N), st.State(N, name="own"), make(Registered, N)
-
-    @transform.jit
-    def step(x: Any) -> Any:
-        own.value = own.value + obj.step(x) + other.step(x)
-        return own.value
-
-    n, m = N, N
-    for _ in range(3):
-        out, n = pure(n, X)
-        m = m + 2 * out
-        np.testing.assert_allclose(step(X), m, rtol=1e-6)
-    np.testing.assert_allclose(obj.n, other.n)
 
 
 def test_another_object_of_the_class_keeps_its_plain_attribute() -> None:
@@ -187,23 +57,6 @@ def test_an_attribute_that_becomes_a_cell_after_the_first_call_is_lifted() -> No
     for value in (3.0, 4.0):
         obj.n = value
         assert read() == value
-
-
-def test_objects_are_freed_without_a_collection() -> None:
-    for kind in KINDS:
-        if kind.__weakrefoffset__ == 0:
-            continue
-        obj = make(kind, N)
-        transform.jit(lambda o, x: o.step(x))(obj, X)
-        transform.grad(obj.step)(X)
-        gone = weakref.ref(obj)
-        gc.collect()
-        gc.disable()
-        try:
-            del obj
-            assert gone() is None, kind
-        finally:
-            gc.enable()
 
 
 def test_arrays_in_slots_are_freed_with_the_object() -> None:
@@ -228,29 +81,6 @@ def test_copies_and_pickles_see_values(obj: Any) -> None:
         if type(obj) is not Frozen:
             other.n = 2 * N
             np.testing.assert_allclose(obj.n, N)
-
-
-def test_other_threads_see_committed_values_only() -> None:
-    obj, seen = make(Plain, N), []
-
-    def look() -> None:
-        seen.append(obj.n)
-
-    def body(x: Any) -> Any:
-        out = obj.step(x)
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        return out
-
-    transform.jit(body)(X)
-    np.testing.assert_allclose(seen[0], N)
-
-
-def test_no_tracer_is_left(obj: Any) -> None:
-    with jax.checking_leaks():
-        transform.grad(transform.jit(transform.checkpoint(obj.step)))(X)
-    assert not isinstance(obj.n, jax.core.Tracer)
 
 
 def test_instances_made_inside_hold_their_values_afterwards() -> None:

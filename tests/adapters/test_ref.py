@@ -70,47 +70,11 @@ def test_a_written_ref_is_differentiated_and_checkpointed(pair: Any) -> None:
         np.testing.assert_allclose(ref[...], pure(N, X)[1], rtol=1e-5)
 
 
-def test_the_next_call_sees_what_was_written_outside(pair: Any) -> None:
-    ref, step = pair
-    wrapped = transform.jit(step)
-    for i in range(4):
-        ref[...] = N + i
-        np.testing.assert_allclose(wrapped(X), pure(N + i, X)[0], rtol=1e-5)
-
-
 def test_a_pullback_keeps_its_residuals_when_the_ref_is_written_in_place(pair: Any) -> None:
     ref, _ = pair
     _, pull = transform.vjp(lambda x: jnp.sum(ref[...] * x), X)
     ref[...] = jnp.full(3, 100.0)
     np.testing.assert_allclose(pull(jnp.float32(1.0))[0], jnp.sum(N), rtol=1e-6)
-
-
-def test_a_ref_is_an_argument_by_reference(pair: Any) -> None:
-    ref, _ = pair
-    runs = []
-
-    @transform.jit
-    def step(refs: Any, x: Any) -> Any:
-        runs.append(None)
-        return step_of(refs["r"])(x)
-
-    other, n = jax.new_ref(N), N
-    for _ in range(3):
-        out, n = pure(n, X)
-        np.testing.assert_allclose(step({"r": ref}, X), out, rtol=1e-5)
-        np.testing.assert_allclose(step({"r": other}, X), out, rtol=1e-5)
-    np.testing.assert_allclose(other[...], n, rtol=1e-5)
-    assert len(runs) == 1
-
-
-def test_loops_and_branches_carry_a_ref(pair: Any) -> None:
-    ref, step = pair
-    xs = jnp.linspace(0.9, 1.1, 5)
-    n, expected = jax.lax.scan(lambda n, x: pure(n, x)[::-1], N, xs)
-    _, out = transform.scan(lambda c, x: (c, step(x)), None, xs)
-    np.testing.assert_allclose(out, expected, rtol=1e-5)
-    transform.cond(jnp.array(True), lambda: step(X), lambda: jnp.float32(0.0))
-    np.testing.assert_allclose(ref[...], pure(n, X)[1], rtol=1e-5)
 
 
 def test_lanes_of_a_ref(pair: Any) -> None:
@@ -124,19 +88,6 @@ def test_lanes_of_a_ref(pair: Any) -> None:
     with pytest.raises(st.StateAxisError, match="Ref "):
         transform.vmap(lambda x: ref.__setitem__(0, x))(N)
     np.testing.assert_allclose(ref[...], 2 * N)
-
-
-def test_a_call_that_raises_leaves_the_ref_as_it_was(pair: Any) -> None:
-    ref, step = pair
-
-    def fails(x: Any) -> Any:
-        step(x)
-        raise ZeroDivisionError
-
-    for wrap in (transform.jit, transform.grad, transform.checkpoint):
-        with pytest.raises(ZeroDivisionError):
-            wrap(fails)(X)
-        np.testing.assert_allclose(ref[...], N)
 
 
 def test_a_write_in_a_raw_transform_inside_ours_is_refused(pair: Any) -> None:
@@ -208,12 +159,6 @@ def test_refs_are_found_named_and_freed(pair: Any) -> None:
     gc.collect()
     del other
     assert gone() is None
-
-
-def test_no_tracer_is_left_in_a_ref(pair: Any) -> None:
-    _, step = pair
-    with jax.checking_leaks():
-        transform.grad(transform.jit(transform.checkpoint(step)))(X)
 
 
 def test_what_a_compiled_call_returns_is_not_overwritten_by_the_next_write() -> None:

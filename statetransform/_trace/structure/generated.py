@@ -50,7 +50,6 @@ class WalkWriter:
         self._failure = failure
         self._is_outermost = is_outermost
         self._unpacked = _unpacked(structure)
-        self._keyed = _keyed(structure) if is_outermost else {}
         self._direct = _direct(structure) if is_outermost else {}
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
@@ -132,7 +131,7 @@ class WalkWriter:
             return
         if how == "reader" and register >= 0 and self._is_outermost and self._adopted(edge):
             return
-        known = (self._unpacked.get(parent) or self._keyed.get(parent)) if how == "item" else None
+        known = self._unpacked.get(parent) if how == "item" else None
         is_known = known is not None
         value = known[key] if known is not None else self._expression(above, how, key, roots)
         if what == "same":
@@ -230,7 +229,7 @@ class WalkWriter:
             self.leave_if(f"type({value}) is not {self.constant(argument[0])}{length}")
         elif what == "":
             pass
-        elif what == "mapping" and int(value[1:]) in self._keyed:
+        elif what == "mapping" and argument[0] is dict and _has_few_names(argument[1]):
             self._mapping(value, argument)
         elif what == "code":
             # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
@@ -252,8 +251,6 @@ class WalkWriter:
         self.lines.append(f"{''.join(f'key{i}, ' for i in range(len(keys)))}= {value}")
         is_other = " or ".join(f"key{i} is not {key}" for i, key in enumerate(keys))
         self.leave_if(f"({is_other}) and not holds({value}, 'mapping', {self.constant(argument)})")
-        names = self._keyed[int(value[1:])].values()
-        self.lines.append(f"{''.join(f'{name}, ' for name in names)}= {value}.values()")
 
     def _class(self, reference: Callable[[], Any]) -> str:
         """A name for what is held weakly, asked for once in a walk; classes of this package and modules never go."""
@@ -272,8 +269,11 @@ class WalkWriter:
             self.leave_if(f"{names[0]} is {names[1]}")
         elif are_states:
             self.leave_if(f"len({{{', '.join(names)}}}) != {len(names)}")  # states are hashed by identity
-        else:
-            self.leave_if(f"len({{*map(identity, ({', '.join(names)}))}}) != {len(names)}")
+        else:  # whose addresses were looked at in the last call
+            known = self.constant([None])
+            self.lines.append(f"places = [*map(identity, ({', '.join(names)}))]")
+            self.leave_if(f"places != {known}[0] and len({{*places}}) != {len(names)}")
+            self.lines.append(f"{known}[0] = places")
 
 
 def _unpacked(structure: Structure) -> dict[int, list[str]]:
@@ -290,22 +290,8 @@ def _unpacked(structure: Structure) -> dict[int, list[str]]:
     }
 
 
-def _keyed(structure: Structure) -> dict[int, dict[str, str]]:
-    """For each small dict with strings for keys all of whose values are looked at, the names that these get."""
-    items: dict[int, dict[Any, str]] = {}
-    for edge in structure.edges:
-        if edge.how == "item":
-            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{len(items.get(edge.parent, ()))}"
-            items.setdefault(edge.parent, {})[edge.key] = name
-    return {
-        edge.register: {key: items[edge.register][key] for key in edge.argument[1]}
-        for edge in structure.edges
-        if edge.what == "mapping"
-        and edge.argument[0] is dict
-        and 0 < len(edge.argument[1]) <= _KEYS
-        and all(type(key) is str for key in edge.argument[1])
-        and [*items.get(edge.register, ())] == edge.argument[1]
-    }
+def _has_few_names(keys: Sequence[Any]) -> bool:
+    return 0 < len(keys) <= _KEYS and all(type(key) is str for key in keys)
 
 
 def _direct(structure: Structure) -> dict[int, Edge]:
