@@ -1,26 +1,20 @@
-"""What the package knows of other frameworks, one module each, imported by `_state/adapters.py` when it is needed.
+"""What the package knows of other frameworks, one module each, imported when something of the framework is met.
 
 A cell implements `Cell` of `_state/cell.py`. `descriptor` has all of it for a value in an attribute.
 """
 
-import contextlib
-
 import jax
 
 from .._objects.library import adapt
-from .._state.adapters import meet, offer
-from .._state.errors import StateTransformError, hint
+from .._state.adapters import offer
+from .._state.errors import hint
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]
 
-_REF = f"{jax.Ref.__module__}.{jax.Ref.__qualname__}"
-
 offer("flax.nnx", f"{__name__}.nnx")
 offer("brainstate", f"{__name__}.brainstate")
-offer(_REF, f"{__name__}.ref")
-with contextlib.suppress(StateTransformError):  # which is raised where a `Ref` is met
-    meet([_REF])
+offer(f"{jax.Ref.__module__}.{jax.Ref.__qualname__}", f"{__name__}.ref")
 adapt("flax")
 adapt("brainstate")
 hint("states", "flax.nnx", ", or `st.states(model, nnx.Param)` for a model of flax.nnx")

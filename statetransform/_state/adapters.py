@@ -1,9 +1,8 @@
 """The door to other frameworks: all that the rest of the package calls of their adapters.
 
 A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
-adapter is installed at the first call of a transform after its framework was imported, or when a cell is met before. A
-program that does not import a framework does not change it, and one that uses none of its cells does not depend on its
-version.
+adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
+object. A program that meets nothing of a framework does not change it, and does not depend on its version.
 
 Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
 made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
@@ -12,18 +11,23 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import sys
 import threading
+import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from .._objects.library import is_users_class
+from .._objects.library import is_ours, is_users_class, is_users_function
+from .._objects.lookup import contents, instance_attribute, instance_dict, slot_names
+from .._objects.names import globals_of
+from .._objects.plain import identity
 from .errors import StateTransformError
 from .frame import no_frame
 from .state import State
@@ -46,6 +50,10 @@ _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
+#: Code whose global names were looked at.
+_looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
 # -- what adapters say
@@ -79,27 +87,30 @@ def carries(cls: type) -> None:
 # -- meeting a framework
 
 
-def meet_imported() -> None:
-    """Installs the adapters to the frameworks that are imported: before a function runs, which may use their cells.
+def _is_one_imported() -> bool:
+    """Whether a framework is imported whose adapter is not installed."""
+    return any(framework in sys.modules for framework in _offers)
 
-    Nothing is said of an adapter that cannot be installed: the function may use no cell.
+
+def meet(obj: Any) -> None:
+    """Installs the adapter to the framework of a module, class or function.
+
+    Nothing is said of an adapter that cannot be installed: the program may use no cell.
     """
-    for framework in [*_offers]:
-        if framework in sys.modules:
-            with contextlib.suppress(StateTransformError):
-                meet([framework])
+    try:
+        if isinstance(obj, types.ModuleType):
+            _meet([obj.__name__])
+        else:
+            _meet(_names(obj) if isinstance(obj, type) else [f"{obj.__module__}"])
+    except StateTransformError:
+        pass
 
 
 def _names(cls: type) -> list[str]:
     return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
 
 
-def meet(names: Iterable[str]) -> None:
-    """Installs the adapters to the frameworks of these names of classes or modules.
-
-    Raises:
-      StateTransformError: the adapter does not know this version of its framework.
-    """
+def _meet(names: Iterable[str]) -> None:
     for framework in [*_offers]:
         if any(f"{name}.".startswith(f"{framework}.") for name in names):
             with _lock:
@@ -109,16 +120,80 @@ def meet(names: Iterable[str]) -> None:
 
 
 def _kind(cls: type) -> _KnownClass:
-    """What is known of a class; the first look installs the adapter, or raises what `meet` does."""
+    """What is known of a class; the first look installs the adapter.
+
+    Raises:
+      StateTransformError: the adapter does not know this version of its framework.
+    """
     known = _kinds.get(cls)
     if known is None:
-        meet(_names(cls))
+        _meet(_names(cls))
         cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
         holder = next((names for base, names in _holders.items() if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
         known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)
     return known
+
+
+def meet_all(fun: Any) -> None:
+    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
+
+    Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
+    what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
+    """
+    code = _code_of(fun)
+    if code in _met and not _is_one_imported():
+        return
+    if code is not None:
+        _met.add(code)
+    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
+    while waiting:
+        obj = waiting.pop()
+        kind: Any = type(obj)
+        if kind in closed or identity(obj) in seen:
+            continue
+        seen.add(identity(obj))
+        if kind is types.FunctionType:
+            meet(obj)
+            waiting += [contents(cell) for cell in obj.__closure__ or ()]
+            waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
+            if obj.__code__ not in _looked_at and is_users_function(obj):
+                _looked_at.add(obj.__code__)
+                waiting += [child for _, child in globals_of(obj)]
+        elif kind is types.ModuleType or issubclass(kind, type):
+            meet(obj)
+        elif kind is types.MethodType:
+            waiting += [obj.__self__, obj.__func__]
+        elif issubclass(kind, functools.partial):
+            waiting += [obj.func, *obj.args, *obj.keywords.values()]
+        elif issubclass(kind, dict):
+            waiting += dict.values(obj)
+        elif issubclass(kind, (list, tuple, deque, set, frozenset)):
+            waiting += obj
+        elif cell_of(kind) is not None or issubclass(kind, State):
+            continue
+        elif is_users_class(kind):
+            waiting += (instance_dict(obj) or {}).values()
+            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
+            waiting += [method for base in kind.__mro__ for method in _methods(base)]
+        elif is_ours(kind):
+            waiting.append(getattr(obj, "__wrapped__", None))
+        else:
+            closed.add(kind)
+
+
+def _code_of(fun: Any) -> types.CodeType | None:
+    while not hasattr(fun, "__code__") and (inner := getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)):
+        fun = inner
+    return getattr(fun, "__code__", None)
+
+
+def _methods(cls: type) -> list[types.FunctionType]:
+    if not is_users_class(cls):
+        return []
+    found = [child for child in vars(cls).values() if type(child) is types.FunctionType]
+    return [fun for fun in found if fun.__code__ not in _looked_at]
 
 
 # -- what the core asks

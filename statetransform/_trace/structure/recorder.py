@@ -32,7 +32,6 @@ from ..._objects.lookup import (
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
 from ..._state import find
-from ..._state.adapters import meet_imported
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
@@ -80,7 +79,6 @@ class Recorder:
         self.cells: set[int] = set()  # objects that a state stands for
 
     def __enter__(self) -> Recorder:
-        meet_imported()
         self._settings = {read: read() for read in settings}
         listening.listeners = (*listening.listeners, self)
         try:

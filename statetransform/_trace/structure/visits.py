@@ -220,6 +220,8 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: S
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
     """A global name, or an attribute of a module that one leads to."""
+    if isinstance(value, types.ModuleType | types.FunctionType | type):
+        adapters.meet(value)
     if isinstance(value, types.ModuleType):
         if not is_users_module(value):
             recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
