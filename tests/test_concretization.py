@@ -12,6 +12,8 @@ import pytest
 
 from statetransform import State, transform
 
+from .tables import ROWS, Row
+
 ADVICE = (
     "static_argnums",
     "State(value, static=True)",
@@ -140,25 +142,15 @@ def test_a_decision_inside_a_raw_loop_still_carries_the_advice() -> None:
     notes_of(lambda: f(1.0))
 
 
-@pytest.mark.parametrize(
-    "loop",
-    [
-        lambda f: transform.scan(lambda c, x: (f(c), None), 1.0, jnp.ones(2)),
-        lambda f: transform.for_loop(f, jnp.ones(2)),
-        lambda f: transform.fori_loop(0, 2, lambda i, c: f(c), 1.0),
-        lambda f: transform.while_loop(lambda c: c < 3, f, 1.0),
-        lambda f: transform.cond(True, f, f, 1.0),
-    ],
-    ids=["scan", "for_loop", "fori_loop", "while_loop", "cond"],
-)
-def test_bodies_of_loops_and_branches_carry_the_note(loop: Any) -> None:
+@pytest.mark.parametrize("row", [row for row in ROWS if row.is_loop], ids=lambda row: row.name)
+def test_bodies_of_loops_and_branches_carry_the_note(row: Row) -> None:
     s = State(jnp.float32(1), name="s")
 
     def body(x: Any) -> Any:
         s.value = s.value * 2.0
         return x if s.value > 0 else -x
 
-    assert "State 's'" in notes_of(lambda: loop(body))
+    assert "State 's'" in notes_of(lambda: row.ours(body)(1.0))
     assert s.value == 1.0
 
 

@@ -23,6 +23,10 @@ TRANSFORMS = {
     "jacrev", "jit", "jvp", "lift", "linearize", "make_jaxpr", "map", "named_call", "remat",
     "scan", "shard_map", "switch", "value_and_grad", "vjp", "vmap", "while_loop",
 }  # fmt: skip
+REPORTS = {
+    "compare", "cost", "explain_retrace", "fwd_bwd", "largest", "peak", "print_saved_residuals", "residuals",
+    "timeline",
+}  # fmt: skip
 OF_JAX = {
     name: getattr(home, name)
     for name in sorted(TRANSFORMS - {"checkify", "discard_writes", "for_loop", "functionalize", "lift", "remat"})
@@ -72,6 +76,16 @@ def test_every_transform_is_documented_with_an_example(name: str) -> None:
     doc = inspect.getdoc(getattr(transform, name)) or ""
     assert doc.strip()
     assert ">>>" in doc
+
+
+@pytest.mark.parametrize("name", sorted({*st.inspect.__all__, *REPORTS}))
+def test_reports_say_where_they_live_and_are_documented(name: str) -> None:
+    report = getattr(st.inspect, name)
+    assert report.__module__ == "statetransform.inspect"
+    sections = ("References:", "Example:", ">>>") if name in REPORTS else ()
+    for section in (*sections, *(("Args:", "Raises:") if name in REPORTS - {"peak"} else ())):
+        assert section in (report.__doc__ or ""), section
+    assert report.__doc__
 
 
 @pytest.mark.parametrize("name", OF_JAX)

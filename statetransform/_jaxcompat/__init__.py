@@ -9,7 +9,6 @@ from .arrays import buffer_of as buffer_of
 from .arrays import concrete_array as concrete_array
 from .arrays import host_room as host_room
 from .arrays import is_array_type as is_array_type
-from .arrays import is_zero as is_zero
 from .arrays import is_zero_tangent as is_zero_tangent
 from .arrays import on_devices as on_devices
 from .arrays import set_buffer as set_buffer
@@ -39,7 +38,6 @@ from .contexts import is_top_level as is_top_level
 from .contexts import set_current_trace as set_current_trace
 from .contexts import take_current_trace as take_current_trace
 from .contexts import trace_state as trace_state
-from .jaxprs import Jaxpr as Jaxpr
 from .jaxprs import NamedVariable as NamedVariable
 from .jaxprs import UserFrame as UserFrame
 from .jaxprs import argument_names as argument_names
@@ -57,7 +55,6 @@ from .jaxprs import names_held as names_held
 from .jaxprs import opened as opened
 from .jaxprs import part_of as part_of
 from .jaxprs import remat_params as remat_params
-from .jaxprs import residuals_of as residuals_of
 from .jaxprs import user_frames as user_frames
 from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars

@@ -7,7 +7,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -181,14 +181,6 @@ def _with_own_consts(eqn: Any) -> Any:
     if not isinstance(closed, jex.ClosedJaxpr) or not any(map(_is_converted, closed.consts)):
         return eqn
     return eqn.replace(params={**eqn.params, "jaxpr": closed.replace(consts=[*map(_own, closed.consts)])})
-
-
-def residuals_of(pull: Callable[..., Any]) -> tuple[list[Any], Any]:
-    """The residuals that a function of :func:`jax.vjp` holds, and the treedef that makes it out of others.
-
-    It is a pytree, which is documented; that its leaves are the residuals and nothing else is not.
-    """
-    return jax.tree.flatten(pull)
 
 
 def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any], among: Sequence[Any] | None = None) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._jaxcompat import eval_jaxpr, part_of, residuals_of
+from .._jaxcompat import eval_jaxpr, part_of
 from .._jaxpr.walk import backward_slice
 from .arrays import Leaves, is_differentiable, merge, pick
 from .step import Cotangents, Selected, Step
@@ -60,7 +60,7 @@ class Tape:
 
             arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
             _, pull, (out, y) = jax.vjp(some, *arguments, has_aux=True)
-            residuals, tree = residuals_of(pull)
+            residuals, tree = jax.tree.flatten(pull)
             trees.append(tree)
             return out, y, residuals
 

@@ -22,6 +22,7 @@ class CustomRule(Transformed):
     """A function with a derivative rule of its own. The rule is among its options, so that copies have it, too."""
 
     _kind: Any  # JAX's class
+    _define: str  # its method that sets the rules
     _how_to_set: str  # what the user writes to give the function its rule
     _with_fixed: Callable[..., tuple[Any, ...]]  # all arguments, the fixed ones as JAX gives them to the function
     _rules_of: Callable[..., list[Callable[..., Any]]]  # the rules of the pure function of a call
@@ -35,7 +36,7 @@ class CustomRule(Transformed):
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
         rules: tuple[Callable[..., Any], ...] = (),
-        define: tuple[str, dict[str, Any]] = ("", {}),
+        rule_options: dict[str, Any] | None = None,
     ) -> None:
         # Rules are set on this object, so it is itself what a static or class method would be.
         is_method, is_static = is_method or isinstance(fun, classmethod), is_static or isinstance(fun, staticmethod)
@@ -46,12 +47,11 @@ class CustomRule(Transformed):
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
         self._kind(fun, **self._nondiff)  # JAX says what is wrong
-        self._set_rules(rules, define)
+        self._set_rules(rules, rule_options or {})
 
-    def _set_rules(self, rules: tuple[Callable[..., Any], ...], define: tuple[str, dict[str, Any]]) -> None:
-        """Takes the rules, and the method of JAX's class that sets them with its options."""
-        self._rules, self._define = rules, define
-        self._options.update(rules=rules, define=define)
+    def _set_rules(self, rules: tuple[Callable[..., Any], ...], rule_options: dict[str, Any]) -> None:
+        self._rules, self._rule_options = rules, rule_options
+        self._options.update(rules=rules, rule_options=rule_options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -70,11 +70,10 @@ class CustomRule(Transformed):
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
-        name, options = self._define
-        is_staged = not runs_rule_directly(free) or bool(options.get("optimize_remat"))
+        is_staged = not runs_rule_directly(free) or bool(self._rule_options.get("optimize_remat"))
         call = RuleCall(fun, self._with_fixed(args, nondiff), nondiff, is_staged)
         pure = self._kind(as_function(lambda *args: None, call.run))
-        getattr(pure, name)(*self._rules_of(call, obj), **options)
+        getattr(pure, self._define)(*self._rules_of(call, obj), **self._rule_options)
         return call.finish(*pure(*call.take_arguments()))
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -93,21 +92,14 @@ class CustomRule(Transformed):
 class CustomVjp(CustomRule):
     """A function with `defvjp`."""
 
-    _kind, _how_to_set = jax.custom_vjp, "call `{}.defvjp(fwd, bwd)` first"
+    _kind, _define, _how_to_set = jax.custom_vjp, "defvjp", "call `{}.defvjp(fwd, bwd)` first"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
-        self._set("defvjp", fwd, bwd, *args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "defvjp_with_accums" and hasattr(jax.custom_vjp, name):
-            return functools.partial(self._set, name)  # of the newer releases
-        return super().__getattr__(name)
-
-    def _set(self, define: str, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
-        bound = inspect.signature(getattr(jax.custom_vjp, define)).bind(None, fwd, bwd, *args, **options)
-        options = {name: value for name, value in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
-        self._set_rules((fwd, bwd), (define, options))
+        bound = inspect.signature(jax.custom_vjp.defvjp).bind(None, fwd, bwd, *args, **options)
+        self._set_rules(
+            (fwd, bwd), {name: x for name, x in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
+        )
 
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         if has_tracer([args[i] for i in nondiff]):
@@ -125,11 +117,11 @@ class CustomVjp(CustomRule):
 class CustomJvp(CustomRule):
     """A function with `defjvp`."""
 
-    _kind, _how_to_set = jax.custom_jvp, "decorate one with `@{}.defjvp`"
+    _kind, _define, _how_to_set = jax.custom_jvp, "defjvp", "decorate one with `@{}.defjvp`"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Sets the rule, as :meth:`jax.custom_jvp.defjvp` does."""
-        self._set_rules((jvp,), ("defjvp", {"symbolic_zeros": symbolic_zeros}))
+        self._set_rules((jvp,), {"symbolic_zeros": symbolic_zeros})
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:

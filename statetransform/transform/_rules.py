@@ -106,11 +106,11 @@ class RuleCall:
     def backward(self, rule: Function) -> Function:
         """The backward rule, with the cotangents of what the function returned."""
 
-        def backward(residuals: Any, cotangents: Any, *accumulators: Any) -> Any:
+        def backward(residuals: Any, cotangents: Any) -> Any:
             residuals, values = residuals
             written = set(self._outcome.written)
             known = {s: value for s, value in zip(self._known, values, strict=True) if s not in written}
-            given = (*self._fixed.values(), residuals, cotangents[0], *accumulators[len(self._inputs) :])
+            given = (*self._fixed.values(), residuals, cotangents[0])
             gone = lambda state: StateTraceError.read_in_backward_rule(state) if state in written else None
             lift = Lift(rule, lambda: RuleFrame(gone))
             cts = lift.leave(*lift.call(known, given, {}))

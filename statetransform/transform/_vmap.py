@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, Protocol, cast, overload
+from typing import Any, ParamSpec, overload
 
 import jax
 import jax.extend.core as jex
@@ -203,30 +203,21 @@ class Vectorized(Direct):
         return found
 
 
-class Vectorizes(Protocol):
-    """What static type checkers see of `vmap`: a decorator that keeps the signature of a function."""
-
-    @overload
-    def __call__(
-        self,
-        fun: Callable[P, Any],
-        in_axes: Any = 0,
-        out_axes: Any = 0,
-        *args: Any,
-        state_axes: Any = None,
-        split_rngs: bool = True,
-        **options: Any,
-    ) -> Callable[P, Any]: ...
-    @overload
-    def __call__(
-        self, fun: None = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any
-    ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-    def __call__(self, fun: Any = None, *args: Any, **options: Any) -> Any:
-        """The vectorized function, or what vectorizes functions."""
-        ...
-
-
-@cast(Callable[[Callable[..., Any]], Vectorizes], bound_as_in(jax.vmap))
+@overload
+def vmap(
+    fun: Callable[P, Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    *args: Any,
+    state_axes: Any = None,
+    split_rngs: bool = True,
+    **options: Any,
+) -> Callable[P, Any]: ...
+@overload
+def vmap(
+    fun: None = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+@bound_as_in(jax.vmap)
 def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **options: Any) -> Any:
     """Vectorizes a function that uses states: :func:`jax.vmap`.
 
