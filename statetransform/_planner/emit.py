@@ -28,6 +28,7 @@ from .simulate import lifetimes, profile, split_of
 # long plans before every few, as each costs compile time.
 _BARRIERS = 200
 _MUCH = 0.5  # of the most bytes
+_DRAWN = 16  # times the bytes that a node reads: if it makes more, it is taken for one that draws random numbers
 # These compute equal numbers where they use them.
 _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
 
@@ -60,7 +61,10 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms)
-        for i in self._sequence[: self._split]:
+        draws = {} if self._has_loops else self._draws()
+        for t, i in enumerate(self._sequence[: self._split]):
+            if t in draws:
+                run.tie(*draws[t])
             run.node(i)
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
@@ -81,6 +85,27 @@ class Emitted:
                 run.tie(*barriers[t])
             run.node(self._sequence[t])
         return [run.read(atom) for atom in joint.gradients]
+
+    def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
+        """Before which nodes of the forward pass that make much of next to nothing a barrier stands, and what it ties.
+
+        Random numbers depend on a key alone: compilers draw those of all layers at the start.
+        """
+        joint, graph, found = self._joint, self._joint.graph, dict[int, tuple[list[Any], list[Any]]]()
+        last = {v: last for v, _, last in self._lives if v not in self._ends}
+        size = lambda values: sum(graph.sizes[v] for v in values)
+        made: list[int] = []
+        for t, i in enumerate(self._sequence[: self._split]):
+            node = graph.nodes[i]
+            given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
+            if _DRAWN * (size(node.inputs) + sum(cost.nbytes(var.aval) for var in given)) > size(node.outputs):
+                made += node.outputs
+                continue
+            latest = next((v for v in reversed(made) if graph.sizes[v] and last.get(v, -1) > t), None)
+            if latest is not None:
+                values = [joint.variables[v] for v in (latest, *node.inputs)]
+                found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))
+        return found
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """Before which runs a barrier stands, with the values and the given variables that it ties."""

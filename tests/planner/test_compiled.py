@@ -14,6 +14,7 @@ from statetransform import State, policies, transform
 from statetransform import _jaxcompat as jaxcompat
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
+from statetransform._planner.barriers import keeps_barriers
 
 
 def noise(*shape: int, seed: int = 0) -> jax.Array:
@@ -118,3 +119,20 @@ def test_a_budget_says_what_it_chose_for_a_function() -> None:
     assert kept.is_plain and kept.flops_over_plain == 1 and kept.compiled_bytes == plain
     assert not planned.is_plain and planned.flops_over_plain > 1 and planned.planned_bytes <= planned.budget
     assert "the gradient of surprise within" in repr(small) and "times the FLOPs of the plain one" in repr(small)
+
+
+@pytest.mark.optimized
+@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+def test_random_numbers_are_drawn_where_they_are_used() -> None:
+    def loss(x: Any, ws: Any, key: Any) -> Any:
+        for i, w in enumerate(ws):
+            x = jnp.tanh(x @ w) * jax.random.bernoulli(jax.random.fold_in(key, i), 0.9, x.shape)
+        return (x**2).mean()
+
+    x, ws, key = noise(512, 32), [noise(32, 32, seed=i) for i in range(8)], jax.random.key(0)
+    compiled = lambda f: jax.jit(jax.value_and_grad(f, 1)).lower(x, ws, key).compile()
+    size = lambda f: compiled(f).memory_analysis().temp_size_in_bytes
+    fitting = transform.checkpoint(loss, policy=policies.fit(int(0.4 * size(loss))))
+    assert size(fitting) <= 0.4 * size(loss)
+    ours, theirs = (jax.tree.leaves(compiled(f)(x, ws, key)) for f in (fitting, loss))
+    assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
