@@ -52,6 +52,16 @@ def test_a_read_in_a_raw_transform_is_fresh_under_ours(name: str, is_read_before
         assert TRANSFORMS[name](f, w) == 2 * value
 
 
+def test_the_first_read_in_a_raw_transform_starts_the_function_again_and_no_other_does() -> None:
+    w, f = make()
+    runs = []
+    checkpointed = transform.checkpoint(lambda: runs.append(1) or f())
+    for value in (2.0, 2.0, 5.0):
+        w.value = value
+        assert checkpointed() == 2 * value
+    assert len(runs) == 2
+
+
 def test_the_gradient_flows_through_a_read_in_a_raw_transform() -> None:
     w, f = make()
     assert [float(transform.grad(f, states=w)()) for _ in range(2)] == [2.0, 2.0]

@@ -240,3 +240,13 @@ def test_threads_lose_no_choice() -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: budget.choose("scan", n, 4, 4), range(1, 61)))
     assert sorted(choice.n or 0 for choice in budget.choices) == list(range(1, 61))
+
+
+def test_a_budget_equal_to_one_that_was_used_says_what_was_chosen_as_well() -> None:
+    loop = lambda x, within: transform.scan(lambda c, _: (jnp.sin(c), None), x, length=100, checkpoint=within)[0].sum()
+    function = lambda x, within: transform.checkpoint(lambda x: jnp.sin(jnp.sin(x) * x).sum(), policy=within)(x)
+    for f in (loop, function):
+        first, second = st.MemoryBudget(40_000), st.MemoryBudget(40_000)
+        for budget in (first, second):
+            transform.grad(lambda x, f=f, budget=budget: f(x, budget))(jnp.ones(200))
+        assert first.choices[-1] == second.choices[-1]
