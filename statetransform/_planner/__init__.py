@@ -5,9 +5,9 @@
    that are differentiated.
 3. `measure` compiles the plain gradient step, asks for plans, compiles these, and corrects them. `plan_cache` remembers
    what was found, and `meter` shows a bar.
-4. `versions` has the function in several forms: as it is, with its loops opened (`loops`), and with cheap values
-   computed in each of their users. For each form, `joint` traces the gradient step and makes a `graph` of it: nodes
-   that need and make values. What a node costs is in `cost`; bytes are those of one device (`devices`).
+4. `versions` has the function in several forms: as it is, and with its loops opened (`loops`). For each form, `joint`
+   traces the gradient step and makes a `graph` of it: nodes that need and make values. What a node costs is in `cost`;
+   bytes are those of one device (`devices`).
 5. `solve` looks for the cheapest plan, a sequence of nodes, within a number of bytes. It begins with the plans that
    people write by hand (`checkpoints`, around blocks that `blocks` finds). `rematerialize` brings a plan into a budget,
    and uses the memory that is left.

@@ -18,9 +18,6 @@ import numpy as np
 from .graph import Graph
 from .simulate import closure
 
-_PRODUCTS = 0.05  # of the bytes: with less in products, elementwise work decides how large a block is
-_PLACES = 256  # where blocks may end
-
 
 @dataclasses.dataclass(frozen=True)
 class PlanBlocks:
@@ -81,26 +78,7 @@ class Row:
             above = [found[graph.producer[v]] for v in node.inputs if v not in self.at]
             where = min(above, default=end)
             found[i] = min(where, max(own)) if own and max(own) >= 0 else where
-        self._delay(found)
         return found
-
-    def _delay(self, found: dict[int, int]) -> None:
-        """Moves backward nodes that need no forward value to where they are used, if that holds nothing for longer."""
-        graph = self._graph
-        size = lambda values: sum(graph.sizes[v] for v in values)
-        users: dict[int, list[int]] = {}
-        for i in found:
-            for v in graph.nodes[i].inputs:
-                users.setdefault(v, []).append(i)
-        for i in sorted(found, reverse=True):
-            node = graph.nodes[i]
-            using = [found[u] for v in node.outputs for u in users.get(v, ())]
-            if not using or i in graph.pinned or any(v in self.at for v in node.inputs):
-                continue
-            where = max(using)
-            longer = [v for v in node.inputs if not any(u != i and found[u] <= where for u in users[v])]
-            if where < found[i] and size(longer) <= size(node.outputs):
-                found[i] = where
 
     def _last_uses(self) -> dict[int, int]:
         """The last position at which each forward value is used, by a forward node or a backward one."""
@@ -128,54 +106,20 @@ class Row:
 
     @functools.cached_property
     def _made(self) -> np.ndarray:
-        """Bytes computed before each place: those of products, if these are not next to nothing, otherwise all."""
-        nodes = [self._graph.nodes[i] for i in self._primal]
-        every = np.array([sum(self._graph.sizes[v] for v in n.outputs if v not in self._graph.free) for n in nodes])
-        products = np.where([n.is_product for n in nodes], every, 0)
-        return np.append(0, np.cumsum(products if products.sum() > _PRODUCTS * every.sum() else every))
-
-    @functools.cached_property
-    def _places(self) -> list[int]:
-        """Where a block may end: between two products where the fewest bytes cross, as late as possible."""
-        group = self._made if len(set(self._made)) <= _PLACES else self._made * _PLACES // max(self._made[-1], 1)
-        best: dict[int, int] = {}
-        for p in range(1, len(self._primal)):
-            known = best.setdefault(int(group[p]), p)
-            if self._crossing[p] <= self._crossing[known]:
-                best[int(group[p])] = p
-        return [0, *best.values(), len(self._primal)]
-
-    @functools.cached_property
-    def _shared(self) -> np.ndarray:
-        """Bytes of the values that cross both of two places."""
-        places, n = self._places, len(self._places)
-        found = np.zeros((n, n), np.int64)
-        for v, where in self.at.items():
-            first, last = bisect.bisect_right(places, max(where, 0)), bisect.bisect_right(places, self._last.get(v, -1))
-            if first < last and v not in self._graph.free:
-                found[first, last - 1] += self._graph.sizes[v]
-        return found.cumsum(0)[:, ::-1].cumsum(1)[:, ::-1]  # from `first` on, and up to `last`
+        """Bytes computed before each place."""
+        nodes, graph = [self._graph.nodes[i] for i in self._primal], self._graph
+        sizes = [sum(graph.sizes[v] for v in node.outputs if v not in graph.free) for node in nodes]
+        return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
     def ends(self, most: float) -> list[int]:
-        """The ends of blocks none of which computes more than so many bytes: those where the fewest bytes are held."""
-        places, shared = self._places, self._shared
-        made = self._made[places]
-        held, before = np.zeros(len(places)), np.zeros(len(places), np.int64)
-        for p in range(1, len(places)):
-            q = np.arange(min(int(np.searchsorted(made, made[p] - most)), p - 1), p)
-            more = held[q] + shared[p, p] - shared[q, p]
-            before[p] = q[np.argmin(more)]
-            held[p] = more.min()
-        found, p = list[int](), int(before[-1])
-        while p:
-            found.append(places[p])
-            p = int(before[p])
-        return found[::-1]
-
-    def narrowest(self, start: int) -> int:
-        """The place behind another one where the fewest bytes cross: between the last layer and the loss."""
-        places = range(start + 1, len(self._primal))
-        return min(places, key=lambda p: (self._crossing[p], p), default=start)
+        """The ends of blocks none of which computes more than so many bytes, if it can be: where the fewest cross."""
+        made, found, start = self._made, list[int](), 0
+        while made[-1] - made[start] > most:
+            low, high = np.searchsorted(made, [made[start] + most / 2, made[start] + most], "right")
+            first = max(int(low), start + 1)
+            start = min(range(first, max(int(high), first + 1)), key=lambda p: (self._crossing[p], -p))
+            found.append(start)
+        return [p for p in found if p < len(self._primal)]
 
     @property
     def computed(self) -> int:
@@ -199,76 +143,13 @@ class Row:
         return PlanBlocks(nodes, backward, list(map(frozenset, crossing)))
 
 
-class PlanWriter:
-    """Writes a plan block by block, knowing which values are held.
-
-    Args:
-      graph: the graph.
-      row: its forward pass.
-      blocks: that, cut.
-
-    Attributes:
-      sequence: what has been written.
-    """
-
-    def __init__(self, graph: Graph, row: Row, blocks: PlanBlocks) -> None:
-        self._graph, self._row, self._blocks = graph, row, blocks
-        self._holders: dict[int, int] = {}
-        self._reached = 0
-        self.sequence: list[int] = []
-
-    @property
-    def _held(self) -> set[int]:
-        return {v for v, n in self._holders.items() if n} | self._graph.free
-
-    def run(self, i: int, k: int, kept: frozenset[int]) -> None:
-        """Blocks from `i` up to `k`, to have some values, which are held from now on."""
-        held = self._held
-        # The forward pass proper runs everything once.
-        nodes = {n for b in range(max(i, self._reached), k) for n in self._blocks.nodes[b]}
-        made = {v for n in nodes for v in self._graph.nodes[n].outputs}
-        nodes.update(closure(self._graph, [v for v in kept if v not in made], held | made))
-        missing = {v for n in nodes for v in self._graph.nodes[n].inputs if v not in made}
-        nodes.update(closure(self._graph, missing, held))
-        self._reached = max(self._reached, k)
-        self.sequence += sorted(nodes)
-        for v in kept:
-            self._holders[v] = self._holders.get(v, 0) + 1
-
-    def backward(self, b: int) -> None:
-        """The backward part of a block."""
-        self.sequence += backward_part(self._graph, self._blocks.backward[b], self._held, self._row.at)
-
-    def release(self, kept: frozenset[int]) -> None:
-        """Some values are held no more."""
-        for v in kept:
-            self._holders[v] -= 1
-
-
-def backward_part(
-    graph: Graph, nodes: Sequence[int], held: frozenset[int] | set[int], forward: dict[int, int]
-) -> list[int]:
+def backward_part(graph: Graph, nodes: Sequence[int], held: frozenset[int] | set[int]) -> list[int]:
     """Backward nodes with what has to be computed for them: primal nodes first, the others just in time."""
-    wanted = {v for i in nodes for v in graph.nodes[i].inputs if v in forward and v not in held}
-    again = closure(graph, wanted, held)
-    first = [i for i in again if i in graph.primal]
-    lazy = {v: i for i in again if i not in graph.primal for v in graph.nodes[i].outputs}
-    order, done = list(first), set(first)
-
-    def add(i: int) -> None:
-        stack = [(i, False)]
-        while stack:
-            j, is_ready = stack.pop()
-            if is_ready:
-                order.append(j)
-            elif j not in done:
-                done.add(j)
-                stack.append((j, True))
-                stack.extend((lazy[v], False) for v in graph.nodes[j].inputs if v in lazy)
-
+    used = lambda some: [v for i in some for v in graph.nodes[i].inputs if v in graph.forward]
+    order = [i for i in closure(graph, used(nodes), held) if i in graph.primal]
+    there = held.union(*(graph.nodes[i].outputs for i in order))
     for i in nodes:
-        for v in graph.nodes[i].inputs:
-            if v in lazy:
-                add(lazy[v])
-        order.append(i)
+        again = closure(graph, used([i]), there)
+        there = there.union(*(graph.nodes[j].outputs for j in again)) if again else there
+        order += [*again, i]
     return order

@@ -17,9 +17,10 @@ import jax
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
-from .blocks import PlanBlocks, PlanWriter, Row
+from .blocks import PlanBlocks, Row, backward_part
 from .cost import LOOPS, PRODUCTS
 from .graph import Graph
+from .simulate import closure
 
 _LENGTHS = (1, 2, 3)  # of blocks, in layers
 _LARGE = 0.4  # of all equations: what is no layer, but something with layers in it
@@ -51,10 +52,8 @@ Form = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 def by_size(row: Row) -> list[tuple[int, ...]]:
-    """The ends of blocks among the forward nodes of a graph; with and without one for what is behind the last one."""
-    found = dict.fromkeys(tuple(row.ends(share * row.computed)) for share in _SHARES)
-    found.update(dict.fromkeys((*ends, row.narrowest(ends[-1])) for ends in list(found) if ends))
-    return [ends for ends in found if ends]
+    """The ends of blocks among the forward nodes of a graph."""
+    return [ends for ends in dict.fromkeys(tuple(row.ends(share * row.computed)) for share in _SHARES) if ends]
 
 
 def by_source(closed: Any) -> list[tuple[tuple[int, int], ...]]:
@@ -108,15 +107,16 @@ def kept_by(graph: Graph) -> dict[str, frozenset[int]]:
 
 def plan_of(graph: Graph, row: Row, blocks: PlanBlocks, kept: frozenset[int]) -> list[int]:
     """What enters a block is held, and what is to be kept of what its backward part uses; the rest comes again."""
-    writer, held = PlanWriter(graph, row, blocks), []
-    for b in range(blocks.count):
-        made = {v for i in blocks.nodes[b] for v in graph.nodes[i].outputs}
-        held.append(blocks.crossing[b + 1] | (kept & made))
-        writer.run(b, b + 1, held[-1])
+    held, sequence = [graph.free], list[int]()
+    for b, nodes in enumerate(blocks.nodes):
+        made = {v for i in nodes for v in graph.nodes[i].outputs}
+        own = blocks.crossing[b + 1] | (kept & made)
+        wanted = own.union(*(graph.nodes[i].inputs for i in nodes))
+        sequence += sorted({*nodes, *closure(graph, wanted, held[-1] | made)})
+        held.append(held[-1] | own)
     for b in reversed(range(blocks.count)):
-        writer.backward(b)
-        writer.release(held[b])
-    return writer.sequence
+        sequence += backward_part(graph, blocks.backward[b], held[b + 1])
+    return sequence
 
 
 def with_checkpoints(closed: Any, checkpoints: Checkpoints) -> Any:

@@ -27,23 +27,12 @@ RESHARDING = frozenset(("sharding_constraint", "reshard"))
 # Compilers also fuse these moves with their neighbours.
 ELEMENTWISE = primitives_of(Kind.CAST, Kind.ELEMENTWISE) | {"reduce_precision", "slice", "pad"}
 REDUCTIONS = primitives_of(Kind.REDUCTION)
-_EXPENSIVE = frozenset(
-    ("pow", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "atan2", "tanh",
-     "logistic", "erf", "erfc")
-)  # fmt: skip
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 LOOPS = primitives_of(Kind.LOOP)
 # These may write into the buffers of their operands.
 INPLACE = frozenset(("while", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"))
 # Within loops these work in the buffers of their operands.
 _ALIASES = frozenset(("dynamic_update_slice", "while", "optimization_barrier", "scatter", "scatter-add", "scatter_add"))
-# Scratch in units of the largest operand or result, each measured alone on the CPU.
-_SCRATCH = {
-    "select_and_scatter_add": 5.5,
-    "cumsum": 1.1, "cumprod": 1.1, "cummax": 1.1, "cummin": 1.1, "cumlogsumexp": 2.2,
-    "random_bits": 3.0,
-    "cholesky": 1.0, "triangular_solve": 1.0,
-}  # fmt: skip
 
 
 def nbytes(aval: Any) -> int:
@@ -62,17 +51,6 @@ def is_view(eqn: Any) -> bool:
     if eqn.primitive.name in RESHARDING:
         return not isinstance(eqn.invars[0], jex.Literal) and nbytes(eqn.invars[0].aval) == nbytes(eqn.outvars[0].aval)
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
-
-
-def is_reshaped(eqn: Any) -> bool:
-    """Whether compilers compute a product with fewer dimensions and reshape it.
-
-    No other value takes its buffer: they look for one among the operands themselves, which are views then.
-    """
-    if eqn.primitive.name != "dot_general":
-        return False
-    sides = zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True)
-    return any(len(_free(v, contracting, batch)) > 1 for v, contracting, batch in sides)
 
 
 def is_batched(eqn: Any) -> bool:
@@ -123,21 +101,8 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
     most = max((int(_peak_inside(inner.jaxpr) * _share(eqn, inner)) for inner in inner_jaxprs(eqn)), default=0)
     if eqn.primitive.name == "cond":  # a branch computes its results where those of the equation are
         most = max(most - sum(nbytes(var.aval) for var in eqn.outvars), 0)
-    factor = _SCRATCH.get(eqn.primitive.name)
-    if factor:
-        most += int(factor * max((nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0))
     rule = _RULES.get(eqn.primitive.name)
     return most + (rule(eqn, views) if rule else 0)
-
-
-def largest_inside(eqn: Any) -> int:
-    """Bytes of the largest value that the body of a loop makes a buffer for, 0 for what is no loop."""
-    most = 0
-    for inner in inner_jaxprs(eqn) if eqn.primitive.name in LOOPS else []:
-        own = jaxcompat.opened(inner.jaxpr).eqns
-        sizes = [nbytes(v.aval) for e in own if e.primitive.name not in _ALIASES for v in e.outvars]
-        most = max(most, int(_share(eqn, inner) * max([*sizes, *map(largest_inside, own)], default=0)))
-    return most
 
 
 def _share(eqn: Any, inner: Inner) -> float:
@@ -146,21 +111,6 @@ def _share(eqn: Any, inner: Inner) -> float:
     pairs = list(zip(eqn.outvars, jaxcompat.opened(inner.jaxpr).outvars, strict=False)) if inner.role != "cond" else []
     whole = sum(nbytes(inside.aval) * stacked(outer, inside) for outer, inside in pairs)
     return min(sum(nbytes(outer.aval) for outer, _ in pairs) / whole, 1.0) if whole else 1.0
-
-
-def unfused(eqns: Sequence[Any]) -> int:
-    """Bytes that equations fused into one operation need all the same, as compilers do not fuse all of them."""
-    numbers = expensive = 0
-    largest = max(nbytes(v.aval) for eqn in eqns for v in (*eqn.invars, *eqn.outvars))
-    for eqn in eqns[:-1]:
-        size = nbytes(eqn.outvars[0].aval)
-        # The CPU's library reduces arrays: numbers that are compared with or added to what is reduced become some.
-        if eqns[-1].primitive.name in REDUCTIONS and any(isinstance(a, jex.Literal) for a in eqn.invars):
-            numbers = max(numbers, size)
-        # What is expensive is not computed for each element that it is broadcast to.
-        if eqn.primitive.name in _EXPENSIVE and size < largest:
-            expensive = max(expensive, size)
-    return max(numbers, expensive)
 
 
 def copied(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:

@@ -24,7 +24,6 @@ class Node:
       inputs, outputs: values by number.
       cost: arithmetic operations.
       scratch: bytes that it needs inside, besides inputs and outputs.
-      pieces: the largest value inside, where these may be in the memory of results and gradients; 0 for none.
       is_backward: whether it depends on the cotangents.
       is_product: whether it is a matrix product or a convolution, the results of which are kept first by hand.
       is_batched: whether it is a product of many matrices, or a convolution.
@@ -36,7 +35,6 @@ class Node:
     outputs: tuple[int, ...]
     cost: float = 1.0
     scratch: int = 0
-    pieces: int = 0
     is_backward: bool = False
     is_product: bool = False
     is_batched: bool = False
@@ -76,8 +74,6 @@ class Graph:
       gradients: the values to be computed by the backward pass.
       pinned: nodes that run exactly once, since they have effects.
       buffers: bytes of the memory of each result and gradient.
-      early: the values whose memory compilers take at the start, no matter when they are computed.
-      fixed: the values whose buffers no outputs take, though they die.
     """
 
     nodes: tuple[Node, ...]
@@ -86,8 +82,6 @@ class Graph:
     gradients: frozenset[int]
     pinned: frozenset[int] = frozenset()
     buffers: tuple[tuple[int, int], ...] = ()
-    early: frozenset[int] = frozenset()
-    fixed: frozenset[int] = frozenset()
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
@@ -110,34 +104,19 @@ class Graph:
         return np.array(self.sizes, np.int64)
 
     @functools.cached_property
-    def is_early(self) -> np.ndarray:
-        """Whether the memory of each value is taken at the start."""
-        found = np.zeros(len(self.sizes), bool)
-        found[list(self.early)] = True
-        return found
-
-    @functools.cached_property
-    def is_fixed(self) -> np.ndarray:
-        """Whether no output takes the buffer of each value."""
-        found = np.zeros(len(self.sizes), bool)
-        found[list(self.fixed)] = True
-        return found
-
-    @functools.cached_property
     def scratch(self) -> np.ndarray:
         """Bytes that each node needs inside."""
         return np.array([node.scratch for node in self.nodes], np.int64)
 
     @functools.cached_property
-    def pieces(self) -> np.ndarray:
-        """The largest value inside each node, where these may be elsewhere."""
-        return np.array([node.pieces for node in self.nodes], np.int64)
+    def taking(self) -> np.ndarray:
+        """Bytes of the outputs of each node that may take the buffers of inputs."""
+        return np.array([sum(self.sizes[v] for v in node.inplace) for node in self.nodes], np.int64)
 
     @functools.cached_property
-    def taking(self) -> np.ndarray:
-        """The output of each node that may take the buffer of an input: -1 for none, -2 for several."""
-        which = lambda some: some[0] if len(some) == 1 else -2 if some else -1
-        return np.array([which(node.inplace) for node in self.nodes], np.int64)
+    def takes(self) -> np.ndarray:
+        """Whether each value may be in the buffer of an input of its node."""
+        return np.array([v in self.nodes[self.producer[v]].inplace for v in range(len(self.sizes))], bool)
 
     @functools.cached_property
     def rooms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -161,6 +140,11 @@ class Graph:
                 found.add(i)
                 needed.update(node.inputs)
         return frozenset(found)
+
+    @functools.cached_property
+    def forward(self) -> frozenset[int]:
+        """The values that forward nodes compute."""
+        return frozenset(v for node in self.nodes if not node.is_backward for v in node.outputs)
 
     @functools.cached_property
     def free(self) -> frozenset[int]:

@@ -1,8 +1,8 @@
 """From a function to the graph of its gradient: one jaxpr of both passes, and the nodes in it.
 
 What depends on the cotangents is the backward pass. Views are not nodes: whoever emits a plan makes them again where
-they are used. An elementwise result whose users are elementwise or reductions is computed within its user, or in each
-of a few users, as compilers do it.
+they are used. An elementwise result that only one node uses, which is elementwise or a reduction, is computed within
+that, as compilers do it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,6 @@ from .graph import Graph, Node
 
 
 @dataclasses.dataclass(frozen=True)
-class Fusion:
-    """How far cheap values are computed in each of their users, instead of being held.
-
-    Attributes:
-      share: of the arithmetic that may be repeated.
-      homes: in how many users at most.
-    """
-
-    share: float
-    homes: int
-
-
-MODEST = Fusion(0.01, 3)
-THRIFTY = Fusion(0.5, 12)  # of programs that are elementwise for the most part hardly anything is left to hold
-
-
-@dataclasses.dataclass(frozen=True)
 class Pattern:
     """What is differentiated: a flag for each input, one for each output that has a cotangent, and how many at once."""
 
@@ -62,7 +45,6 @@ class Joint:
       graph: the nodes.
       variables: the variable of each value of the graph.
       views: the equation that makes each variable that is a view, or is made of constants.
-      work: the operations of plain differentiation, without those that some of the nodes repeat.
       origins: of each value that the function itself computes, which of its equations does.
     """
 
@@ -73,7 +55,6 @@ class Joint:
     graph: Graph
     variables: tuple[Any, ...]
     views: dict[Any, Any]
-    work: float
     origins: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
@@ -168,7 +149,6 @@ def without_seen(step: Any, n_outputs: int, n_seen: int) -> Any:
 def build(
     flat: Any,
     pattern: Pattern,
-    fusion: Fusion = MODEST,
     n_forward: int | None = None,
     seen: Mapping[Any, int] = MappingProxyType({}),
 ) -> Joint:
@@ -177,21 +157,20 @@ def build(
     Args:
       flat: its closed jaxpr.
       pattern: what is differentiated.
-      fusion: how far cheap values are computed in each of their users.
       n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
         that checkpoints in the function count for nothing.
       seen: which equation of the function computes the value of some variables.
     """
     jaxpr, consts = jaxcompat.opened(flat), jaxcompat.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    return _Builder(jaxpr, n_inputs, n_outputs, fusion, n_forward).joint(consts, seen)
+    return _Builder(jaxpr, n_inputs, n_outputs, n_forward).joint(consts, seen)
 
 
 class _Builder:
     """Turns equations into nodes."""
 
-    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, fusion: Fusion, n_forward: int | None) -> None:
-        self.jaxpr, self.n_inputs, self.n_outputs, self.fusion = jaxpr, n_inputs, n_outputs, fusion
+    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None) -> None:
+        self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)
         self.costs = list(map(cost.operations, self.eqns))
         self.roots: dict[Any, tuple[Any, ...]] = {}
@@ -234,33 +213,21 @@ class _Builder:
         homes = self._homes(worked, users, kept)
         groups: dict[int, list[int]] = {}
         for t in worked:
-            for home in homes[t]:
-                groups.setdefault(home, []).append(t)
+            groups.setdefault(homes[t], []).append(t)
         return [groups[home] for home in sorted(groups)]
 
-    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, list[int]]:
-        """The equations whose nodes compute each equation: itself, or those that it is fused with.
-
-        A cheap one may be computed in each of a few users, as compilers do, while that adds little work in all.
-        """
-        homes: dict[int, list[int]] = {}
-        spare = self.fusion.share * sum(self.costs[t] for t in worked)
+    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
+        """The equation whose node computes each equation: itself, or the one that it is fused with."""
+        homes: dict[int, int] = {}
         for t in reversed(worked):
-            eqn = self.eqns[t]
-            homes[t] = [t]
+            eqn, homes[t] = self.eqns[t], t
             if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
                 continue
             using = users.get(eqn.outvars[0], [])
-            if len(using) == 1 and self._is_fused(t, using[0]):
-                found = homes[using[0]]
-            elif using and all(self._is_taken(t, u) for u in using) and self._is_better_later(t):
-                found = sorted({home for u in using for home in homes[u]})
-            else:
-                continue
-            extra = (len(found) - 1) * self.costs[t]
-            if len(found) <= self.fusion.homes and extra <= spare:
-                spare -= extra
-                homes[t] = found
+            is_only = len(using) == 1 and self._is_fused(t, using[0])
+            if is_only or (all(self._is_taken(t, u) for u in using) and self._is_better_later(t)):
+                found = {homes[u] for u in using}
+                homes[t] = found.pop() if len(found) == 1 else t
         return homes
 
     def _is_taken(self, t: int, user: int) -> bool:
@@ -305,25 +272,12 @@ class _Builder:
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
         buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
-        # What a scan stacks is written into an array of zeros, which depends on nothing.
-        early = frozenset(v for node in nodes if node.is_backward for v in set(node.outputs) - _carried(node))
-        fixed = in_numbers(self._never_taken(groups) & number.keys())
-        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, early, fixed)
-        work = sum(self.costs[t] for t in {t for i in graph.needed for t in groups[i]})
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers)
         origins: dict[int, int] = {}
         for atom, t in seen.items():
             for v in [number[root] for root in self._roots_of([atom]) if root in number]:
                 origins[v] = min(origins.get(v, t), t)
-        return Joint(
-            self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, work, origins
-        )
-
-    def _never_taken(self, groups: list[list[int]]) -> set[Any]:
-        """The variables whose buffers no output takes: they are no operands for compilers, views of them are."""
-        eqns = [self.eqns[t] for group in groups for t in group]
-        read = {a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)}
-        viewed = {root for atom in read if atom in self.views for root in self._roots_of([atom])}
-        return (viewed - read) | {eqn.outvars[0] for eqn in eqns if cost.is_reshaped(eqn)}
+        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, origins)
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)
@@ -334,17 +288,10 @@ class _Builder:
             tuple(inputs),
             tuple(outputs),
             cost=sum(self.costs[t] for t in group),
-            scratch=max(cost.scratch(eqn, self.views) for eqn in eqns) + cost.unfused(eqns),
-            pieces=max(map(cost.largest_inside, eqns)),
+            scratch=max(cost.scratch(eqn, self.views) for eqn in eqns),
             is_backward=self.is_backward[group[-1]],
             is_product=eqns[-1].primitive.name in cost.PRODUCTS,
             is_batched=cost.is_batched(eqns[-1]),
             inplace=tuple(inplace),
             eqns=eqns,
         )
-
-
-def _carried(node: Node) -> set[int]:
-    """The outputs of a node, without those that a scan stacks."""
-    last = node.eqns[-1]
-    return set(node.outputs[: cost.counts_of_scan(last)[1]] if last.primitive.name == "scan" else node.outputs)

@@ -28,7 +28,7 @@ from . import devices
 from .barriers import keeps_barriers
 from .checkpoints import by_source
 from .emit import Emitted, whole
-from .joint import THRIFTY, Pattern
+from .joint import Pattern
 from .loops import scans_in
 from .meter import Meter
 from .plan_cache import Known, MeasuredPlan, known_of
@@ -42,7 +42,7 @@ logger = logging.getLogger("statetransform")
 _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 _SLOW = 2.0  # seconds, from which on the work is logged
-_CHEAP = 1.06  # times the plain work: for less, no graph is made that repeats much of it in its nodes
+_CHEAP = 1.06  # times the plain work: a plan that costs less is not made larger
 _LEAST_RATIO = 0.85  # of planned to compiled bytes of the plain step, by which a first plan is made smaller
 _COMPILATIONS = 6  # of candidates: a form by hand for each of three policies, a plan, and two corrections
 _SAVED = (0.5, 1.0)  # of each byte that a plan saves, compilers save between so much
@@ -172,9 +172,6 @@ class Planner:
         best = self._offer(None, versions.first, room)
         for version in versions.opened(others.get("opened", budget)):
             best = self._offer(best, version, room)
-        if best is None or best[1].cost > _CHEAP * versions.first.joint.work:
-            thrifty = versions.fused(THRIFTY)
-            best = best if thrifty is None else self._offer(best, thrifty, room)
         return best
 
     def _offer(self, best: Offer | None, version: Version, room: Callable[[Version], int]) -> Offer | None:
@@ -252,7 +249,7 @@ class Planner:
                 offers.append((min(planned[1].bytes, budget), planned))
             offers = [(most, offer) for most, offer in offers if _key(offer) not in done]
             if best is not None and best.fits(budget):
-                limit = _RIVAL * work(best) * first.joint.work
+                limit = _RIVAL * work(best) * first.joint.graph.cost
                 offers = [(most, offer) for most, offer in offers if most <= budget and work(offer[1]) < limit]
             elif best is not None:
                 least = best.compiled or 0
@@ -311,7 +308,7 @@ class Planner:
     def _compiled(self, pattern: Pattern, version: Version, plan: Plan) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
-        cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
+        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
         found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
         if (known := next((some for some in self.known(pattern).tried if some.key == found.key), None)) is not None:
             return known
@@ -373,7 +370,7 @@ class Planner:
 
     def _trusted(self, pattern: Pattern, offer: Offer) -> Decision:
         version, plan = offer
-        cost = plan.cost / max(self.versions(pattern).first.joint.work, 1e-9)
+        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
         return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
 
     def _shortage(self, pattern: Pattern) -> Shortage:

@@ -18,7 +18,7 @@ import numpy as np
 
 from .graph import Graph
 from .liveness import Lives
-from .simulate import bytes_alive, profile, pruned
+from .simulate import bytes_alive, peak, profile, pruned
 
 _MOST = 150  # values that are dropped
 _TRIES = 12  # drops that are tried before giving up
@@ -153,9 +153,7 @@ def filled(graph: Graph, sequence: Sequence[int], budget: int, rounds: int = 8) 
         if not spared:
             break
         after = pruned(graph, [i for t, i in enumerate(now) if t not in spared])
-        if int(profile(graph, after).max(initial=0)) > budget:
-            after = _one_by_one(graph, now, sorted(spared), budget)
-        if graph.cost_of(after) >= graph.cost_of(now) - 1e-9:
+        if peak(graph, after) > budget or graph.cost_of(after) >= graph.cost_of(now) - 1e-9:
             break
         now = after
     return now
@@ -194,22 +192,3 @@ def _spare(graph: Graph, sequence: list[int], budget: int) -> set[int]:
         for since, size in gaps:
             live[since + 1 : t] += size
     return found
-
-
-def _one_by_one(graph: Graph, sequence: list[int], spared: list[int], budget: int) -> list[int]:
-    """Leaves out as many of some runs as fit, from the halves of the list down."""
-    taken: set[int] = set()
-    best = list(sequence)
-    queue = [spared]
-    tries = 0
-    while queue and tries < 24:
-        part = queue.pop(0)
-        tries += 1
-        attempt = pruned(graph, [i for t, i in enumerate(sequence) if t not in taken and t not in part])
-        if int(profile(graph, attempt).max(initial=0)) <= budget:
-            taken.update(part)
-            best = attempt
-        elif len(part) > 1:
-            half = len(part) // 2
-            queue += [part[:half], part[half:]]
-    return best

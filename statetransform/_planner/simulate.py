@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from .graph import Graph, Node
+from .graph import Graph
 from .liveness import InvalidPlanError, Lives
 
 
@@ -30,61 +30,27 @@ def bytes_alive(lives: Lives) -> np.ndarray:
     graph, n, steps = lives.graph, lives.length, lives.steps
     sizes = graph.bytes[lives.values]
     counts = sizes > 0
-    guests: frozenset[tuple[int, int]] = frozenset()
-    inside = graph.scratch[steps]
-    if graph.buffers:
-        found, rooms = _guests(lives, sizes)
-        for t in np.flatnonzero(graph.pieces[steps]).tolist():
-            piece = int(graph.pieces[steps[t]])
-            inside[t] -= min(sum(size // piece * piece for size, taken in rooms if not taken >> t & 1), inside[t])
-        counts[found] = False
-        guests = frozenset(zip(lives.values[found].tolist(), lives.firsts[found].tolist(), strict=True))
+    guests = _guests(lives, sizes) if graph.buffers else np.zeros(0, np.int64)
+    counts[guests] = False
     lives.is_counted = counts
     sizes, firsts, lasts = sizes[counts], lives.firsts[counts], lives.lasts[counts]
-    if graph.early:
-        firsts = np.where(graph.is_early[lives.values[counts]], 0, firsts)
     change = np.zeros(n + 1, np.int64)
     np.add.at(change, firsts, sizes)
     np.subtract.at(change, lasts + 1, sizes)
-    live = np.cumsum(change[:n]) + inside
-    if n:
-        dies = lives.is_used[counts] & (graph.taking[steps[lasts]] != -1) & ~graph.is_fixed[lives.values[counts]]
-        _take(lives, live, sizes[dies], lives.values[counts][dies], lasts[dies], guests)
-    return live
+    live = np.cumsum(change[:n]) + graph.scratch[steps]
+    # Outputs take the buffers of inputs that die, if these are not larger.
+    given, room = np.zeros(n, np.int64), graph.taking[steps]
+    elsewhere = guests[graph.takes[lives.values[guests]]]
+    np.subtract.at(room, lives.firsts[elsewhere], graph.bytes[lives.values[elsewhere]])
+    dies = lives.is_used[counts] & (sizes <= room[lasts])
+    np.add.at(given, lasts[dies], sizes[dies])
+    return live - np.minimum(given, room)
 
 
-def _take(
-    lives: Lives,
-    live: np.ndarray,
-    sizes: np.ndarray,
-    values: np.ndarray,
-    lasts: np.ndarray,
-    guests: frozenset[tuple[int, int]],
-) -> None:
-    """Takes from the bytes alive those of values that die where an output takes their buffers."""
-    graph, steps = lives.graph, lives.steps
-    outputs = graph.taking[steps[lasts]]
-    single = (outputs >= 0) & (sizes <= graph.bytes[outputs])
-    most = np.zeros(len(live), np.int64)
-    np.maximum.at(most, lasts[single], sizes[single])
-    for t in np.flatnonzero(most).tolist() if guests else ():
-        if (int(graph.taking[steps[t]]), t) in guests:
-            most[t] = 0
-    live -= most
-    several = outputs == -2
-    dying: dict[int, set[int]] = {}
-    for value, t in zip(values[several].tolist(), lasts[several].tolist(), strict=True):
-        dying.setdefault(t, set()).add(value)
-    for t, some in dying.items():
-        node = graph.nodes[int(steps[t])]
-        live[t] -= _reused(graph, node, some, [v for v in node.inplace if (v, t) not in guests])
-
-
-def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
+def _guests(lives: Lives, sizes: np.ndarray) -> np.ndarray:
     """The lives that are spent in the memory of results and gradients before these are computed.
 
-    Besides, bytes of the memory of each, and when it is taken, as bits. As compilers do it: the largest values first,
-    each in the smallest buffer that is free all its life.
+    As compilers do it: the largest values first, each in the smallest buffer that is free all its life.
     """
     graph, n = lives.graph, lives.length
     begins = np.full(len(graph.nodes), -1)
@@ -113,19 +79,7 @@ def _guests(lives: Lives, sizes: np.ndarray) -> tuple[np.ndarray, list[tuple[int
                 taken[k] |= steps
                 found.append(life)
                 break
-    return np.array(found, np.int64), list(zip(room.tolist(), taken, strict=True))
-
-
-def _reused(graph: Graph, node: Node, dying: Collection[int], outputs: Collection[int]) -> int:
-    """Bytes of the inputs that die here whose buffers the outputs take: each output takes one that is not larger."""
-    sizes = graph.sizes
-    given = sorted((sizes[v] for v in node.inputs if v in dying), reverse=True)
-    total = 0
-    for size in sorted((sizes[v] for v in outputs), reverse=True):
-        fitting = next((k for k, other in enumerate(given) if other <= size), None)
-        if fitting is not None:
-            total += given.pop(fitting)
-    return total
+    return np.array(found, np.int64)
 
 
 def peak(graph: Graph, sequence: Sequence[int]) -> int:

@@ -44,17 +44,10 @@ class Solver:
         self.graph, self._forms = graph, forms
         self._rated: dict[tuple[int, ...], Plan] = {}
         self._plans: dict[int, Plan | None] = {}
-        self.plain = min(self._plain(), key=lambda plan: plan.bytes)
-
-    def _plain(self) -> list[Plan]:
-        """Plans without recomputation: what only the backward pass needs is computed at once, or when it is needed."""
-        graph = self.graph
-        forward = [i for i in range(len(graph.nodes)) if i in graph.primal]
+        # Without recomputation; what only the backward pass needs is computed when that needs it.
+        forward, made = sorted(graph.primal), {v for i in graph.primal for v in graph.nodes[i].outputs}
         behind = [i for i, node in enumerate(graph.nodes) if node.is_backward]
-        values = {v: 0 for i, node in enumerate(graph.nodes) if not node.is_backward for v in node.outputs}
-        made = {v for i in forward for v in graph.nodes[i].outputs}
-        late = [*forward, *backward_part(graph, behind, made, values)]
-        return [self.rated(graph.plain), self.rated(late)]
+        self.plain = self.rated([*forward, *backward_part(graph, behind, made)])
 
     def rated(self, sequence: Sequence[int]) -> Plan:
         """A sequence without what nothing needs, and its figures."""

@@ -17,7 +17,7 @@ from .barriers import keeps_barriers
 from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
-from .joint import MODEST, THRIFTY, Fusion, Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
+from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
 from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
 
@@ -33,8 +33,6 @@ class Version:
       closed: the closed jaxpr.
       pattern: what is differentiated.
       recipe: how it is made.
-      fusion: how far cheap values are computed in each of their users.
-      same: another version of the same function, whose gradient step need not be traced again.
       written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
       shardings: those of the inputs, None where they are not known or in the types.
     """
@@ -44,12 +42,10 @@ class Version:
         closed: Any,
         pattern: Pattern,
         recipe: tuple[Any, ...] = ("first",),
-        fusion: Fusion = MODEST,
-        same: Version | None = None,
         written: Any = None,
         shardings: Sequence[Any] = (),
     ) -> None:
-        self.closed, self.pattern, self.recipe, self.fusion, self._same = closed, pattern, recipe, fusion, same
+        self.closed, self.pattern, self.recipe = closed, pattern, recipe
         self._written, self._shardings = written, shardings
 
     @property
@@ -75,8 +71,6 @@ class Version:
     @functools.cached_property
     def _flat(self) -> tuple[Any, dict[Any, int]]:
         """The gradient step, flattened, and which equation of the function computes the value of some variables."""
-        if self._same is not None:
-            return self._same._flat
         flat = flattened(self._step)
         avals = [var.aval for var in jaxcompat.opened(flat).invars]
         given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
@@ -94,7 +88,7 @@ class Version:
     def joint(self) -> Joint:
         """Both passes."""
         flat, seen = self._flat
-        return build(flat, self.pattern, self.fusion, seen=seen)
+        return build(flat, self.pattern, seen=seen)
 
     @functools.cached_property
     def solver(self) -> Solver:
@@ -197,7 +191,7 @@ class Versions:
       shardings: those of the inputs, None where they are not known or in the types.
 
     Attributes:
-      first: with little work repeated.
+      first: as it is.
       opened_so_far: with its loops opened.
     """
 
@@ -205,30 +199,16 @@ class Versions:
         self._closed, self._pattern, self._shardings = closed, pattern, shardings
         self.first = Version(closed, pattern, written=written, shardings=shardings)
         self.opened_so_far: list[Version] = []
-        self._fused: dict[Fusion, Version | None] = {}
         self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
-
-    def fused(self, fusion: Fusion) -> Version | None:
-        """With more of its cheap values computed where they are used than the first one, or fewer; None for as many."""
-        if fusion not in self._fused:
-            recipe = "fused", fusion.share, fusion.homes
-            version = Version(self._closed, self._pattern, recipe, fusion, self.first, shardings=self._shardings)
-            is_other = len(version.joint.graph.nodes) != len(self.first.joint.graph.nodes)
-            self._fused[fusion] = version if is_other else None
-        return self._fused[fusion]
 
     def thriftiest(self) -> list[Version]:
         """Those among which the one is that can do with the fewest bytes."""
-        found = [self.first, self.fused(THRIFTY)]
-        if scans_in(self._closed):
-            found += [self._with_loops("least"), self._with_loops("step")]
-        return [version for version in found if version is not None]
+        found = [self._with_loops("least"), self._with_loops("step")] if scans_in(self._closed) else []
+        return [self.first, *filter(None, found)]
 
     def made_by(self, recipe: tuple[Any, ...]) -> Version:
         """The one with this recipe."""
-        kind, *rest = recipe
-        found = self.fused(Fusion(*rest)) if kind == "fused" else self._with_loops(*rest) if kind == "loops" else None
-        return found or self.first
+        return (self._with_loops(recipe[1]) if recipe[0] == "loops" else None) or self.first
 
     def opened(self, budget: int) -> list[Version]:
         """With the loops opened such that they have what the rest leaves of a budget."""

@@ -179,7 +179,7 @@ def plan(
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
     first = planner.versions(pattern).first
-    top, work = first.solver.plain, first.joint.work
+    top, work = first.solver.plain, first.joint.graph.cost
     offers = [(first, top)]
     least = planner.least(pattern)
     ratio = max(least[1].bytes, 1) / max(top.bytes, 1)

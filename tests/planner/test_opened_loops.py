@@ -15,7 +15,6 @@ from statetransform._planner.cost import overwritten
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Joint, Pattern
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
-from statetransform._planner.simulate import peak
 
 
 def planner_of(f: Any, *avals: Any) -> tuple[Planner, Pattern]:
@@ -77,15 +76,6 @@ def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
 
 STACKED = jax.ShapeDtypeStruct((30, 16, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
 STACK = 4 * 30 * 16 * 32
-
-
-def test_what_a_backward_scan_stacks_takes_memory_from_the_start() -> None:
-    planner, pattern = planner_of(lambda x, w: stacked(2 * x, w) + x.sum(), *STACKED)
-    graph = planner.versions(pattern).first.joint.graph
-    assert graph.early
-    assert any(graph.sizes[v] == STACK for v in graph.early)
-    held = dataclasses.replace(graph, early=frozenset())
-    assert peak(graph, graph.plain) >= peak(held, graph.plain)
 
 
 def test_a_loop_writes_into_the_buffer_of_its_own_start_value_only() -> None:
@@ -155,7 +145,7 @@ def blocks(ws: Any, x: jax.Array) -> jax.Array:
 def test_steps_that_are_computed_again_compute_nothing_that_their_derivative_does_not_need() -> None:
     planner, pattern = planner_of(lambda a, b, x: blocks((a, b), x), WIDE, NARROW, ROWS)
     versions = planner.versions(pattern)
-    assert versions.made_by(("loops", "step")).joint.work < 1.25 * versions.first.joint.work
+    assert versions.made_by(("loops", "step")).joint.graph.cost < 1.25 * versions.first.joint.graph.cost
 
 
 WIDE, NARROW = jax.ShapeDtypeStruct((16, 16, 64), jnp.float32), jax.ShapeDtypeStruct((16, 64, 16), jnp.float32)

@@ -72,12 +72,6 @@ def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
     assert profile(graph, [0, 1, 2]).tolist() == [8, 8, 8]
 
 
-def test_no_output_takes_the_buffer_of_a_value_that_compilers_see_through_a_view() -> None:
-    nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
-    graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}), fixed=frozenset({0}))
-    assert profile(graph, [0, 1, 2]).tolist() == [8, 16, 8]
-
-
 def with_buffers(*sizes: int) -> Graph:
     """Two values held up to the first node of the backward pass; it and each one behind it computes a gradient."""
     nodes = [Node((), (0,)), Node((0,), (1,)), Node((1,), (2,)), Node((0, 1), (3,), is_backward=True)]
@@ -99,14 +93,6 @@ def with_buffers(*sizes: int) -> Graph:
 def test_memory_of_gradients_serves_values_until_these_are_computed(sizes: Any, expected: list[int]) -> None:
     graph = with_buffers(*sizes)
     assert profile(graph, graph.plain).tolist() == expected
-
-
-@pytest.mark.parametrize(("pieces", "expected"), [(0, 10), (4, 2), (6, 4), (9, 10)])
-def test_what_loops_need_inside_may_be_in_the_memory_of_gradients(pieces: int, expected: int) -> None:
-    loop = Node((), (0,), scratch=10, pieces=pieces)
-    nodes = (loop, Node((0,), (1,)), Node((0,), (2,), is_backward=True))
-    graph = Graph(nodes, (0, 0, 0), frozenset({1}), frozenset({2}), buffers=((2, 8),))
-    assert profile(graph, [0, 1, 2]).tolist() == [expected, 0, 0]
 
 
 def test_a_value_that_is_not_there_is_refused() -> None:
