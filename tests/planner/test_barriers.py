@@ -85,7 +85,7 @@ def test_random_numbers_are_drawn_again_and_lanes_are_mapped_without_barriers() 
     x, ws = jax.random.normal(jax.random.key(1), (3, 64, 16)), [jnp.eye(16) + 0.1] * 4
     alone = lambda f: transform.grad(f, argnums=1)(x[0], ws, RandomState(0))
     mapped = lambda f: jax.jit(jax.vmap(jax.grad(f, 1), (0, None)))(x, ws)
-    for f, gradients, size in ((loss, alone, "26 KiB"), (products, mapped, "13 KiB")):
+    for f, gradients, size in ((loss, alone, "26 KiB"), (products, mapped, "39 KiB")):
         budget = policies.fit(size, compile=False)
         ours, plain = gradients(transform.checkpoint(f, policy=budget)), gradients(f)
         assert not budget.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
