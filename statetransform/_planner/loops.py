@@ -48,26 +48,6 @@ def _can_open(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and eqn.params["length"] > 2
 
 
-def _looked_at(closed: Any) -> set[Any]:
-    """The variables of a jaxpr and of its branches."""
-    body = jaxcompat.opened(closed)
-    found = {*body.constvars, *body.invars, *[var for eqn in body.eqns for var in eqn.outvars]}
-    for eqn in body.eqns:
-        if kind_of(eqn) is Kind.BRANCH:
-            found.update(*[_looked_at(inner.jaxpr) for inner in inner_jaxprs(eqn)])
-    return found
-
-
-def _with_tangent(closed: Any, moves: Sequence[bool]) -> set[Any]:
-    """The variables of a jaxpr and of its branches that can have a tangent if some of its inputs have one."""
-    found = moving(closed, moves)
-    for eqn in jaxcompat.opened(closed).eqns:
-        if kind_of(eqn) is Kind.BRANCH:
-            given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars[1:]]
-            found.update(*[_with_tangent(inner.jaxpr, given) for inner in inner_jaxprs(eqn)])
-    return found
-
-
 def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
     """With at most so many bytes for each loop. Where a step needs more because of loops in it, these get half of them.
 
@@ -80,19 +60,21 @@ def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
       BudgetError: one of them cannot do with that.
     """
     chosen: list[Any] = []
-    looked_at, with_tangent = _looked_at(closed), _with_tangent(closed, moves)
-    is_still = lambda atom: isinstance(atom, jex.Literal) or (atom in looked_at and atom not in with_tangent)
+    body = jaxcompat.opened(closed)
+    without_tangent = {*body.constvars, *body.invars, *[var for eqn in body.eqns for var in eqn.outvars]}
+    without_tangent -= moving(closed, moves)
 
-    def run(size: int, loop: ScanLoop) -> Any:
-        still = {id(x) for atom, x in zip(loop.atoms, loop.inputs, strict=True) if is_still(atom)}
+    def run(size: int, eqn: Any, inputs: Sequence[Any]) -> Any:
+        pairs = zip(eqn.invars, inputs, strict=True)
+        still = {id(x) for atom, x in pairs if isinstance(atom, jex.Literal) or atom in without_tangent}
         budget = MemoryBudget(max(size, 1))
-        scan = functools.partial(binomial_scan, checkpoint=budget, is_still=lambda x: id(x) in still, **loop.options)
+        scan = functools.partial(binomial_scan, checkpoint=budget, is_still=lambda x: id(x) in still)
         try:
-            out = scan(loop.body(None), loop.init, loop.xs)
+            out = _scanned(scan, eqn, inputs)
         except BudgetError:
-            if not loop.has_loops:
+            if not scans_in(eqn.params["jaxpr"]):
                 raise
-            out = scan(loop.body(functools.partial(run, size // 2)), loop.init, loop.xs)
+            out = _scanned(scan, eqn, inputs, functools.partial(run, size // 2))
         chosen.append(budget.choices[-1])
         return out
 
@@ -114,62 +96,26 @@ def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
     """With each step recomputed from its carry, or from that and its products; so in loops that are in a step."""
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if keeps_products else None
     step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)
-    run = lambda loop: jax.lax.scan(step(loop.body(run)), loop.init, loop.xs, **loop.options)
+    scan = lambda body, *args, **options: jax.lax.scan(step(body), *args, **options)
+    run = lambda eqn, inputs: _scanned(scan, eqn, inputs, run)
     return Opened(_rewritten(closed, run), ("products" if keeps_products else "step",))
 
 
-@dataclasses.dataclass(frozen=True)
-class ScanLoop:
-    """A scan with its inputs.
-
-    Attributes:
-      eqn: the equation.
-      inputs: the values of its operands.
-    """
-
-    eqn: Any
-    inputs: Sequence[Any]
-
-    @property
-    def atoms(self) -> Sequence[Any]:
-        """Its operands."""
-        return self.eqn.invars
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Its length, direction and unrolling."""
-        return {name: self.eqn.params[name] for name in ("length", "reverse", "unroll")}
-
-    @property
-    def init(self) -> list[Any]:
-        """The values of the carry before the first step."""
-        n_consts, n_carry = counts_of_scan(self.eqn)
-        return list(self.inputs[n_consts : n_consts + n_carry])
-
-    @property
-    def xs(self) -> list[Any]:
-        """What it runs over."""
-        return list(self.inputs[sum(counts_of_scan(self.eqn)) :])
-
-    @property
-    def has_loops(self) -> bool:
-        """Whether there are loops to open in its step."""
-        return bool(scans_in(self.eqn.params["jaxpr"]))
-
-    def body(self, run: Run | None) -> Callable[[Any, Any], tuple[list[Any], list[Any]]]:
-        """Its step, with the loops in it run in some way; None for as they are."""
-        inner, inner_consts = jaxcompat.opened(self.eqn.params["jaxpr"]), jaxcompat.consts_of(self.eqn.params["jaxpr"])
-        n_consts, n_carry = counts_of_scan(self.eqn)
-        consts = self.inputs[:n_consts]
-
-        def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            out = _run_with(inner, inner_consts, [*consts, *carry, *x], run)
-            return out[:n_carry], out[n_carry:]
-
-        return body
+Run = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
-Run = Callable[[ScanLoop], tuple[Sequence[Any], Sequence[Any]]]
+def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: Run | None = None) -> Any:
+    """The carry and outputs of a scan that runs in some way; so do the loops in its step, with `run`."""
+    inner, inner_consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
+    n_consts, n_carry = counts_of_scan(eqn)
+    consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+
+    def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        out = _run_with(inner, inner_consts, [*consts, *carry, *x], run)
+        return out[:n_carry], out[n_carry:]
+
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    return scan(body, list(init), list(xs), **options)
 
 
 def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run | None) -> list[Any]:
@@ -181,7 +127,7 @@ def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run 
         del place
         if not _can_open(eqn):
             return None
-        carry, ys = run(ScanLoop(eqn, inputs))
+        carry, ys = run(eqn, inputs)
         return [*carry, *ys]
 
     return evaluate(body, consts, inputs, visit)
