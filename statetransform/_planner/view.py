@@ -20,8 +20,7 @@ import jax.numpy as jnp
 
 from .._jaxpr.sources import Source
 from .._state.frame import kept_by_nobody
-from .._state.gather import Gathered
-from .._state.state import State
+from .._state.gather import differentiated_states
 from .._trace.arguments import (
     ByReference,
     Static,
@@ -170,15 +169,7 @@ class _Wrt:
     """What a function is differentiated with respect to, as `transform.grad` understands it."""
 
     def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
-        self._states = Gathered(states).states
-        for state in self._states:
-            if not isinstance(state, State):
-                raise TypeError(
-                    f"`states=` must be a State or a pytree of States, but has a leaf of type {type(state).__name__}. "
-                    "For the states of a model write `states=st.states(model, st.Param)`."
-                )
-        if len(set(map(id, self._states))) != len(self._states):
-            raise ValueError("a state is listed twice in `states=`; list each state once")
+        self._states = differentiated_states(states).states
         argnums = () if argnums is None else argnums
         is_single = hasattr(argnums, "__index__")
         positions = (operator.index(argnums),) if is_single else tuple(map(operator.index, argnums))

@@ -9,7 +9,9 @@ import jax
 
 from . import adapters
 from .adapters import as_state
+from .errors import hints
 from .frame import read
+from .state import State
 
 
 class Gathered:
@@ -39,3 +41,24 @@ class Gathered:
         """The value of each state, from such a pytree."""
         found = [(value, as_state(value)) for value in self._treedef.flatten_up_to(values)]
         return [value if state is value else read(state) for value, state in found]
+
+
+def differentiated_states(states: Any, where: str = "") -> Gathered:
+    """What `states=` of a derivative names: a `State` or a pytree of them, each once."""
+    gathered = Gathered(states)
+    for state in gathered.states:
+        if not isinstance(state, State):
+            is_kind = isinstance(state, type)
+            found = f"is the class {state.__name__}" if is_kind else f"has a leaf of type {type(state).__name__}"
+            raise TypeError(
+                f"{where}`states=` must be a State or a pytree of States, but {found}. "
+                f"For the states of a model write {states_of_a_model()}."
+            )
+    if len(set(gathered.states)) != len(gathered.states):
+        raise ValueError(f"{where}a state is listed twice in `states=`; list each state once")
+    return gathered
+
+
+def states_of_a_model() -> str:
+    """What `states=` may be, for the frameworks that are there."""
+    return f"`states=st.states(model, st.Param)`{hints('states')}"

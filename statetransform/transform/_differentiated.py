@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 
-from .._state.errors import hints
 from .._state.frame import look_at_all
-from .._state.gather import Gathered
+from .._state.gather import differentiated_states, states_of_a_model
 from .._state.state import State
 from .._trace.arguments import is_reference
 from .._trace.outcome import Results
@@ -28,24 +27,14 @@ class Differentiated:
         if states is None and argnums is None:
             argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
-        self._gathered = Gathered(states)
+        self._gathered = differentiated_states(states, f"{where}: ")
         self.states: list[State] = self._gathered.states
-        for state in self.states:
-            if not isinstance(state, State):
-                is_kind = isinstance(state, type)
-                found = f"is the class {state.__name__}" if is_kind else f"has a leaf of type {type(state).__name__}"
-                raise TypeError(
-                    f"{where}: `states=` must be a State or a pytree of States, but {found}. "
-                    f"For the states of a model write {_example()}."
-                )
         if self._has_states and not self.states and not self._has_arguments:
             raise ValueError(
                 f"{where}: `states=` has no state in it, so there is nothing to differentiate with respect to. If it "
                 f"comes from `st.states(model, kind)`, the model has no state of this kind. Write "
-                f"for example {_example()}."
+                f"for example {states_of_a_model()}."
             )
-        if len(set(self.states)) != len(self.states):
-            raise ValueError(f"{where}: a state is listed twice in `states=`; list each state once")
         self._args = args
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
@@ -64,11 +53,6 @@ class Differentiated:
         return dict(zip(self.states, self._gathered.split(values), strict=True)), tuple(args)
 
 
-def _example() -> str:
-    """What `states=` may be, for the frameworks that are there."""
-    return f"`states=st.states(model, st.Param)`{hints('states')}"
-
-
 def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     if not -len(args) <= index < len(args):
         raise ValueError(
@@ -78,7 +62,7 @@ def _position(where: str, index: int, args: tuple[Any, ...]) -> int:
     if not jax.tree.leaves(arg) and any(map(is_reference, jax.tree.leaves(arg, is_leaf=is_reference))):
         raise TypeError(
             f"{where}: argument {index} is passed by reference (it is a state, or holds states), and nothing can be "
-            f"differentiated with respect to it. Name the states instead: {_example()}."
+            f"differentiated with respect to it. Name the states instead: {states_of_a_model()}."
         )
     return index % len(args)
 
