@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from .._jaxcompat import lanes_of
+from .._jaxcompat import lanes_of, typeof
+from .linear import Linear
 
 
 @custom_vmap
@@ -34,29 +35,15 @@ def _any_lane(axis_size: int, is_batched: list[bool], is_on: Any) -> tuple[Any, 
     return any_lane(jnp.any(is_on, 0) if is_batched[0] else is_on), False
 
 
-@custom_vmap
-def _in_front(values: Any) -> Any:
-    return values
-
-
-@_in_front.def_vmap
-def _lanes_in_front(axis_size: int, is_batched: list[Any], values: Any) -> tuple[Any, Any]:
-    del axis_size
-    return _in_front(values), is_batched[0]
-
-
-@jax.custom_jvp
 def lanes_first(values: Any) -> Any:
     """The same values; lanes get their axis in front. For what a `custom_jvp` and its rule return.
 
     Under `vmap` and `jit`, JAX believes that the rule gives lanes the axis that the function gives them. Where it is
     another one, derivatives are wrong: a scan gives the lanes of stacked outputs axis 1, a sweep axis 0.
     """
-    return _in_front(values)
-
-
-# Reverse mode does not go through `custom_vmap`.
-lanes_first.defjvp(lambda primals, dots: (lanes_first(primals[0]), dots[0]), symbolic_zeros=True)
+    same = lambda _, xs: xs
+    # One by one: in a derivative rule some are tangents, to be transposed, and the others are not.
+    return jax.tree.map(lambda x: Linear(same, same, (typeof(x),), 0)([], [x])[0], values)
 
 
 @custom_vmap

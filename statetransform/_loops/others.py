@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
@@ -25,7 +26,7 @@ from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
 from .._jaxpr.rewrite import changed_params, evaluate
 from .._jaxpr.sources import Place
-from .._jaxpr.walk import counts_of_scan, inner_jaxprs, walk
+from .._jaxpr.walk import counts_of_scan, inner_jaxprs, moving, walk
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from . import loops
@@ -93,7 +94,9 @@ class Rewriter:
             return self._shard_map(eqn, inputs, place)
         change = lambda inner: self.changed(inner, place.inside(inner))
         if kind_of(eqn) is Kind.RULE:
-            return jaxcompat.bind_with_rules(eqn, inputs, self._rule)
+            is_jvp = eqn.primitive.name.startswith("custom_jvp")
+            n_known = len(inputs) if is_jvp else None
+            return jaxcompat.bind_with_rules(eqn, inputs, lambda fun: self._rule(fun, n_known))
         if jaxcompat.is_remat(eqn):
             inner, policy = jaxcompat.remat_params(eqn)
             body, consts = jaxcompat.without_constvars(change(inner))
@@ -103,9 +106,24 @@ class Rewriter:
             return jaxcompat.bind_remat(body, [*consts, *inputs], prevent_cse, policy)
         return jaxcompat.bind(eqn.primitive, inputs, changed_params(eqn, change))
 
-    def _rule(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """A derivative rule, its loops treated when it is wanted."""
-        return lambda *xs: self.run(jax.make_jaxpr(fun)(*xs), xs)
+    def _rule(self, fun: Callable[..., Any], n_known: int | None) -> Callable[..., Any]:
+        """A derivative rule, its loops treated when it is wanted.
+
+        Those of tangents, which are all inputs but the first `n_known`, stay: they are linear, and JAX transposes them.
+        """
+
+        def treated(*xs: Any) -> list[Any]:
+            jaxpr = jax.make_jaxpr(fun)(*xs)
+            of_tangents = moving(jaxpr, [n_known is not None and i >= n_known for i in range(len(xs))])
+
+            def visit(eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any]:
+                if any(not isinstance(v, jex.Literal) and v in of_tangents for v in eqn.invars):
+                    return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+                return self._visit(eqn, inputs, place)
+
+            return evaluate(jaxpr.jaxpr, jaxpr.consts, xs, visit)
+
+        return treated
 
     def _scan(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params

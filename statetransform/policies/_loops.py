@@ -50,10 +50,10 @@ def loops(checkpoint: int | str | MemoryBudget) -> Policy:
     Each `jax.lax.scan`, `jax.lax.while_loop` and `jax.lax.fori_loop` in the function is treated as
     :func:`statetransform.transform.scan` and :func:`statetransform.transform.while_loop` are with `checkpoint=`.
     Neither the function nor the libraries that it calls need to change: loops are found in its program, also in other
-    loops, in `jit`, `cond`, `checkpoint` and `shard_map`, and in the rules of a `custom_jvp` or `custom_vjp`. What is
-    outside of loops is differentiated as without the policy: it is kept, but for what checkpoints in the function
-    compute again. A loop of this package with a `checkpoint=` of its own
-    stays as it is, with the loops in its step. To treat those, give the policy to the step:
+    loops, in `jit`, `cond`, `checkpoint` and `shard_map`, and in the rules of a `custom_vjp` or `custom_jvp`, but for
+    those of tangents, which are linear. What is outside of loops is differentiated as without the policy: it is kept,
+    but for what checkpoints in the function compute again. A loop of this package with a `checkpoint=` of its own stays
+    as it is, with the loops in its step. To treat those, give the policy to the step:
     `transform.scan(transform.checkpoint(step, policy=policies.loops(20)), ..., checkpoint=30)`.
 
     A `while_loop` stores the carries of a schedule for a length that is not known in advance. Reverse mode works once,

@@ -127,6 +127,18 @@ def with_vjp(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return ruled
 
 
+def with_a_loop_of_tangents(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    ruled = jax.custom_jvp(f)
+
+    def rule(primals: Any, dots: Any) -> Any:
+        step = lambda c, _: ((jnp.sin(c[0]), jnp.cos(c[0]) * c[1]), c)
+        (_, dot), (xs, moved) = lax.scan(step, (f(*primals), dots[0]), None, 3)
+        return f(*primals), dot + (jnp.cos(xs) * moved).sum(0)
+
+    ruled.defjvp(rule)
+    return ruled
+
+
 def on_two_devices(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i")))
@@ -149,6 +161,7 @@ NESTS: dict[str, Any] = {
     "cond": lambda f: lambda x: lax.cond(x.sum() > 0, f, lambda x: 2 * x, x),
     "switch": lambda f: lambda x: lax.switch(jnp.int32(x[0]) + 1, [jnp.sin, f, jnp.cos], x),
     "custom_jvp": with_jvp,
+    "custom_jvp with a loop of tangents": with_a_loop_of_tangents,
     "custom_vjp": with_vjp,
     "vmap": jax.vmap,
     "shard_map": (on_two_devices, lambda f: f),
