@@ -98,13 +98,3 @@ def contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return MISSING
-
-
-def slots_of(cls: type) -> list[str]:
-    """The names of the attributes that a class itself has slots for; private ones as Python mangles them."""
-    slots = cls.__dict__.get("__slots__", ())
-    names = [
-        name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__")
-    ]
-    is_private = lambda name: name.startswith("__") and not name.endswith("__")
-    return [f"_{cls.__name__.lstrip('_')}{name}" if is_private(name) else name for name in names]

@@ -30,6 +30,7 @@ from .._objects.names import globals_of
 from .._objects.plain import identity
 from .errors import StateTransformError
 from .frame import no_frame
+from .raw_reads import code_of
 from .state import State
 
 
@@ -87,11 +88,6 @@ def carries(cls: type) -> None:
 # -- meeting a framework
 
 
-def _is_one_imported() -> bool:
-    """Whether a framework is imported whose adapter is not installed."""
-    return any(framework in sys.modules for framework in _offers)
-
-
 def meet(obj: Any) -> None:
     """Installs the adapter to the framework of a module, class or function.
 
@@ -142,8 +138,8 @@ def meet_all(fun: Any) -> None:
     Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
     what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
     """
-    code = _code_of(fun)
-    if code in _met and not _is_one_imported():
+    code = code_of(fun)
+    if code in _met and sys.modules.keys().isdisjoint(_offers):
         return
     if code is not None:
         _met.add(code)
@@ -181,12 +177,6 @@ def meet_all(fun: Any) -> None:
             waiting.append(getattr(obj, "__wrapped__", None))
         else:
             closed.add(kind)
-
-
-def _code_of(fun: Any) -> types.CodeType | None:
-    while not hasattr(fun, "__code__") and (inner := getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)):
-        fun = inner
-    return getattr(fun, "__code__", None)
 
 
 def _methods(cls: type) -> list[types.FunctionType]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._jaxcompat import is_top_level
 from .._objects.library import is_ours, is_users_class, is_users_function
-from .._objects.lookup import slots_of
+from .._objects.lookup import slot_names
 from .._objects.names import globals_of
 from . import adapters
 from .adapters import as_state
@@ -220,7 +220,6 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     for name, child in list(getattr(obj, "__dict__", {}).items()):
         yield name, cells.pop(name, child)
     yield from cells.items()
-    for cls in type(obj).__mro__:
-        for name in slots_of(cls):
-            if name not in cells and hasattr(obj, name):
-                yield name, getattr(obj, name)
+    for name in slot_names(type(obj)):
+        if name not in cells and hasattr(obj, name):
+            yield name, getattr(obj, name)

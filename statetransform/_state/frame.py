@@ -101,7 +101,7 @@ class Frame:
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.notes: Any = None  # of an adapter, see `on_entering`
         self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
-        self._here: Any = None
+        self.here: Any = None  # the state of JAX's traces in which the function runs
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None
@@ -129,27 +129,22 @@ class Frame:
     ) -> None:
         stack.frame = self._below
         active.pop()
-        self._below = self._here = self._stage = self.outer = self.place = None
+        self._below = self.here = self._stage = self.outer = self.place = None
         if self._renewed is not None:
             self._renewed.close()
 
     def runs_here(self) -> None:
         """Says that the function runs in the present JAX trace: writes from any other are refused."""
-        self._here, self._stage = trace_state(), staging_trace()
-        self.is_eager = self._here == TOP_LEVEL
-
-    @property
-    def here(self) -> Any:
-        """The state of JAX's traces in which the function runs."""
-        return self._here
+        self.here, self._stage = trace_state(), staging_trace()
+        self.is_eager = self.here == TOP_LEVEL
 
     def is_below_raw(self) -> bool:
         """Whether a raw JAX transform that stages stands between the function and the present place."""
-        return trace_state() != self._here and staging_trace() is not self._stage
+        return trace_state() != self.here and staging_trace() is not self._stage
 
     def is_here(self) -> bool:
         """Whether the function runs in the frame's own trace at the moment, not in one within it."""
-        return trace_state() == self._here
+        return trace_state() == self.here
 
     def read(self, state: State) -> Any:
         """The one rule of reading: what this frame knows, or else what the frame around it says."""

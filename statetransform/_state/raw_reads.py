@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 import itertools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -50,11 +50,8 @@ def renewed() -> Any:
     return _run(next(_runs))
 
 
-@contextlib.contextmanager
-def as_ever() -> Iterator[None]:
-    """For looking up what belongs to no single run: without the context value of the one that is going on."""
-    with _run(None):
-        yield
+#: A context for looking up what belongs to no single run: without the context value of the one that is going on.
+as_ever = functools.partial(_run, None)
 
 
 class _Clean(threading.local):
@@ -78,7 +75,10 @@ def is_clean() -> bool:
 
 def code_of(fun: Any) -> Any:
     """The code of a function below its wrappers; None where there is none."""
-    return getattr(inspect.unwrap(fun), "__code__", None) if callable(fun) else None
+    fun = inspect.unwrap(fun)
+    while isinstance(fun, functools.partial):
+        fun = inspect.unwrap(fun.func)
+    return getattr(fun, "__code__", None)
 
 
 def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:

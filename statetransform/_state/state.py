@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from .._jaxcompat import Tracer, has_tracer, is_top_level
 from .._objects.hooks import listening
-from .._objects.lookup import slots_of
+from .._objects.lookup import slot_names
 from .._report.table import Table
 from .cell import Cell
 from .errors import StateTraceError, describe
@@ -232,10 +232,8 @@ class State(NotAnArray, Generic[T]):
 
     def _attributes(self) -> dict[str, Any]:
         """What a subclass has added, in its `__dict__` and in slots."""
-        found = dict(getattr(self, "__dict__", {}))
-        for cls in type(self).__mro__[: type(self).__mro__.index(State)]:
-            found |= {name: getattr(self, name) for name in slots_of(cls) if hasattr(self, name)}
-        return found
+        slots = [name for name in slot_names(type(self)) if name not in slot_names(State) and hasattr(self, name)]
+        return {**getattr(self, "__dict__", {}), **{name: getattr(self, name) for name in slots}}
 
     def _is_gone(self) -> bool:
         """Whether it represents an object that no longer exists."""

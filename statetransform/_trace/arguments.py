@@ -12,7 +12,7 @@ import collections
 import functools
 import inspect
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -100,14 +100,9 @@ class ByReference:
         self.obj = obj
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves and the structure of a pytree; what goes by reference is a leaf, whatever it is to its framework."""
-    return adapters.flatten(tree)
-
-
 def hide(tree: Any) -> tuple[Any, list[Any]]:
     """A pytree with each object in it replaced by `REFERENCE`, and the objects in order."""
-    leaves, treedef = flatten(tree)
+    leaves, treedef = adapters.flatten(tree)
     objects: list[Any] = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, _ARRAYS):
@@ -124,16 +119,14 @@ def hide(tree: Any) -> tuple[Any, list[Any]]:
 
 def reveal(tree: Any, objects: Sequence[Any] = ()) -> Any:
     """The reverse of `hide`, also for static arguments."""
-    return _reveal(tree, iter(objects))
+    each = iter(objects)
 
-
-def _reveal(tree: Any, objects: Iterator[Any]) -> Any:
     def shown(leaf: Any) -> Any:
         if isinstance(leaf, Static):
             return leaf.value
         if isinstance(leaf, ByReference):
             return leaf.obj
-        return next(objects) if isinstance(leaf, Reference) else leaf
+        return next(each) if isinstance(leaf, Reference) else leaf
 
     return jax.tree.map(shown, tree, is_leaf=is_hidden)
 
@@ -153,7 +146,7 @@ def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., 
 
 def hide_self(obj: Any) -> tuple[Any, list[Any]]:
     """The instance of a method as an argument: as a pytree if it is one, else by reference."""
-    leaves, _ = flatten(obj)
+    leaves, _ = adapters.flatten(obj)
     return (REFERENCE, [obj]) if len(leaves) == 1 and leaves[0] is obj else hide(obj)
 
 

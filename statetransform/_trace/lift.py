@@ -159,9 +159,9 @@ class Staged(Transformed):
         return self._cache.family.log.of(self._fun)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs, objects = self.hidden(obj, args, kwargs)
+        args, kwargs, roots = self.hidden(obj, args, kwargs)
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
-        return self._cache_for_call(around).find(self._fun, args, kwargs, objects, around, self._is_lifted).run()
+        return self._cache_for_call(around).find(self._fun, args, kwargs, roots[1:], around, self._is_lifted).run()
 
     def _cache_for(self, around: Callable[..., Any]) -> TraceCache:
         return cache_of(self._fun, (around, self._key_of_states), TraceCache)

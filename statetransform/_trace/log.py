@@ -5,13 +5,13 @@ Kept are types, static values and weak references, but no jaxpr and no array: a 
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from .._objects.plain import reference
 from .._state.errors import show_site
 from .._state.sites import user_site
 
@@ -92,7 +92,7 @@ class TraceLog:
                 why,
                 {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
                 user_site(),
-                _reference(fun),
+                reference(fun),
             )
         )
 
@@ -104,10 +104,3 @@ class TraceLog:
 def _called(state: Any) -> str:
     """How tables call a state."""
     return state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
-
-
-def _reference(fun: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(fun)
-    except TypeError:
-        return lambda: fun

@@ -8,33 +8,18 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from .._state import adapters
 from .._state.frame import Frame, leave
 from .._state.state import State
-from .arguments import REFERENCE, flatten, is_by_reference, is_reference
+from .arguments import REFERENCE, is_by_reference, reveal
 
 Results = tuple[Any, list[Any], list[Any]]
 Site = tuple[str, int]
-
-
-@jax.tree_util.register_static
-class Birth:
-    """In an output, the place of the i-th state that the call itself made."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Birth) and self.index == other.index
-
-    def __hash__(self) -> int:
-        return hash((Birth, self.index))
 
 
 class Outcome:
@@ -45,7 +30,7 @@ class Outcome:
       static_written: written static states with their new values; the values are part of the trace.
       sites: where each written state was written, for messages.
       born: the states that the run made and that are still there.
-      objects: what stands in the output by reference.
+      objects: what stands in the output by reference: objects, and states that the run made.
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
       has_nodes: whether anything in the output stands for an object, or is made where the output goes.
@@ -53,23 +38,21 @@ class Outcome:
 
     __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
 
-    def __init__(
-        self, frame: Frame, born: list[State], objects: list[Any], out_born: set[int], is_rebuilt: bool
-    ) -> None:
+    def __init__(self, frame: Frame, born: list[State], objects: list[Any], is_rebuilt: bool) -> None:
         changed = frame.written()
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
         self.sites: dict[State, Site] = dict(frame.sites)
         self.born: list[State] = born
         self.objects: list[Any] = objects
-        self.is_closed: bool = len(out_born) == len(born)
-        self.has_nodes: bool = bool(objects or out_born) or is_rebuilt
+        self.is_closed: bool = {*map(id, born)}.issubset(map(id, objects))
+        self.has_nodes: bool = bool(objects) or is_rebuilt
 
     def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside, without writes for None, and returns the output."""
         pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
         leave(pairs, zip(self.born, born, strict=True), self.sites)
-        return reveal_output(out, self.born, self.objects) if self.has_nodes else out
+        return reveal(out, self.objects) if self.has_nodes else out
 
 
 #: Code whose functions keep the states that they make: to look for garbage once more would be in vain.
@@ -88,7 +71,7 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         call only, so it is worth a collection to see that they were temporary; a function that runs at once just
         gives their values, too.
     """
-    leaves, treedef = flatten(out)
+    leaves, treedef = adapters.flatten(out)
     del out
     changed, survivors = frame.written(), frame.survivors()
     places = {id(state) for state in survivors}
@@ -101,36 +84,16 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
         survivors = frame.survivors()
         if len(survivors) == n:
             _keeps_states.add(code)
-    born = list(survivors)
-    index = {id(state): i for i, state in enumerate(born)}
     objects: list[Any] = []
-    out_born: set[int] = set()
     is_rebuilt = False  # whether the output has pytrees in it that are to be made where it goes
     for i, leaf in enumerate(leaves):
-        if id(leaf) in index:
-            out_born.add(index[id(leaf)])
-            leaves[i] = Birth(index[id(leaf)])
-        elif isinstance(leaf, jax.Array):
+        if isinstance(leaf, jax.Array):
             continue
-        elif is_by_reference(leaf):
+        if is_by_reference(leaf):
             objects.append(leaf)
             leaves[i] = REFERENCE
         else:
             is_rebuilt = is_rebuilt or not jax.tree_util.all_leaves([leaf])
-    outcome = Outcome(frame, born, objects, out_born, is_rebuilt)
+    outcome = Outcome(frame, list(survivors), objects, is_rebuilt)
     written = [value for state, value in changed.items() if not state._static]
     return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
-
-
-def reveal_output(out: Any, births: Sequence[State], objects: Sequence[Any]) -> Any:
-    """An output with the states that the call made, and the objects, in their places."""
-    return _reveal(out, births, iter(objects))
-
-
-def _reveal(out: Any, births: Sequence[State], objects: Iterator[Any]) -> Any:
-    def shown(node: Any) -> Any:
-        if isinstance(node, Birth):
-            return births[node.index]
-        return next(objects) if is_reference(node) else node
-
-    return jax.tree.map(shown, out, is_leaf=lambda node: isinstance(node, Birth) or is_reference(node))

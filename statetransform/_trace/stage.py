@@ -12,6 +12,7 @@ re-binds one equation, not the body's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 import weakref
@@ -21,13 +22,12 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from .._jaxcompat import bind_in, close_over_inputs, set_current_trace, take_current_trace, trace_state, typeof
+from .._jaxcompat import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
 from .._state import adapters
 from .._state.errors import StateTraceError, describe
 from .._state.frame import Frame, innermost, trace_around
 from .._state.raw_reads import code_of, fresh
 from .._state.state import State
-from . import keys
 from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .outcome import pack
@@ -48,10 +48,9 @@ def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
 class StagedFrame(Frame):
     """A frame whose states become inputs of the jaxpr that is being traced."""
 
-    def __init__(self, is_lifted: Callable[[State], bool] | None = None, unwraps_keys: bool = False) -> None:
+    def __init__(self, is_lifted: Callable[[State], bool] | None = None) -> None:
         super().__init__()
-        self._unwraps_keys = unwraps_keys
-        self._body_trace: Any = None
+        self.traces: tuple[Any, ...] = ()  # of the body, and the one around it in which the inputs are
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
@@ -63,7 +62,7 @@ class StagedFrame(Frame):
         super().__exit__(*error)
         self.forget()
         self.placed.clear()
-        self._trace = self._body_trace = None  # a frame that outlives its trace must not keep it
+        self._trace, self.traces = None, ()  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
         # One frame of Python's stack less for each transform that the read has to go through.
@@ -79,13 +78,7 @@ class StagedFrame(Frame):
         inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
         self.placed.update(noted(inputs, map(sharding_of, leaves)))
         self.reads[state] = (treedef, avals)
-        value = treedef.unflatten(inputs)
-        if self._unwraps_keys:
-            with set_current_trace(self._trace):
-                value, rewrap = keys.unwrap(value)
-            with set_current_trace(self._body_trace):
-                value = rewrap(value)
-        return value
+        return treedef.unflatten(inputs)
 
     def type_of_input(self, leaf: Any) -> Any:
         """The type of the input that stands for a leaf of a state's value."""
@@ -96,15 +89,10 @@ class StagedFrame(Frame):
         names = [name for state, (_, avals) in self.reads.items() for name in [describe(state)] * len(avals)]
         return *close_over_inputs(closed, read_p, [avals for _, avals in self.reads.values()], names), names
 
-    @property
-    def traces(self) -> tuple[Any, Any]:
-        """The trace of the body, and the one around it in which the inputs are."""
-        return self._body_trace, self._trace
-
     def runs_here(self) -> None:
         super().runs_here()
         with take_current_trace() as trace:
-            self._body_trace = trace
+            self.traces = (trace,) if trace is self._trace else (trace, self._trace)
 
     def check_write(self, state: State) -> None:
         super().check_write(state)
@@ -154,8 +142,6 @@ class _Tracing:
         self._fun, self._objects, self._around = fun, objects, around
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
         self._outer, self._place = trace_around(), trace_state()
-        self._unwraps_keys = around is not None and keys.is_checking()
-        self._rewrap: Callable[[Any], Any] = lambda tree: tree
         self._culprit: Culprit | None = None
 
     @classmethod
@@ -179,7 +165,7 @@ class _Tracing:
             self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
             make = jax.make_jaxpr(self._runner())
             try:
-                with keys.check_later():
+                with _keys_checked_later():
                     # `with_room` is itself a frame or two.
                     closed = make(*args, **kwargs) if has_room() else with_room(lambda: make(*args, **kwargs))
             except Exception as error:
@@ -204,13 +190,11 @@ class _Tracing:
         @_named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = adapters.detached((args, kwargs))
-            self.frame = frame = StagedFrame(self._is_lifted, self._unwraps_keys)
+            self.frame = frame = StagedFrame(self._is_lifted)
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.place = self._outer, self._place
                 frame.placed.update(noted(jax.tree.leaves((args, kwargs)), self._shardings))
-                if self._unwraps_keys:
-                    (args, kwargs), self._rewrap = keys.unwrap((args, kwargs))
                 body = self._body()
                 results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
                 leaves, self.tree = jax.tree.flatten(results)
@@ -225,19 +209,25 @@ class _Tracing:
         def body(*args: Any, **kwargs: Any) -> Any:
             frame = self.frame
             frame.runs_here()
-            args, kwargs = reveal(self._rewrap((args, kwargs)), self._objects)
+            args, kwargs = reveal((args, kwargs), self._objects)
             try:
                 out = [self._fun(*args, **kwargs)]
             except CONCRETIZATION_ERRORS as error:
                 self._culprit = Culprit(error, frame.traces)
                 return self._culprit.tracers
             del args, kwargs
-            self._over = tuple(map(weakref.ref, dict.fromkeys(frame.traces)))
+            self._over = tuple(map(weakref.ref, frame.traces))
             results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
             frame.forget()  # the transform around the body ends before the frame does
             return results
 
         return body
+
+
+def _keys_checked_later() -> Any:
+    """States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace when it is bound."""
+    is_on = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
+    return jax.debug_key_reuse(False) if is_on else contextlib.nullcontext()
 
 
 def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:

@@ -17,7 +17,8 @@ from .._jaxcompat import Tracer, eval_jaxpr, typeof
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
 from .._state.state import State
-from .outcome import Outcome, reveal_output
+from .arguments import reveal
+from .outcome import Outcome
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
 from .structure.structure import Other, Structure
@@ -38,7 +39,7 @@ class Trace:
       static_written, statics: positions with values that the trace wrote, or took for granted.
       constants: positions of states left out of the lift, with the leaves that the trace took for granted.
       out_tree: the tree definition of the results.
-      out_objects: the registers of the objects in the output.
+      born_at: which of the objects in the output are states that the call makes.
       structure: of the objects that it serves; None when it serves one call only.
       fitting: names of the loops whose carry was checked against this trace.
     """
@@ -61,7 +62,7 @@ class Trace:
         self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
         self.read_avals: tuple[Any, ...] = tuple([aval for _, avals in frame.reads.values() for aval in avals])
         others = [*outcome.written, *frame.statics, *[s for s, _ in outcome.static_written], *frame.constants]
-        #: The states of the call that traced; `let_go` lets go of them.
+        #: The states of the call that traced, until that is made.
         self.states: list[State] = list(dict.fromkeys([*frame.reads, *others]))
         position = {state: i for i, state in enumerate(self.states)}
         self.written: tuple[int, ...] = tuple([position[state] for state in outcome.written])
@@ -73,18 +74,15 @@ class Trace:
         self.is_closed: bool = outcome.is_closed
         self._firsts: list[list[State]] = [outcome.born]
         self._blanks = [state._blank() for state in outcome.born]
-        self.out_objects: tuple[int, ...] = ()
-        self._objects: list[Any] | None = outcome.objects
+        births = {id(state): i for i, state in enumerate(outcome.born)}
+        self.born_at: dict[int, int] = {k: births[id(x)] for k, x in enumerate(outcome.objects) if id(x) in births}
+        self.objects: list[Any] | None = outcome.objects  # of the call that traced, as `states`
+        self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
         self._owners: list[Any] = []
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
         self.over: Sequence[Callable[[], Any]] = over
-
-    @property
-    def has_births(self) -> bool:
-        """Whether a call makes states."""
-        return bool(self._blanks)
 
     @property
     def is_plain(self) -> bool:
@@ -107,11 +105,14 @@ class Trace:
         A new trace has the constants of this call. They are not compared: each read of a `jax.Ref` is another array.
         """
         leaves, treedef = jax.tree.flatten(look_at_all(states[: self.n_reads]))
-        if treedef != self.read_tree or not _same_avals(leaves, self.read_avals):
+        if treedef != self.read_tree:
             return None
+        for leaf, aval in zip(leaves, self.read_avals, strict=True):
+            if (now := typeof(leaf)) is not aval and now != aval:
+                return None
         for i, constant in () if is_new else self.constants:
-            now = jax.tree.leaves(read(states[i]))
-            if len(now) != len(constant) or any(a is not b for a, b in zip(now, constant, strict=True)):
+            leaves_now = jax.tree.leaves(read(states[i]))
+            if len(leaves_now) != len(constant) or any(a is not b for a, b in zip(leaves_now, constant, strict=True)):
                 return None
         return leaves
 
@@ -123,23 +124,22 @@ class Trace:
         """Decides after the trace whether it may be kept, and for which structure."""
         reuse = Reuse(recorder, self.states, self.statics, self.jaxpr)
         structure = reuse.structure
-        if structure is None or not self.is_closed or self._has_tracers():
+        constants = [leaf for _, leaves in self.constants for leaf in leaves]
+        if structure is None or not self.is_closed or any(isinstance(x, Tracer) for x in [*self.consts, *constants]):
             return reuse
-        registers = [recorder.register_of(obj) for obj in self._objects or ()]
-        if None not in registers:
-            self.structure = structure
-            self.out_objects = tuple(registers)  # type: ignore[arg-type]
+        registers = [recorder.register_of(obj) for obj in self.objects or ()]
+        if all(found is not None or k in self.born_at for k, found in enumerate(registers)):
+            self.structure, self._registers = structure, [-1 if found is None else found for found in registers]
         return reuse
 
-    def let_go(self) -> None:
-        """Forgets the objects of the call that traced."""
-        if self.structure is not None:
-            self.states, self._objects = [], None
-
-    def expires_with(self, roots: Sequence[Any], forget: Callable[[Trace], None]) -> None:
+    def expires_with(self, roots: Sequence[Any], forget: Callable[[], Callable[[Trace], None] | None]) -> None:
         """Has the trace forgotten when an object dies whose arrays are constants of the trace.
 
         The trace holds these arrays, so it would keep alive what nobody else can reach.
+
+        Args:
+          roots: the function and the objects among its arguments.
+          forget: a weak reference to what forgets a trace.
         """
         try:
             owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
@@ -148,31 +148,28 @@ class Trace:
         this = weakref.ref(self)
 
         def died(_: Any) -> None:
-            trace = this()
-            if trace is not None:
-                forget(trace)
+            if (trace := this()) is not None and (last := forget()) is not None:
+                last(trace)
 
         self._owners += [weakref.ref(owner, died) for owner in owners]
 
-    def _has_tracers(self) -> bool:
-        constants = [leaf for _, leaves in self.constants for leaf in leaves]
-        return any(isinstance(leaf, Tracer) for leaf in [*self.consts, *constants])
-
     def objects_at(self, roots: Sequence[Any]) -> list[Any]:
-        """The objects that stand in the output of a call."""
-        if self._objects is not None:
-            return self._objects
-        if not self.out_objects:
-            return []
+        """The objects that stand in the output of a call, with anything in the places of states that it makes."""
+        if self.objects is not None:
+            return self.objects
+        if max(self._registers, default=-1) < 0:
+            return self._registers
         assert self.structure is not None
         try:
             found = self.structure.registers_at(roots)
         except Other:
             raise StateTraceError.changed_meanwhile() from None
-        return [found[i] for i in self.out_objects]
+        return [found[i] for i in self._registers]
 
     def births(self) -> list[State]:
         """The states that one call makes, without their values."""
+        if not self._blanks:
+            return []
         try:
             return self._firsts.pop()
         except IndexError:
@@ -258,16 +255,11 @@ class Call:
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output; once for each call."""
         trace, states = self.trace, self.states
-        births = trace.births() if trace.has_births else []
+        births = trace.births()
         pairs = [(states[i], value) for i, value in zip(trace.written, written, strict=True)]
         pairs += [(states[i], value) for i, value in trace.static_written]
         leave(pairs, zip(births, born, strict=True), self.sites)
-        return reveal_output(out, births, self.objects) if trace.has_nodes else out
-
-
-def _same_avals(leaves: list[Any], avals: tuple[Any, ...]) -> bool:
-    for leaf, aval in zip(leaves, avals, strict=True):
-        now = typeof(leaf)
-        if now is not aval and now != aval:
-            return False
-    return True
+        if not trace.has_nodes:
+            return out
+        objects = [births[trace.born_at[k]] if k in trace.born_at else obj for k, obj in enumerate(self.objects)]
+        return reveal(out, objects)

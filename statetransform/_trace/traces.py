@@ -6,7 +6,6 @@ that it was made for, the objects have its structure (`Structure.match`), and th
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,11 +19,10 @@ from .._state.frame import innermost
 from .._state.raw_reads import as_ever, fresh
 from .._state.sites import user_site
 from .._state.state import State
-from . import keys
 from .arguments import is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .stage import tracing
-from .structure.edges import brief, said_of
+from .structure.edges import brief, said_of, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
@@ -78,7 +76,7 @@ class TraceCache:
             avals = tuple([typeof(leaf) for leaf in leaves])
         except TypeError as error:
             raise refused(fun, args, kwargs) from error
-        key = (treedef, avals, keys.is_checking())
+        key = treedef, avals
         roots = (fun, *objects)
         with as_ever():
             slot = self._records.current()
@@ -100,8 +98,8 @@ class TraceCache:
         if trace.structure is not None:
             self._keep(slot, key, trace)
             self.family.add(key, trace)
-            trace.expires_with(roots, functools.partial(_drop, weakref.ref(self)))
-        trace.let_go()
+            trace.expires_with(roots, weakref.WeakMethod(self.discard))
+            trace.states, trace.objects = [], None
         return found
 
     def _keep(self, slot: dict[Any, Any], key: Any, trace: Trace) -> None:
@@ -139,7 +137,7 @@ class TraceCache:
                 trace = fresh(fun, made, innermost())
             for alive in filter(None, [over() for over in trace.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
-            if birthless and trace.has_births:
+            if birthless and trace.created:
                 raise StateTraceError.born_inside(birthless, trace.created[0])
         except BaseException:
             take_back(recorder)
@@ -165,7 +163,7 @@ class TraceCache:
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:
                     now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
-                    path = structure.path(other.edge, root_names(fun, args, kwargs))
+                    path = show_path(structure.edges, other.edge, root_names(fun, args, kwargs))
                     farthest = place, (path, said_of(other.edge), now)
                 structure.forget_in_raw(roots)
         return farthest[1]
@@ -176,11 +174,11 @@ class TraceCache:
             self._warn_once(RetraceWarning.loose(name, state))
         for edge in reuse.structure.edges if reuse.structure is not None else ():
             if edge.what == "array" and edge.argument.compared >= _MUCH:
-                path = reuse.path(edge, root_names(fun, args, kwargs))
+                path = show_path(reuse.edges, edge, root_names(fun, args, kwargs))
                 self._warn_once(RetraceWarning.compared(name, path, edge.argument.compared))
         if reuse.changed is not None:
             edge, before, after = reuse.changed
-            why = reuse.path(edge, root_names(fun, args, kwargs)), before, after
+            why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
             self.family.repeats = None, (), 0
@@ -222,11 +220,6 @@ def _first_fitting(traces: Sequence[Trace], roots: Sequence[Any]) -> tuple[Trace
         if states is not None and (values := trace.values(states)) is not None:
             return trace, states, values
     return None
-
-
-def _drop(cache: Callable[[], TraceCache | None], trace: Trace) -> None:
-    if (owner := cache()) is not None:
-        owner.discard(trace)
 
 
 def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: Any) -> Call:

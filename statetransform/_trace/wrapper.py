@@ -33,6 +33,7 @@ class Transformed:
     where: str = "checkpoint"  # the transform's name, for messages
     _options: dict[str, Any]
     _static: Any = ()
+    _fun: Callable[..., Any]  # without the instance, if it is a bound method
     _instance: Any = NO_SELF
     _bound: Callable[..., Any]  # the class of its methods
 
@@ -96,16 +97,19 @@ class Transformed:
 
     def hidden(
         self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
-        """Arguments for a trace: the instance in front, static values and objects hidden; and the objects."""
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        """Arguments for a trace: the instance in front, static values and objects hidden; and the roots.
+
+        These are the function and the objects.
+        """
         obj = self._instance if obj is NO_SELF else obj
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         (args, kwargs), objects = hide((args, kwargs))
         if obj is NO_SELF:
-            return args, kwargs, objects
+            return args, kwargs, (self._fun, *objects)
         instance, inner = hide_self(obj)
-        return (instance, *args), kwargs, [*inner, *objects]
+        return (instance, *args), kwargs, (self._fun, *inner, *objects)
 
     @property
     def history(self) -> Any:

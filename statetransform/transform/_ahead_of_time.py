@@ -120,7 +120,7 @@ class AheadOfTime:
         while rest or len(whole) in self._static_args:  # the static ones come in their places again
             is_static = len(whole) in self._static_args
             whole.append(self._static_args[len(whole)] if is_static else rest.pop(0))
-        args, roots, kwargs = self._owner._roots(self._obj, tuple(whole), {**kwargs, **self._static_kwargs})
+        args, kwargs, roots = self._owner.hidden(self._obj, tuple(whole), {**kwargs, **self._static_kwargs})
         states = self._program.match(roots) if self._program.structure is not None else self._states
         if states is None:
             raise TypeError(

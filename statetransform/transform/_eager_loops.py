@@ -25,7 +25,8 @@ from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._objects.lookup import contents
-from .._trace.arguments import flatten, hide_self, is_reference, strict
+from .._state import adapters
+from .._trace.arguments import hide_self, is_reference, strict
 from .._trace.families import Family, anchor_of, remember
 from .._trace.traces import RefusedArgument
 from .._trace.wrapper import Bound
@@ -121,7 +122,7 @@ def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any],
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
 
     def changed(value: Any) -> Any:
-        leaves, treedef = flatten(value)
+        leaves, treedef = adapters.flatten(value)
         if not any(map(is_replaced, leaves)):
             return value
         return treedef.unflatten([put(leaf) if is_replaced(leaf) else leaf for leaf in leaves])

@@ -75,7 +75,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     arguments = _Arguments(program.keeps_places)
     if not arguments.unpack(has_self, args, kwargs):
         return None
-    writer = WalkWriter(structure, arguments.roots, failure="return OTHER", is_outermost=True)
+    writer = WalkWriter(structure, arguments.roots)
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
     in_place = structure.registers_in_place()  # which the program copies itself

@@ -22,8 +22,6 @@ from .._state.state import State
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, is_reference, positional_parameters
 from .._trace.families import Unshared, cache_of
 from .._trace.lift import at_once, bind
-from .._trace.room import with_room
-from .._trace.trace import Trace
 from .._trace.tracebacks import boundary, hide_frames
 from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
@@ -159,22 +157,17 @@ class Jitted(Transformed):
         if isinstance(error, Untraced | Disabled) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
             return OTHER
         if program.donates:
-            _, roots, _ = self._roots(obj, args, kwargs)
-            program.explain(error, program.match(roots) or ())
+            program.explain(error, program.match(self.hidden(obj, args, kwargs)[2]) or ())
         raise error
 
     def _look_at(self, program: Program, obj: Any, args: Any, kwargs: Any) -> None:
         """Says of the states that a program has read that they are constants of a raw transform around it."""
-        for state in program.match(self._roots(obj, args, kwargs)[1]) or ():
+        for state in program.match(self.hidden(obj, args, kwargs)[2]) or ():
             look_at(state)
-
-    def _roots(self, obj: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], Any]:
-        args, kwargs, objects = self.hidden(obj, args, kwargs)
-        return args, (self._fun, *objects), kwargs
 
     def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any, states: list[State]) -> Any:
         """After a program gave more than ordinary values of written states."""
-        _, roots, _ = self._roots(obj, args, kwargs)
+        roots = self.hidden(obj, args, kwargs)[2]
         return program.finish(states, results, lambda trace: trace.objects_at(roots))
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
@@ -184,14 +177,14 @@ class Jitted(Transformed):
           The program, its states, what the method returned, and what finds the objects in the output.
         """
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
-        args, roots, kwargs = self._roots(obj, args, kwargs)
+        args, kwargs, roots = self.hidden(obj, args, kwargs)
         treedef = jax.tree.structure((args, kwargs))
         fitting = [
             (program, states) for program in self._store.known(treedef) if (states := program.match(roots)) is not None
         ]
         for program, states in fitting[:1]:
             try:
-                results = self._run(program, method, states, args, kwargs, None)
+                results = program.run(getattr(program.jitted, method), states, args, kwargs)
             except Untraced:
                 forget_failed_calls(program.jitted)
                 break
@@ -206,21 +199,13 @@ class Jitted(Transformed):
                 break
         else:
             program, states = self._new_program(call, treedef, has_self, args), list(call.states)
-        results = self._run(program, method, states, args, kwargs, call)
+        results = program.run(getattr(program.jitted, method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.add(program)
             forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
             call.trace.expires_with(roots, forget)
         objects = call.objects
         return program, states, results, lambda trace: objects
-
-    def _run(self, program: Program, method: str, states: Any, args: Any, kwargs: Any, call: Any) -> Any:
-        try:
-            return with_room(program.run, getattr(program.jitted, method), states, args, kwargs, call)
-        except Exception as error:
-            if self.donates and not isinstance(error, Untraced):
-                program.explain(error, states)
-            raise
 
     def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
         positional = args[1:] if has_self else args
@@ -263,9 +248,10 @@ class Jitted(Transformed):
         return AheadOfTime(self, stage, program, states, obj, args, kwargs)
 
 
-def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None], trace: Trace) -> None:
-    if (owner := store()) is not None and (gone := program()) is not None:
-        owner.drop(gone)
+def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None]) -> Any:
+    """What forgets a program with one of its traces."""
+    owner, gone = store(), program()
+    return None if owner is None or gone is None else lambda trace: owner.drop(gone)
 
 
 def _sharding(key: Any, sharding: Any) -> Any:

@@ -8,6 +8,7 @@ conditions of all of them. The output structure says which states were written.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -21,6 +22,7 @@ from .._state.errors import StateTraceError, lost_in_donation
 from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
 from .._trace.families import Family
+from .._trace.room import with_room
 from .._trace.structure.structure import Other, Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
@@ -177,7 +179,11 @@ class Program:
             place = {state: i for i, state in enumerate(states)}
             _pending.call = self, call.trace, [place[state] for state in call.states], states
         try:
-            return run(*leading, *args, **kwargs)
+            return with_room(functools.partial(run, *leading, *args, **kwargs))
+        except Exception as error:
+            if self.donates and not isinstance(error, Untraced):
+                self.explain(error, states)
+            raise
         finally:
             _pending.call = before
 

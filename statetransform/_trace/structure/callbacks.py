@@ -16,7 +16,7 @@ import numpy as np
 
 from ..._jaxcompat import Tracer, is_jaxpr, opened
 from ..._objects.library import is_users_class
-from ..._objects.lookup import contents, slots_of
+from ..._objects.lookup import contents, slot_names
 from ..._objects.plain import identity
 
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
@@ -34,23 +34,18 @@ def objects_behind(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tupl
     """
     found = list(_callables(jaxpr, set()))
     for is_rule in (False, True):
-        for obj in _reached([fun for fun, is_of_rule in found if is_of_rule is is_rule], stops_at):
-            yield obj, is_rule
-
-
-def _reached(pending: list[Any], stops_at: Callable[[Any], bool]) -> Iterator[Any]:
-    seen: dict[int, Any] = {}
-    while pending:
-        obj = pending.pop()
-        if identity(obj) in seen or isinstance(obj, _LEAVES) or is_jaxpr(obj):
-            continue
-        seen[identity(obj)] = obj
-        if stops_at(obj):
-            yield obj
-            continue
-        if isinstance(obj, types.FunctionType):
-            yield obj
-        pending.extend(_behind(obj))
+        seen: dict[int, Any] = {}
+        pending = [fun for fun, is_of_rule in found if is_of_rule is is_rule]
+        while pending:
+            obj = pending.pop()
+            if identity(obj) in seen or isinstance(obj, _LEAVES) or is_jaxpr(obj):
+                continue
+            seen[identity(obj)] = obj
+            is_looked_for = stops_at(obj)
+            if is_looked_for or isinstance(obj, types.FunctionType):
+                yield obj, is_rule
+            if not is_looked_for:
+                pending.extend(_behind(obj))
 
 
 def _behind(obj: Any) -> Iterator[Any]:
@@ -69,8 +64,7 @@ def _behind(obj: Any) -> Iterator[Any]:
     elif is_users_class(type(obj)) or callable(obj) or hasattr(obj, "call_wrapped"):
         attributes = getattr(obj, "__dict__", None)
         yield from attributes.values() if isinstance(attributes, dict) else ()
-        kind: Any = type(obj)
-        yield from (getattr(obj, name, None) for base in kind.__mro__ for name in slots_of(base))
+        yield from (getattr(obj, name, None) for name in slot_names(type(obj)))
         if not is_users_class(type(obj)):
             yield getattr(obj, "__wrapped__", None)
 

@@ -28,9 +28,9 @@ class Edge(NamedTuple):
         the handle of a cell of another framework), "value" (of a static state).
       key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
-        "object" and "state" (of a class), "sequence", "mapping", "array" (equal content), "is" (the very
-        object), "code" (a function of this code), "type", "absent" (no attribute of the instance), "nowhere" (no
-        attribute at all), "unset" (a slot, variable or global name without a value).
+        "object" and "type" (an instance of a class, of the user's and any other), "state", "sequence", "mapping",
+        "array" (equal content), "is" (the very object), "code" (a function of this code), "absent" (no attribute of
+        the instance), "nowhere" (no attribute at all), "unset" (a slot, variable or global name without a value).
       argument: what the condition compares with.
       register: of the value; -1 when it gets none.
     """
@@ -70,8 +70,6 @@ def holds(x: Any, what: str, argument: Any) -> bool:
         return x is argument or same_plain(x, argument)
     if what == "state":
         return type(x) is argument[0]() and x._static is argument[1]
-    if what == "object":
-        return type(x) is argument[0]() and (argument[1] < 0 or len(x) == argument[1])
     if what == "sequence":
         return type(x) is argument[0] and len(x) == argument[1]
     if what == "mapping":
@@ -80,7 +78,7 @@ def holds(x: Any, what: str, argument: Any) -> bool:
         return type(x) is types.FunctionType and x.__code__ is argument()
     if what == "is":
         return x is argument() and x is not None
-    if what == "type":
+    if what == "type" or what == "object":
         return type(x) is argument()
     if what == "plains":
         elements = tuple(x.items() if hasattr(x, "items") else x) if type(x) is argument[0] else ()

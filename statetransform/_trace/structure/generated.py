@@ -1,4 +1,4 @@
-"""The walk over a structure, written down as the source of one Python function.
+"""The walk over a structure, written down as Python source for the compiled calls of `jit`.
 
 `dataclasses` does the same for `__init__`. An edge takes 45 to 110 us to compile, which pays after some 500 matches.
 """
@@ -8,16 +8,12 @@ from __future__ import annotations
 import keyword
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ..._objects.library import is_ours
 from ..._objects.plain import identity, same_plain
 from ..._state.cell import Cell
-from ..._state.frame import read
 from .edges import Edge, absent, holds, step
-
-if TYPE_CHECKING:
-    from ..._state.state import State
 
 Structure: TypeAlias = Any  # the one of `structure`, which imports this module
 
@@ -32,13 +28,9 @@ class WalkWriter:
     Args:
       structure: the structure.
       roots: expressions for the roots.
-      failure: the statement that leaves when the structure is another.
-      is_outermost: whether the function is for calls that no transform is around; then it goes past handles.
     """
 
-    def __init__(
-        self, structure: Structure, roots: Sequence[str], failure: str = "return None", is_outermost: bool = False
-    ) -> None:
+    def __init__(self, structure: Structure, roots: Sequence[str]) -> None:
         self.names: dict[str, Any] = {
             "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
             "FunctionType": types.FunctionType, "__name__": __name__,
@@ -47,10 +39,8 @@ class WalkWriter:
         self._constants: dict[int, str] = {}
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self._class_of: dict[str, str] = {}
-        self._failure = failure
-        self._is_outermost = is_outermost
         self._unpacked = _unpacked(structure)
-        self._direct = _direct(structure) if is_outermost else {}
+        self._direct = _direct(structure)
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
         self._used = used.union(structure.states, *structure.distinct)
@@ -81,11 +71,11 @@ class WalkWriter:
 
     def unless(self, condition: str) -> None:
         """Leaves unless a condition holds."""
-        self.lines.append(f"if not ({condition}): {self._failure}")
+        self.lines.append(f"if not ({condition}): return OTHER")
 
     def leave_if(self, condition: str) -> None:
         """Leaves if a condition holds."""
-        self.lines.append(f"if {condition}: {self._failure}")
+        self.lines.append(f"if {condition}: return OTHER")
 
     def compile(self, parameters: str, lines: Sequence[str]) -> Callable[..., Any]:
         """The function of these lines."""
@@ -129,7 +119,7 @@ class WalkWriter:
         if register in self._direct:
             self.lines.append(f"d{register} = {above}.__dict__")
             return
-        if how == "reader" and register >= 0 and self._is_outermost and self._adopted(edge):
+        if how == "reader" and register >= 0 and self._adopted(edge):
             return
         known = self._unpacked.get(parent) if how == "item" else None
         is_known = known is not None
@@ -137,9 +127,6 @@ class WalkWriter:
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif what == "plain":
-            if register >= 0 and not is_known:
-                self.lines.append(f"r{register} = {value}")
-                value = f"r{register}"
             self._plain(value, argument)
         else:
             if not is_known and (what != "is" or (register >= 0 and register in self._used)):
@@ -183,7 +170,7 @@ class WalkWriter:
             found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
             return f"{found}.__func__" if how == "method" else found
         if how == "value":
-            return self.value(int(above[1:])) if self._is_outermost else f"{self.constant(read)}({above})"
+            return self.value(int(above[1:]))
         if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
         index = repr(key) if type(key) in (int, str) else self.constant(key)
@@ -219,9 +206,8 @@ class WalkWriter:
         if what == "state":
             self.leave_if(f"type({value}) is not {self._class(argument[0])} or {value}._static is not {argument[1]}")
         elif what == "object":
-            cls = self._class(argument[0])
-            length = f" or len({value}) != {argument[1]}" if argument[1] >= 0 else ""
-            self.leave_if(f"type({value}) is not {cls}{length}")
+            cls = self._class(argument)
+            self.leave_if(f"type({value}) is not {cls}")
             self._class_of[value] = cls
         elif what == "sequence":
             # Unpacking looks at the length, too.
@@ -311,19 +297,3 @@ def _is_handle(edge: Edge) -> bool:
 
 def _in_dict(edge: Edge) -> Any:
     return edge.key.in_dict(edge.argument[0]()) if isinstance(edge.key, Cell) else None
-
-
-def generate_match(structure: Structure) -> Callable[[Sequence[Any]], list[State] | None]:
-    """`Structure.match` as a function of its own."""
-    roots = [f"roots[{i}]" for i in range(1 + max((e.key for e in structure.edges if e.how == "root"), default=0))]
-    writer = WalkWriter(structure, roots)
-    found = f"return [{', '.join(f'r{i}' for i in structure.states)}]"
-    walk = writer.compile("roots", [*writer.lines, found])
-
-    def match(roots: Sequence[Any]) -> list[State] | None:
-        try:
-            return walk(roots)
-        except Exception:  # as in `registers_at`
-            return None
-
-    return match

@@ -31,7 +31,7 @@ from ..._objects.lookup import (
     slot_names,
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
-from ..._state import find
+from ..._state import adapters, find
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
@@ -270,14 +270,10 @@ class Recorder:
             before = self._settings[read] if read in self._settings else self._settings.setdefault(read, read())
             self.reach(0, "reader", setting, before.get(setting.key, NOT_SET))
 
-    def edge_to(self, register: int) -> Edge:
-        """The edge by which an object was reached first."""
-        return self.edges[self._places[register]]
-
     def path_to(self, register: int) -> str | None:
         """The way to an object that is being visited, from its root: `linear.kernel`."""
         steps: list[str] = []
-        while (edge := self.edge_to(register)).parent >= 0:
+        while (edge := self.edges[self._places[register]]).parent >= 0:
             shown = edge.key if edge.how in ("attr", "dict", "item", "global") else None
             if edge.how == "cell" and is_users_function(self.objects[edge.parent]):
                 shown = edge.key[1]
@@ -314,7 +310,7 @@ class Recorder:
                 kind: Any = type(value)
                 visit = self._visits.get(kind)
                 if visit is None:
-                    visit = self._visits[kind] = visit_of(kind)
+                    visit = self._visits[kind] = adapters.visit_of(kind, visit_of(kind))
                 what, argument = visit(self, register, value)
                 place = self._places[register]
                 self.edges[place] = self.edges[place]._replace(what=what, argument=argument)

@@ -10,12 +10,12 @@ from ..._objects.library import is_framework_class
 from ..._objects.plain import MISSING, reference
 from ..._state.state import State
 from .callbacks import objects_behind
-from .edges import ABSENCE, Edge, absent, brief, holds, said_of, show_path, step
+from .edges import ABSENCE, Edge, absent, brief, holds, said_of, step
 from .recorder import Recorder
 from .structure import Structure
 from .visits import BY_CLASS
 
-_SHARED = ("object", "sequence", "mapping", "set", "plains", "state", "array")
+_SHARED = ("object", "sequence", "mapping", "plains", "state", "array")
 
 
 class Reuse:
@@ -28,6 +28,7 @@ class Reuse:
       jaxpr: the traced program.
 
     Attributes:
+      edges: all that was noted.
       structure: what a later call is compared with; None when the trace serves one call only.
       loose: the states in use to which no path leads.
       changed: the edge on an argument that the function itself changed, with the value before and after.
@@ -38,7 +39,7 @@ class Reuse:
     ) -> None:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
-        self._edges = recorder.edges
+        self.edges: Sequence[Edge] = recorder.edges
         recorder.reach_own_cells(used)
         registers = [recorder.register_of(state) for state in used]
         self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
@@ -48,10 +49,6 @@ class Reuse:
         if kept is not None:
             kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in statics]  # type: ignore[arg-type]
             self.structure = Structure(kept, registers, len(recorder.objects), recorder.objects)  # type: ignore[arg-type]
-
-    def path(self, edge: Edge, root_names: Sequence[str]) -> str:
-        """How the user would write the way to an edge."""
-        return show_path(self._edges, edge, root_names)
 
     def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""

@@ -2,8 +2,7 @@
 
 A `Structure` is what a `Recorder` has noted, ready to be compared: the edges are followed from the roots of a call, one
 after the other, and each condition is checked. The first one that does not hold says that the structure is another,
-and which edge it is. A structure that is matched often
-has the walk written down as one Python function, see `generated`.
+and which edge it is. For the compiled calls of `jit` the walk is written down as Python source, see `generated`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ import numpy as np
 from ..._objects.hooks import listening, unheard
 from ..._objects.plain import MISSING, identity
 from ..._state.state import State
-from .edges import ABSENCE, Edge, absent, holds, show_path, step
-from .generated import generate_match
+from .edges import ABSENCE, Edge, absent, holds, step
 
-_GENERATE_AFTER = 400  # interpreted matches
-_GENERATE_AT_MOST = 20_000  # edges
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
 
@@ -51,33 +47,18 @@ class Structure:
         self.states: tuple[int, ...] = tuple(states)
         self.size: int = size
         self.distinct: tuple[tuple[int, ...], ...] = tuple(_distinct(self.edges, objects))
-        self._uses = 0
-        self._generated: Callable[[Sequence[Any]], list[State] | None] | None = None
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
-        """The states in use as this call finds them; None when the structure is another."""
-        if listening.listeners:
-            return self._match_heard(roots)
-        if self._generated is not None:
-            return self._generated(roots)
-        self._uses += 1
-        if self._uses > _GENERATE_AFTER and len(self.edges) <= _GENERATE_AT_MOST:
-            self._generated = generate_match(self)
-        try:
-            found = self.registers_at(roots)
-        except Other:
-            return None
-        return [found[i] for i in self.states]
+        """The states in use as this call finds them; None when the structure is another.
 
-    def _match_heard(self, roots: Sequence[Any]) -> list[State] | None:
-        """`match` within a trace, which depends on what this structure depends on."""
-        listeners = listening.listeners
+        A trace within which this one is found depends on what this one depends on.
+        """
         try:
             with unheard():
                 found = self.registers_at(roots)
         except Other:
             return None
-        for listener in listeners:
+        for listener in listening.listeners:
             listener.replays(self, found)
         return [found[i] for i in self.states]
 
@@ -123,10 +104,6 @@ class Structure:
                 return next(edge for edge in self.edges if edge.register == register)
             seen.add(identity(found[register]))
         raise AssertionError("two of them are one")
-
-    def path(self, edge: Edge, root_names: Sequence[str]) -> str:
-        """How the user would write the way to an edge: `self.layers[0].w`."""
-        return show_path(self.edges, edge, root_names)
 
     def registers_in_place(self) -> set[int]:
         """The registers of states whose cells are overwritten by a write."""

@@ -263,18 +263,13 @@ def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, An
 def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     recorder.listen_to(register, value)
     kind: Any = type(value)
-    if not issubclass(kind, (*_SEQUENCES, dict, *_SETS)):
-        return "object", (weakref.ref(kind), -1)
-    _members(recorder, register, value)
-    return "object", (weakref.ref(kind), len(value))
+    if issubclass(kind, (*_SEQUENCES, dict, *_SETS)):
+        _members(recorder, register, value)
+    return "object", weakref.ref(kind)
 
 
 def visit_of(kind: type) -> Visit:
-    """How the recorder looks into the instances of a class."""
-    return adapters.visit_of(kind, _visit_of(kind))
-
-
-def _visit_of(kind: type) -> Visit:
+    """How the recorder looks into the instances of a class, past what is special of cells of other frameworks."""
     for kinds, visit in _EXACT:
         if kind in kinds:
             return visit
