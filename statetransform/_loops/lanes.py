@@ -93,7 +93,7 @@ def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
 
     Args:
       known: how many axes of lanes there were when the program was made; they come first.
-      notice: called with the size of any other.
+      notice: called with how many lanes the others make so far, for each of them.
     """
     seen = noticed(known, notice)
     passed = jax.custom_jvp(lanes_first)
@@ -109,13 +109,14 @@ def noticed(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
     return seen
 
 
-def _noticed(known: int, notice: Callable[[int], None]) -> Any:
+def _noticed(known: int, notice: Callable[[int], None], count: int = 1) -> Any:
     same = custom_vmap(lambda args: args)
 
     @same.def_vmap
     def _of_lanes(size: int, is_batched: list[Any], args: Any) -> tuple[Any, Any]:
-        if not known:
-            notice(size)
-        return _noticed(max(known - 1, 0), notice)(args), is_batched[0]
+        if known:
+            return _noticed(known - 1, notice)(args), is_batched[0]
+        notice(count * size)
+        return _noticed(0, notice, count * size)(args), is_batched[0]
 
     return same

@@ -136,7 +136,7 @@ class Budgeted:
             if not any(moves):
                 return lanes_first(out := self.plain(*primals)), [_zero_tangent(y) for y in out]
             found = self.decision(Pattern(moves, self._guess, self._lanes))
-            primals = noticed(self._lanes.axes, self._notice)(list(primals))
+            primals = noticed(self._lanes.axes, functools.partial(self._notice, found))(list(primals))
             if isinstance(found, Decision) and not isinstance(found.program, Emitted):
                 out, dots = self._jvp_of(self._by_hand(moves, found.program), moves, primals, tangents)
                 return lanes_first(out), dots
@@ -146,13 +146,16 @@ class Budgeted:
         run.defjvp(rule, symbolic_zeros=True)
         return list(run(*inputs))
 
-    def _notice(self, lanes: int) -> None:
-        """Says that there are more lanes than were known when the gradient was planned."""
-        part = format_bytes(max(self._budget // lanes, 1))
+    def _notice(self, found: Decision | Shortage, lanes: int) -> None:
+        """Says that there are more lanes than were known when the gradient was planned, if they are too many."""
+        size = found.least if isinstance(found, Shortage) else found.compiled or found.planned
+        if lanes * size <= self._budget:
+            return
         warn(
             f"checkpoint: {self._name} was planned within {format_bytes(self._budget)}, and got {lanes} lanes of "
-            "`vmap` later; each of them takes that much. A budget counts the lanes that are known where the function "
-            f"is called: put `jit` around `vmap`, or give a lane its part, {part}.",
+            f"`vmap` later, each of which takes {format_bytes(size)}. A budget counts the lanes that are known where "
+            "the function is called: put `jit` around `vmap`, or give a lane its part, "
+            f"{format_bytes(max(self._budget // lanes, 1))}.",
             PolicyWarning,
         )
 

@@ -98,10 +98,11 @@ class Emitted:
         for t, i in enumerate(self._sequence[: self._split]):
             node = graph.nodes[i]
             given = [var for var in joint.roots([a for eqn in node.eqns for a in eqn.invars]) if var in joint.given]
-            if _DRAWN * (size(node.inputs) + sum(cost.nbytes(var.aval) for var in given)) > size(node.outputs):
+            least = size(node.outputs) // _DRAWN
+            if size(node.inputs) + sum(cost.nbytes(var.aval) for var in given) >= least:
                 made += node.outputs
                 continue
-            latest = next((v for v in reversed(made) if graph.sizes[v] and last.get(v, -1) > t), None)
+            latest = next((v for v in reversed(made) if graph.sizes[v] >= least and last.get(v, -1) > t), None)
             if latest is not None:
                 values = [joint.variables[v] for v in (latest, *node.inputs)]
                 found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))

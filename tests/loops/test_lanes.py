@@ -155,9 +155,12 @@ def test_outputs_of_a_planned_function_keep_their_lanes_in_the_gradient_of_a_bat
         return jax.lax.scan(lambda c, x: (jnp.tanh(c) * x + c, c.sum()), c, w)[1]
 
     b, w = jnp.linspace(0.1, 1.0, 600).reshape(20, 30), jnp.linspace(0.2, 1.0, 20)
-    budget = st.MemoryBudget(2500, compile=False)
+    is_known = around in ("nothing", "vmap")  # the others stage the function before it gets its lanes
+    budget = st.MemoryBudget(2500 * (20 if is_known else 1), compile=False)
     planned = AROUND[around](transform.checkpoint(stacked, policy=budget))
-    found, expected = (jax.value_and_grad(loss(fun), (0, 1))(b, w) for fun in (planned, stacked))
+    with contextlib.nullcontext() if is_known else pytest.warns(policies.PolicyWarning, match="got 20 lanes"):
+        found = jax.value_and_grad(loss(planned), (0, 1))(b, w)
+    expected = jax.value_and_grad(loss(stacked), (0, 1))(b, w)
     assert not budget.choices[-1].is_plain
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4)

@@ -90,6 +90,11 @@ def test_lanes_that_come_later_are_warned_of() -> None:
         jax.vmap(jax.jit(jax.grad(f)), in_axes=(None, 0))(WS, XS)
 
 
+def test_lanes_that_come_later_and_fit_are_not_warned_of() -> None:
+    f = transform.checkpoint(loss, policy=policies.fit("1 GB"))
+    jax.vmap(jax.jit(jax.grad(f)), in_axes=(None, 0))(WS, XS)
+
+
 def test_the_same_function_is_planned_for_each_number_of_lanes() -> None:
     budget = policies.fit(10**9)
     f = transform.checkpoint(loss, policy=budget)
