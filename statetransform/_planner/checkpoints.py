@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 
 from .. import _jaxcompat as jaxcompat
 from .blocks import PlanBlocks, Row, backward_part
@@ -95,7 +96,11 @@ def _pieces(frames: list[Any], start: int, end: int, depth: int) -> list[tuple[i
 
 def kept_by(graph: Graph) -> dict[str, frozenset[int]]:
     """The values that each policy keeps; one policy of those that keep the same."""
+    # JAX rounds what a policy keeps, and does not know how to round complex numbers.
+    is_complex = lambda node: any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in node.eqns[-1].outvars)
     dots = [node for node in graph.nodes if node.is_product and not node.is_backward]
+    if any(node.eqns and is_complex(node) for node in dots):
+        dots = []
     matrices = [node for node in dots if not node.is_batched]
     found = {"nothing": frozenset[int]()}
     for policy, some in (("dots", dots), ("dots without batch", matrices)):

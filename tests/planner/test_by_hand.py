@@ -100,3 +100,23 @@ def test_a_warning_says_which_budget_can_be_kept_and_whether_a_newer_jax_needs_l
     message = excess_message(15, Decision(None, 10, 20, 1.4))
     assert "A budget of 20 bytes can be kept." in message
     assert keeps_barriers() == ("newer JAX" not in message)
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+def test_complex_products_are_planned_though_a_policy_of_jax_cannot_keep_them() -> None:
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = block(x, w)
+        return (jnp.abs(x) ** 2).mean()
+
+    def block(x: Any, w: Any) -> Any:
+        y = x @ w
+        return jnp.tanh(jnp.abs(y)) * y / (1 + jnp.abs(y)) + 0.1 * x
+
+    noise = lambda k, *shape: jax.random.normal(jax.random.key(k), shape, jnp.complex64) / 5
+    ws, x = [noise(k, 16, 16) for k in range(DEPTH)], noise(9, 128, 16)
+    plain = jax.jit(jax.grad(loss)).lower(ws, x).compile().memory_analysis()
+    assert plain is not None
+    fitting = transform.checkpoint(loss, policy=policies.fit(plain.temp_size_in_bytes // 2))
+    for ours, theirs in zip(jax.grad(fitting)(ws, x), jax.grad(loss)(ws, x), strict=True):
+        assert jnp.allclose(ours, theirs, atol=1e-6)
