@@ -107,10 +107,9 @@ class Watched(list):
 def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(
     axes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapters, "_is_one_imported", lambda: False)  # for cells of such a one each call looks
+    monkeypatch.setattr(adapters, "_is_one_unmet", lambda: False)  # for cells of such a one each call looks
     watched, w = Watched([object()]), Param(jnp.arange(3.0))
     f = transform.vmap(lambda x: x * w.value.sum() if watched is not None else x, state_axes=axes)
-    f(XS)  # the first call looks for cells of other frameworks
     Watched.looks = 0
     f(XS)
     assert Watched.looks == 0

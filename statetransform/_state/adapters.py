@@ -2,7 +2,8 @@
 
 A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
 adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
-object. A program that meets nothing of a framework does not change it, and does not depend on its version.
+object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
+is in every program: there the adapter is installed once an instance of the class exists.
 
 Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
 made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
@@ -12,6 +13,7 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import sys
 import threading
@@ -30,7 +32,6 @@ from .._objects.names import globals_of
 from .._objects.plain import identity
 from .errors import StateTransformError
 from .frame import no_frame
-from .raw_reads import code_of
 from .state import State
 
 
@@ -51,9 +52,10 @@ _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
+#: Classes that are always imported, and how many references there were to each when it had no instance.
+_awaited: dict[type, int] = {}
 #: Code whose global names were looked at.
 _looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-_met: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
@@ -63,6 +65,12 @@ _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)
 def offer(framework: str, adapter: str) -> None:
     """Says which module has the adapter to a framework: its function `install` is called when that is met."""
     _offers[framework] = adapter
+
+
+def offer_class(cls: type, adapter: str) -> None:
+    """The same for a class that is always imported: an instance says that it is used."""
+    offer(f"{cls.__module__}.{cls.__qualname__}", adapter)
+    _awaited[cls] = 0
 
 
 def register(cls: type, cell: Any, is_node: bool = False) -> None:
@@ -86,6 +94,28 @@ def carries(cls: type) -> None:
 
 
 # -- meeting a framework
+
+
+def _is_one_unmet() -> bool:
+    """Whether there may be cells whose adapter is not installed."""
+    return any(map(_exists, [*_awaited])) or not sys.modules.keys().isdisjoint(_offers)
+
+
+def _exists(cls: type) -> bool:
+    """Installs the adapter to a class that has an instance; whether it has one and the adapter cannot be installed.
+
+    An instance refers to its class. So there is none if there are as many references to the class as before.
+    """
+    count = sys.getrefcount(cls)
+    if count == _awaited.get(cls):
+        return False
+    if not any(type(obj) is cls for obj in gc.get_referrers(cls)):
+        _awaited[cls] = count
+        return False
+    meet(cls)
+    if is_met := _names(cls)[0] not in _offers:
+        _awaited.pop(cls, None)
+    return not is_met
 
 
 def meet(obj: Any) -> None:
@@ -136,13 +166,10 @@ def meet_all(fun: Any) -> None:
     """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
 
     Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
-    what objects hold, at its first call, and at each call while a framework is imported whose cells were not met.
+    what objects hold, at each call while there may be cells that were not met.
     """
-    code = code_of(fun)
-    if code in _met and sys.modules.keys().isdisjoint(_offers):
+    if not _is_one_unmet():
         return
-    if code is not None:
-        _met.add(code)
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:
         obj = waiting.pop()

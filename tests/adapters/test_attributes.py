@@ -16,7 +16,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .cells import KINDS, OF_CLASSES, Frozen, Plain, Registered, Slotted, handle, make
+from .cells import KINDS, Frozen, Plain, Registered, Slotted, handle, make
 
 N = jnp.array([0.3, 0.5, 0.7])
 X = jnp.array(1.5)
@@ -81,22 +81,6 @@ def test_copies_and_pickles_see_values(obj: Any) -> None:
         if type(obj) is not Frozen:
             other.n = 2 * N
             np.testing.assert_allclose(obj.n, N)
-
-
-def test_instances_made_inside_hold_their_values_afterwards() -> None:
-    for kind in OF_CLASSES:
-        kept: list[Any] = []
-
-        def body(x: Any, kind: Any = kind, kept: Any = kept) -> Any:
-            made = kind(x)
-            made.step(x)
-            temporary = kind(x)
-            kept.append(made)
-            return made.n + temporary.n
-
-        for wrap in (transform.jit, transform.checkpoint, lambda f: f):
-            np.testing.assert_allclose(wrap(body)(X), X * X + X)
-            np.testing.assert_allclose(kept.pop().n, X * X)
 
 
 def test_an_instance_made_inside_can_be_returned() -> None:

@@ -56,47 +56,12 @@ def test_a_write_in_a_raw_transform_is_refused(net: Net) -> None:
     np.testing.assert_allclose(net.h.value, 0)
 
 
-THEIRS = {
-    "jit": lambda f: bs.transform.jit(f),
-    "checkpoint": lambda f: bs.transform.checkpoint(f),
-    "for_loop": lambda f: lambda x: bs.transform.for_loop(f, jnp.stack([x]))[0],
-    "cond": lambda f: lambda x: bs.transform.cond(x > 0, f, lambda x: x, x),
-}
-OURS = {
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "both": lambda f: transform.jit(transform.checkpoint(f)),
-    "scan": lambda f: lambda x: transform.scan(lambda c, x: (c, f(x)), None, jnp.stack([x]))[1][0],
-    "grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
-}
-
-
 class Theirs(Net):
     """With cells of brainstate only: its transforms know no others."""
 
     def step(self, x: Any) -> Any:
         self.h.value = self.h.value + jnp.sum(jnp.sin(self.w.value * x)) * self.scale
         return self.h.value
-
-
-@pytest.mark.parametrize("theirs", THEIRS)
-@pytest.mark.parametrize("ours", OURS)
-def test_their_transforms_inside_ours_and_ours_inside_theirs(ours: str, theirs: str) -> None:
-    for compose in (
-        lambda f: OURS[ours](THEIRS[theirs](f)),
-        lambda f: THEIRS[theirs](OURS[ours](f)),
-        lambda f: OURS[ours](THEIRS[theirs](OURS[ours](f))),
-    ):
-        net = Theirs()
-        step = compose(net.step)
-        h = jnp.zeros(())
-        for i in range(4):
-            if i == 2:
-                net.w.value = 2 * N
-            h = pure(net.w.value, h, X)
-            np.testing.assert_allclose(step(X), h, rtol=1e-5)
-            np.testing.assert_allclose(net.h.value, h, rtol=1e-5)
-        assert not isinstance(net.w.value, jax.core.Tracer)
 
 
 def test_their_gradient_inside_ours_and_around() -> None:
@@ -108,22 +73,6 @@ def test_their_gradient_inside_ours_and_around() -> None:
         for _ in range(2):
             np.testing.assert_allclose(gradient(X), expected, rtol=1e-5)
     np.testing.assert_allclose(net.h.value, 4 * pure(N, 0.0, X), rtol=1e-5)
-
-
-def test_cells_made_inside_hold_their_values_afterwards() -> None:
-    kept: list[Any] = []
-
-    def body(x: Any) -> Any:
-        made, temporary = bs.State(x), bs.State(x)
-        made.value = made.value * x
-        kept.append(made)
-        return made.value + temporary.value
-
-    for wrap in (transform.jit, transform.checkpoint, lambda f: f):
-        np.testing.assert_allclose(wrap(body)(X), X * X + X)
-        np.testing.assert_allclose(kept.pop().value, X * X)
-    net = transform.jit(lambda x: Net(x * N))(X)
-    np.testing.assert_allclose(net.w.value, X * N)
 
 
 def test_random_numbers_of_brainstate_go_on() -> None:
@@ -168,14 +117,3 @@ def test_layers_of_brainstate_train_as_with_its_own_transforms() -> None:
 
     for _ in range(4):
         np.testing.assert_allclose(our_step(ours), their_step(), rtol=1e-5)
-
-
-def test_functionalize_takes_cells_of_brainstate(net: Net) -> None:
-    fun = transform.functionalize(net.step)
-    out, new = jax.jit(fun.apply)(fun.values(X), X)
-    handle = st.states(net)["h"]
-    np.testing.assert_allclose(new[handle], out)
-    np.testing.assert_allclose(net.h.value, 0)
-    assert handle.name == "h"
-    handle.value = jnp.ones(())
-    np.testing.assert_allclose(net.h.value, 1)

@@ -15,7 +15,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .cells import KINDS, ROWS
+from .cells import KINDS, OF_OBJECTS, ROWS
 
 X = jnp.float32(1.5)
 START = jnp.float32(1)
@@ -26,8 +26,6 @@ ALL = [*EACH, MIXED]
 #: Cells of plain objects differ in how they are stored only.
 SIMPLE = {kind.__name__ for kind in KINDS}
 FEW = ("jit", "checkpoint", "grad", "checkpointed scan", "cond", "named_call", "eval of functionalize")
-#: Eager transforms look for Refs at the first call of some code only, and here one code serves all kinds.
-st.states(jax.new_ref(0.0))
 
 
 class Model:
@@ -245,6 +243,30 @@ def test_lanes_write_batched_values_or_are_refused_by_name(kinds: tuple[str, ...
     expected, values = jax.vmap(pure)(given, xs)
     np.testing.assert_allclose(out, expected, rtol=1e-5)
     np.testing.assert_allclose(model.values(), values, rtol=1e-5)
+
+
+#: A Ref that is made inside is JAX's own, and an attribute is no cell before `st.attr`.
+MADE_INSIDE = [
+    name for name in ROWS if name not in {"ref", "ref by functions", *(kind.__name__ for kind in OF_OBJECTS)}
+]
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, lambda f: f], ids=["jit", "checkpoint", "eager"])
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_a_cell_that_is_made_inside_holds_its_value_afterwards(name: str, wrap: Any) -> None:
+    make, get, put = ROWS[name]
+    kept: list[Any] = []
+
+    def body(x: Any) -> Any:
+        made, temporary = make(x), make(x)
+        put(made, get(made) * x)
+        kept.append(made)
+        return get(made) + get(temporary)
+
+    f = wrap(body)
+    for x in (X, 2 * X):
+        np.testing.assert_allclose(f(x), x * x + x)
+        np.testing.assert_allclose(get(kept.pop()), x * x)
 
 
 @EACH_KIND

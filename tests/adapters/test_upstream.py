@@ -133,17 +133,56 @@ def test_an_adapter_is_installed_when_one_of_its_cells_is_met_and_not_before() -
     ]
 
 
-def test_a_framework_that_is_imported_later_is_taken_from_then_on() -> None:
-    pytest.importorskip("brainstate")
+MAKES = {
+    "jax": ("import jax", "jax.new_ref(1.0)", "cell[...]"),
+    "flax.nnx": ("import jax; from flax import nnx", "nnx.Variable(jax.numpy.ones(()))", "cell[...]"),
+    "brainstate": ("import brainstate", "brainstate.State(1.0)", "cell.value"),
+}
+
+
+@pytest.mark.parametrize("wrap", ["jit", "grad", "checkpoint"])
+@pytest.mark.parametrize("framework", MAKES)
+def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap: str) -> None:
+    """The framework is imported, and the cell made, after calls of the same function that met none."""
+    pytest.importorskip(framework)
+    load, make, value = MAKES[framework]
     code = (
         "import statetransform as st\n"
-        "st.transform.jit(lambda: 1)()\n"
-        "import brainstate\n"
-        "n = brainstate.State(1.0)\n"
-        "add = st.transform.jit(lambda: setattr(n, 'value', n.value + 1))\n"
-        "add(); add(); print(float(n.value))\n"
+        "class Holder: cell = None\n"
+        "holder = Holder()\n"
+        "def f(x):\n"
+        "    if (cell := holder.cell) is None: return x\n"
+        f"    {value} = {value} * x\n"
+        f"    return {value}\n"
+        f"wrapped = st.transform.{wrap}(f)\n"
+        "wrapped(2.0); wrapped(2.0)\n"
+        f"{load}\n"
+        f"cell = holder.cell = {make}\n"
+        f"wrapped(2.0); wrapped(2.0); print(float({value}))\n"
     )
-    assert run(code) == "3.0"
+    assert run(code) == "4.0"
+
+
+WAYS = ["def outer(make=MAKE):", "def outer(make=functools.partial(MAKE)):", "def outer(make=lambda x: MAKE(x)):"]
+
+
+@pytest.mark.parametrize("make", ["nnx.Variable", "brainstate.State"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_class_of_cells_that_a_function_closes_over_is_met(way: str, make: str) -> None:
+    framework, *_ = make.split(".")
+    pytest.importorskip({"nnx": "flax.nnx"}.get(framework, framework))
+    code = (
+        "import functools, statetransform as st\n"
+        f"{'from flax import nnx' if framework == 'nnx' else 'import brainstate'}\n"
+        f"{way.replace('MAKE', make)}\n"
+        "    def f(x):\n"
+        "        kept.append(make(x)); return x\n"
+        "    kept = []\n"
+        "    for wrap in (st.transform.jit, st.transform.checkpoint): wrap(f)(2.0)\n"
+        "    return kept\n"
+        "print([float(cell.get_value() if hasattr(cell, 'get_value') else cell.value) for cell in outer()])\n"
+    )
+    assert run(code) == "[2.0, 2.0]"
 
 
 def test_nnx_keeps_values_where_the_adapter_looks() -> None:

@@ -113,6 +113,7 @@ def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    adapters.meet(value)
     recorder.classes.take(register, value, is_open=True, makes=True)
     return "is", weakref.ref(value)
 
@@ -168,6 +169,7 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
+    adapters.meet(fun)
     for i, cell in enumerate(fun.__closure__ or ()):
         try:
             child = cell.cell_contents
