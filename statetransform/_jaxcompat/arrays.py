@@ -67,10 +67,11 @@ def zeros(aval: Any, leading: tuple[int, ...] = (), zero: Any = None) -> Any:
     `jnp.zeros_like` of a type loses the sharding of keys, and all of them outside of `jax.set_mesh`.
     """
     scalar, shape = jax.lax.full((), 0, aval.dtype) if zero is None else zero, (*leading, *aval.shape)
-    spec = aval.sharding.spec
-    if any(name is not None for name in spec):
-        mesh = aval.sharding.mesh
-        with jax.sharding.use_abstract_mesh(mesh):  # which may be the mesh of the arguments alone
+    mesh, spec = aval.sharding.mesh, aval.sharding.spec
+    # The mesh may be that of the arguments alone; what is not divided there belongs to it as well.
+    is_of_arguments = jax.sharding.AxisType.Explicit in mesh.axis_types and mesh != jax.sharding.get_abstract_mesh()
+    if is_of_arguments or any(name is not None for name in spec):
+        with jax.sharding.use_abstract_mesh(mesh):
             sharding = jax.sharding.NamedSharding(mesh, jax.P(*[None] * len(leading), *spec))
             full = jax.lax.broadcast(scalar, shape, out_sharding=sharding)
     else:

@@ -232,7 +232,9 @@ def moved(jaxpr: Any, selected: Selected) -> Selected:
         carry = after
 
 
-_COPYING = ("concatenate", "conv", "dynamic_", "fft", "gather", "pad", "rev", "scatter", "slice", "sort", "split")
+_COPYING = (
+    "concatenate", "conv", "dynamic_", "fft", "gather", "pad", "random_", "rev", "scatter", "slice", "sort", "split",
+)  # fmt: skip
 
 
 class Flat:

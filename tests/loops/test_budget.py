@@ -145,6 +145,25 @@ def test_simulations_stay_within_the_budget_as_compiled(name: str, units: int) -
     assert temporary(name, 400, st.MemoryBudget(units * carry), size=256) <= 1.03 * units
 
 
+@pytest.mark.optimized
+def test_a_step_that_draws_random_numbers_stays_within_the_budget_as_compiled() -> None:
+    def loss(x: Any, w: Any, budget: st.MemoryBudget) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            x, key = carry
+            key, used = jax.random.split(key)
+            return (jnp.sin(x) * w * jax.random.uniform(used, x.shape), key), None
+
+        return transform.scan(step, (x, jax.random.key(0)), None, 40, checkpoint=budget)[0][0].sum()
+
+    x = jnp.linspace(0.0, 1.0, 4096)
+    gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
+    with pytest.raises(st.BudgetError) as info:  # needs 9.2 carries
+        gradient.lower(x, x, st.MemoryBudget(17 * x.nbytes // 2))
+    budget = st.MemoryBudget(info.value.least)
+    compiled = gradient.lower(x, x, budget).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= 1.03 * budget.bytes
+
+
 def test_the_least_is_the_sum_that_the_message_names() -> None:
     with pytest.raises(st.BudgetError) as info:
         st.MemoryBudget(20).choose("scan", 5, 12, 0)

@@ -91,6 +91,19 @@ def test_every_form_of_checkpoint_works_with_explicit_axes(checkpoint: Any) -> N
         compare(scan, mesh, TRANSFORMED["grad"], checkpoint)
 
 
+def test_the_mesh_may_be_that_of_the_arguments_alone() -> None:
+    x, _ = split(mesh_of(EXPLICIT))
+
+    def loss(x: Any, checkpoint: Any) -> Any:
+        step = lambda c, s: (jnp.sin(c * x + s), c.sum())  # an output that is not divided
+        carry, ys = transform.scan(step, x, jnp.linspace(0, 1, N), checkpoint=checkpoint)
+        return carry.sum() + (ys**2).sum()
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    for checkpoint in (3, st.MemoryBudget(1000)):
+        np.testing.assert_allclose(gradient(x, checkpoint), gradient(x, None), rtol=1e-4)
+
+
 def test_reverse_over_reverse_with_explicit_axes() -> None:
     twice = lambda f: jax.grad(lambda x, w: jax.grad(f)(x, w).sum(), (0, 1))
     mesh = mesh_of(EXPLICIT)
