@@ -6,6 +6,7 @@ sweep.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ class ProgressBar(Watch):
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ValueError(f"{where}: progress bars are updated every so many steps, but `every` is {every!r}")
         bars = Bars(n, {"desc": where, **options})
+        known = {*inspect.signature(require("tqdm", "progress", "progress=").tqdm.__init__).parameters, "display"}
+        if not known.issuperset(options):
+            raise TypeError(f"{where}: `progress` has options that `tqdm` does not know: {sorted({*options} - known)}")
         super().__init__(min(every or default_rate(n), max(n or LIMIT, 1)), bars.forward, bars.backward)
 
 

@@ -129,7 +129,8 @@ def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monk
     assert type(bars._bar) is Widget
 
 
-@pytest.mark.parametrize("progress", [1.5, object(), {"every": 0}, {"every": 1.5}])
+@pytest.mark.parametrize("progress", [1.5, object(), {"every": 0}, {"every": 1.5}, {"color": "red", "unit": "step"}])
 def test_what_is_no_configuration_is_refused(progress: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"scan: .*(`progress` must be True|`every` is)"):
+    text = r"scan: .*(`progress` must be True|`every` is|`tqdm` does not know: \['color'\])"
+    with pytest.raises((TypeError, ValueError), match=text):
         transform.scan(lambda c, _: (c, None), 0.0, None, 3, progress=progress)
