@@ -201,7 +201,8 @@ class Jitted(Transformed):
             program, states = self._new_program(call, treedef, has_self, args), list(call.states)
         results = program.run(getattr(program.jitted, method), states, args, kwargs, call)
         if call.trace.structure is not None:
-            self._store.add(program)
+            self._store.use(program)
+            self._store.traces.family.add(program.treedef, program)  # for others to find
             forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
             call.trace.expires_with(roots, forget)
         objects = call.objects

@@ -102,11 +102,21 @@ class Program:
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
         self._outputs: dict[int, tuple[Trace, list[int]]] = {}
         self._sharding_of = sharding_of
-        pure = _pure(weakref.ref(self), getattr(fun, "__name__", type(fun).__name__))
-        self.jitted: Any = jax.jit(self._named(pure, fun, call), **options_of(len(self.donated), self.n_leading))
+        self.jitted: Any = jax.jit(self._pure(fun, call), **options_of(len(self.donated), self.n_leading))
 
-    def _named(self, pure: Callable[..., Any], fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
+    def _pure(self, fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
         """What JAX compiles, with parameters named like the states and the arguments."""
+        program = weakref.ref(self)  # so that both are freed together
+
+        def pure(*args: Any, **kwargs: Any) -> Any:
+            if is_jit_disabled():
+                raise Disabled
+            pending = _pending.call
+            if pending is None or pending[0] is not program():
+                raise Untraced
+            return pending[0].bind(*pending[1:], args, kwargs)
+
+        pure.__name__ = pure.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
         args, kwargs = call.trace.arguments
         args = args[self._has_self :]
         names = zip(names_of_arguments(fun, len(args), self._has_self), args, strict=True)
@@ -236,21 +246,6 @@ class Program:
         return call.finish(out, written, born)
 
 
-def _pure(program: Callable[[], Program | None], name: str) -> Callable[..., Any]:
-    """The function under `jax.jit`. It does not hold its program, so that both are freed together."""
-
-    def pure(*args: Any, **kwargs: Any) -> Any:
-        if is_jit_disabled():
-            raise Disabled
-        call = _pending.call
-        if call is None or call[0] is not program():
-            raise Untraced
-        return call[0].bind(*call[1:], args, kwargs)
-
-    pure.__name__ = pure.__qualname__ = name
-    return pure
-
-
 class Store:
     """The programs of a function with the same options, the one used last first, and its traces.
 
@@ -283,11 +278,6 @@ class Store:
     def use(self, program: Program) -> None:
         """Puts a program in front."""
         self.arrange([program, *[other for other in self.programs if other is not program]])
-
-    def add(self, program: Program) -> None:
-        """The same, for a program that others have not found yet."""
-        self.use(program)
-        self.traces.family.add(program.treedef, program)
 
     def drop(self, program: Program) -> None:
         """Forgets a program."""
