@@ -54,8 +54,6 @@ _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary
 _has_nodes: list[bool] = []
 #: Classes that are always imported, and how many references there were to each when it had no instance.
 _awaited: dict[type, int] = {}
-#: Code whose global names were looked at.
-_looked_at: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
@@ -165,8 +163,8 @@ def _kind(cls: type) -> _KnownClass:
 def meet_all(fun: Any) -> None:
     """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
 
-    Its global names, and those of the user's functions that it reaches, are looked at once; what it closes over and
-    what objects hold, at each call while there may be cells that were not met.
+    Its global names, those of the user's functions that it reaches, what these close over, and what objects hold are
+    looked at while there may be cells that were not met.
     """
     if not _is_one_unmet():
         return
@@ -181,8 +179,7 @@ def meet_all(fun: Any) -> None:
             meet(obj)
             waiting += [contents(cell) for cell in obj.__closure__ or ()]
             waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
-            if obj.__code__ not in _looked_at and is_users_function(obj):
-                _looked_at.add(obj.__code__)
+            if is_users_function(obj):
                 waiting += [child for _, child in globals_of(obj)]
         elif kind is types.ModuleType or issubclass(kind, type):
             meet(obj)
@@ -209,8 +206,7 @@ def meet_all(fun: Any) -> None:
 def _methods(cls: type) -> list[types.FunctionType]:
     if not is_users_class(cls):
         return []
-    found = [child for child in vars(cls).values() if type(child) is types.FunctionType]
-    return [fun for fun in found if fun.__code__ not in _looked_at]
+    return [child for child in vars(cls).values() if type(child) is types.FunctionType]
 
 
 # -- what the core asks

@@ -140,13 +140,14 @@ MAKES = {
 }
 
 
-@pytest.mark.parametrize("wrap", ["jit", "grad", "checkpoint"])
+@pytest.mark.parametrize(("wrap", "is_early"), [("jit", False), ("grad", False), ("grad", True), ("checkpoint", False)])
 @pytest.mark.parametrize("framework", MAKES)
-def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap: str) -> None:
-    """The framework is imported, and the cell made, after calls of the same function that met none."""
+def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap: str, is_early: bool) -> None:
+    """The cell is made after calls of the same function that met none, and the framework imported before or then."""
     pytest.importorskip(framework)
     load, make, value = MAKES[framework]
     code = (
+        f"{load if is_early else ''}\n"
         "import statetransform as st\n"
         "class Holder: cell = None\n"
         "holder = Holder()\n"
