@@ -64,10 +64,10 @@ class MeasuredPlan:
         """Whether it keeps a budget, as compiled."""
         return (self.planned if self.compiled is None else self.compiled) <= budget
 
-    def rank(self, budget: int) -> tuple[bool, float, int]:
-        """The cheapest first of those that fit, and then those with the fewest bytes."""
+    def rank(self, budget: int) -> tuple[bool, float, float]:
+        """The cheapest first of those that fit, and then those with the fewest bytes, of these the cheapest."""
         size = self.planned if self.compiled is None else self.compiled
-        return (False, self.cost, size) if size <= budget else (True, float(size), size)
+        return (False, self.cost, size) if size <= budget else (True, size, self.cost)
 
 
 class Known:

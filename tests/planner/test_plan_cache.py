@@ -120,3 +120,10 @@ def test_a_bar_moves_while_a_function_is_planned(
     monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))
     gradient(share=0.65, progress=True)
     assert "compiling" in capfd.readouterr().err
+
+
+def test_of_plans_that_do_not_fit_the_smallest_is_taken_and_of_these_the_cheapest() -> None:
+    plan = lambda size, cost: plan_cache.MeasuredPlan(("first",), (), None, size, size, cost)
+    plans = [plan(900, 1.0), plan(800, 1.7), plan(800, 1.3)]
+    assert min(plans, key=lambda some: some.rank(500)) is plans[2]
+    assert min(plans, key=lambda some: some.rank(1000)) is plans[0]
