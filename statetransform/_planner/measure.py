@@ -242,12 +242,13 @@ class Planner:
         }
         rooms: dict[str, int] = {}  # what plans of a kind may have, by what they compile to
         best = min(before, key=lambda record: record.rank(budget), default=None)
-        done = list[Any]()
+        figures = lambda offer: (offer[0].recipe, offer[1].bytes, offer[1].cost, offer[1].checkpoints is None)
+        done = set[Any]()  # a form with the same figures compiles to the same
         for _ in range(_COMPILATIONS):
             offers = [(int(plan.bytes * scales.get(kind(plan), usual(plan))), (first, plan)) for plan in forms]
             if planned is not None:
                 offers.append((min(planned[1].bytes, budget), planned))
-            offers = [(most, offer) for most, offer in offers if _key(offer) not in done]
+            offers = [(most, offer) for most, offer in offers if figures(offer) not in done]
             if best is not None and best.fits(budget):
                 limit = _RIVAL * work(best) * first.joint.graph.cost
                 offers = [(most, offer) for most, offer in offers if most <= budget and work(offer[1]) < limit]
@@ -258,14 +259,14 @@ class Planner:
                 return
             rank = lambda some: (some[0] > budget, work(some[1][1]) if some[0] <= budget else some[0])
             offer = min(offers, key=rank)[1]
-            done.append(_key(offer))
+            done.add(figures(offer))
             yield (found := self._compiled(pattern, *offer))
             if found.compiled is None:
                 return
             best = min(filter(None, [best, found]), key=lambda record: record.rank(budget))
             if found.checkpoints is not None:
                 scales[kind(found)] = found.compiled / max(found.planned, 1)
-            if planned is None or _key(planned) in done:
+            if planned is None or figures(planned) in done:
                 planned = self._corrected(pattern, budget, size, plain, offer, found, rooms)
 
     def _before(self, pattern: Pattern) -> list[MeasuredPlan]:
@@ -320,7 +321,7 @@ class Planner:
         (step, version), size = self._step_of(pattern, found), found.compiled
         if size is None:
             return found
-        if self._is_near(version, size, budget):
+        if self._is_near(self.versions(pattern).made_by(found.recipe), size, budget):
             size = max(size, self._bytes_of(version, step, with_value=False) or 0)
         if size > budget and jax.default_backend() == "cpu":
             usual = [temporary_bytes(version.as_outermost(step, w), version, False) for w in (True, False)]
