@@ -18,6 +18,9 @@ import numpy as np
 from .graph import Graph
 from .simulate import closure
 
+_PRODUCTS = 0.05  # of the bytes: with less in products, elementwise work decides how large a block is
+_PLACES = 256  # where blocks may end
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanBlocks:
@@ -78,7 +81,26 @@ class Row:
             above = [found[graph.producer[v]] for v in node.inputs if v not in self.at]
             where = min(above, default=end)
             found[i] = min(where, max(own)) if own and max(own) >= 0 else where
+        self._delay(found)
         return found
+
+    def _delay(self, found: dict[int, int]) -> None:
+        """Moves backward nodes that need no forward value to where they are used, if that holds nothing for longer."""
+        graph = self._graph
+        size = lambda values: sum(graph.sizes[v] for v in values)
+        users: dict[int, list[int]] = {}
+        for i in found:
+            for v in graph.nodes[i].inputs:
+                users.setdefault(v, []).append(i)
+        for i in sorted(found, reverse=True):
+            node = graph.nodes[i]
+            using = [found[u] for v in node.outputs for u in users.get(v, ())]
+            if not using or i in graph.pinned or any(v in self.at for v in node.inputs):
+                continue
+            where = max(using)
+            longer = [v for v in node.inputs if not any(u != i and found[u] <= where for u in users[v])]
+            if where < found[i] and size(longer) <= size(node.outputs):
+                found[i] = where
 
     def _last_uses(self) -> dict[int, int]:
         """The last position at which each forward value is used, by a forward node or a backward one."""
@@ -106,20 +128,54 @@ class Row:
 
     @functools.cached_property
     def _made(self) -> np.ndarray:
-        """Bytes computed before each place."""
-        nodes, graph = [self._graph.nodes[i] for i in self._primal], self._graph
-        sizes = [sum(graph.sizes[v] for v in node.outputs if v not in graph.free) for node in nodes]
-        return np.append(0, np.cumsum(sizes, dtype=np.int64))
+        """Bytes computed before each place: those of products, if these are not next to nothing, otherwise all."""
+        nodes = [self._graph.nodes[i] for i in self._primal]
+        every = np.array([sum(self._graph.sizes[v] for v in n.outputs if v not in self._graph.free) for n in nodes])
+        products = np.where([n.is_product for n in nodes], every, 0)
+        return np.append(0, np.cumsum(products if products.sum() > _PRODUCTS * every.sum() else every))
+
+    @functools.cached_property
+    def _places(self) -> list[int]:
+        """Where a block may end: between two products where the fewest bytes cross, as late as possible."""
+        group = self._made if len(set(self._made)) <= _PLACES else self._made * _PLACES // max(self._made[-1], 1)
+        best: dict[int, int] = {}
+        for p in range(1, len(self._primal)):
+            known = best.setdefault(int(group[p]), p)
+            if self._crossing[p] <= self._crossing[known]:
+                best[int(group[p])] = p
+        return [0, *best.values(), len(self._primal)]
+
+    @functools.cached_property
+    def _shared(self) -> np.ndarray:
+        """Bytes of the values that cross both of two places."""
+        places, n = self._places, len(self._places)
+        found = np.zeros((n, n), np.int64)
+        for v, where in self.at.items():
+            first, last = bisect.bisect_right(places, max(where, 0)), bisect.bisect_right(places, self._last.get(v, -1))
+            if first < last and v not in self._graph.free:
+                found[first, last - 1] += self._graph.sizes[v]
+        return found.cumsum(0)[:, ::-1].cumsum(1)[:, ::-1]  # from `first` on, and up to `last`
 
     def ends(self, most: float) -> list[int]:
-        """The ends of blocks none of which computes more than so many bytes, if it can be: where the fewest cross."""
-        made, found, start = self._made, list[int](), 0
-        while made[-1] - made[start] > most:
-            low, high = np.searchsorted(made, [made[start] + most / 2, made[start] + most], "right")
-            first = max(int(low), start + 1)
-            start = min(range(first, max(int(high), first + 1)), key=lambda p: (self._crossing[p], -p))
-            found.append(start)
-        return [p for p in found if p < len(self._primal)]
+        """The ends of blocks none of which computes more than so many bytes: those where the fewest bytes are held."""
+        places, shared = self._places, self._shared
+        made = self._made[places]
+        held, before = np.zeros(len(places)), np.zeros(len(places), np.int64)
+        for p in range(1, len(places)):
+            q = np.arange(min(int(np.searchsorted(made, made[p] - most)), p - 1), p)
+            more = held[q] + shared[p, p] - shared[q, p]
+            before[p] = q[np.argmin(more)]
+            held[p] = more.min()
+        found, p = list[int](), int(before[-1])
+        while p:
+            found.append(places[p])
+            p = int(before[p])
+        return found[::-1]
+
+    def narrowest(self, start: int) -> int:
+        """The place behind another one where the fewest bytes cross: between the last layer and the loss."""
+        places = range(start + 1, len(self._primal))
+        return min(places, key=lambda p: (self._crossing[p], p), default=start)
 
     @property
     def computed(self) -> int:

@@ -22,7 +22,8 @@ from .loops import Opened, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
-_OPENED = 3  # versions with loops opened for one budget
+_OPENED = 6  # versions with loops opened for one budget
+_FULL = 0.97  # of a budget: a version that needs so much is not made larger
 
 
 class Version:
@@ -215,17 +216,21 @@ class Versions:
         if not n or self.first.solver.plain.bytes <= budget:
             return []
         found = [self._with_loops("products"), self._with_loops("step")]
-        # What the rest leaves, as in the plain function at first, then as in the version that was found with it.
-        known, top = with_budget(self._closed, _ENDLESS, self._pattern.inputs), self.first.solver.plain.bytes
         for _ in range(_OPENED):
-            size = known.bytes + budget - top
-            # Bytes that are counted twice lead to less than none.
-            opened = self._opened_with((size if size > 0 else budget // 2) // n)
+            opened = self._opened_with(_for_loops(self._known, budget) // n)
             if opened is None or opened[1] in found:
                 break
             found.append(opened[1])
-            known, top = opened[0], opened[1].solver.plain.bytes
+            self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
+            if _FULL * budget <= size <= budget:
+                break
         return [version for version in found if version is not None]
+
+    @functools.cached_property
+    def _known(self) -> list[tuple[int, int]]:
+        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
+        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
+        return [(plain.bytes, self.first.solver.plain.bytes)]
 
     def _with_loops(self, how: int | str) -> Version | None:
         """With so many bytes for each loop, the fewest, or what its steps keep; None if one cannot do with that."""
@@ -257,3 +262,16 @@ class Versions:
 
 def _one(aval: Any) -> Any:
     return jax.lax.full_like(jaxcompat.zeros(aval), 1)
+
+
+def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
+    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
+    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
+    loops, all_of_it = ordered[0]
+    slope = 1.0
+    if len(ordered) > 1 and ordered[1][1] != all_of_it:
+        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
+    size = int(loops + slope * (budget - all_of_it))
+    too_large = [some for some, most in tried if most > budget]
+    size = min(size, min(too_large, default=size + 1) - 1)
+    return size if size > 0 or len(tried) > 1 else budget // 2  # bytes that are counted twice lead to less than none
