@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[Any, type, str]] = {
     "step without a limit": (
         lambda: transform.while_loop(lambda c: c < 2, lambda c: c + 1, 0, checkpoint="step"),
         ValueError,
-        "checkpoint=20 .*`max_steps=`",
+        "checkpoint=20, .*`max_steps=`",
     ),
     "a schedule of step": (lambda: st.schedule(100, "step"), ValueError, r"nothing to plan; `schedule\(100, 99\)`"),
 }
