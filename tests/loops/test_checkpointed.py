@@ -312,7 +312,7 @@ NO_CARRIES: list[tuple[Any, type[Exception], str]] = [
     (1.5, TypeError, "must be an integer, not 1.5 of type float. Write how many"),
     (jnp.int32(3), TypeError, "must be an integer, not Array(3, dtype=int32)"),
     ("all", ValueError, "'all' does not say which carries to store. Write how many carries may be stored, {example}"),
-    (policies.dots_saveable, TypeError, "the number of stored carries must be an integer, not DotsSaveable("),
+    (policies.dots_saveable, TypeError, "the number of stored carries must be an integer, not "),
     (policies.fit, TypeError, 'fit is not a budget yet. Call it with a size: `checkpoint=st.MemoryBudget("2GiB")`'),
 ]
 
