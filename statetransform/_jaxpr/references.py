@@ -18,7 +18,7 @@ def made_in(jaxpr: Any) -> str | None:
 
 
 def refuse_references(where: str, made: str | None, reason: str) -> None:
-    """Refuses a program of which `made_in` says that it makes a reference; `reason` is why it has a rule of its own."""
+    """Refuses a program that makes a reference, as `made_in` tells; `reason` is why it has a rule of its own."""
     if made is not None:
         raise TypeError(
             f"{where}: `jax.new_ref`{made} makes a reference inside. {reason}, and in a function with one JAX can "

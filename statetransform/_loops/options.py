@@ -11,7 +11,7 @@ _EXAMPLES = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loo
 
 
 def check_carries(where: str, checkpoint: Any) -> None:
-    """Refuses what is no number of carries, "sqrt", "log", or "step", which `schedule` does not know.
+    """Refuses all but a number of carries, "sqrt", "log", and "step", which `schedule` does not know.
 
     Args:
       where: the loop or function, for messages.

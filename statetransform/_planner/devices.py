@@ -46,7 +46,7 @@ class Lanes:
         return Lanes(len(sizes), math.prod(sizes), tuple(bool(jaxcompat.lanes_of([x])) for x in inputs), is_innermost)
 
     def of(self, n: int, at: int) -> Lanes:
-        """The same for `n` inputs, of which these are some in a row; it is taken that lanes share the others."""
+        """The same for `n` inputs that contain these in a row. Lanes are assumed to share the other inputs."""
         flags = [False] * n
         flags[at : at + len(self.is_mapped)] = self.is_mapped
         is_mapped = tuple(flags[:n]) if any(flags[:n]) else (True,) * n

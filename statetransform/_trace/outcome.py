@@ -30,7 +30,7 @@ class Outcome:
       static_written: written static states with their new values; the values are part of the trace.
       sites: where each written state was written, for messages.
       born: the states that the run made and that are still there.
-      objects: what stands in the output by reference: objects, and states that the run made.
+      objects: what the output contains by reference: objects, and states that the run made.
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
       has_nodes: whether anything in the output stands for an object, or is made where the output goes.

@@ -66,7 +66,7 @@ class Marked(Policy):
 def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[..., Any] | None, Any]:
     """The policy and the closed jaxpr that JAX gets; another jaxpr where the policy asks where values were computed.
 
-    Refuses what is no policy, and memories that the device does not have; warns of what the policy cannot do here.
+    Raises if the argument is not a policy or names a memory that the device lacks. Warns of what it cannot do here.
     """
     check_policy(policy)
     if policy is None:

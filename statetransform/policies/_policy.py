@@ -27,7 +27,7 @@ Verdict: TypeAlias = Any
 T = TypeVar("T")
 
 
-UNKNOWN: Any = object()  # stands for the source of a value when JAX asks, which does not tell it
+UNKNOWN: Any = object()  # the source of a value when JAX asks a policy: JAX does not tell it
 
 
 class Policy(abc.ABC):
