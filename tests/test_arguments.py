@@ -171,20 +171,6 @@ def test_arguments_are_taken_as_by_the_plain_function(signature: Any, is_method:
         assert n.value == (i if is_method else 0)
 
 
-def test_static_values_trace_once_each() -> None:
-    runs = []
-
-    @transform.checkpoint(static_argnums=1, static_argnames="mode")
-    def f(x: Any, n: int, mode: str = "a") -> Any:
-        runs.append((n, mode))
-        return x * n
-
-    for _ in range(2):
-        f(1.0, 2), f(1.0, n=2), f(1.0, 2, "b"), f(1.0, 2, mode="b"), f(1.0, 3)
-    # By position and by keyword are two signatures, as in JAX.
-    assert runs == [(2, "a"), (2, "a"), (2, "b"), (2, "b"), (3, "a")]
-
-
 def test_errors_about_arguments_are_those_of_python() -> None:
     f = transform.checkpoint(lambda x, n: x, static_argnums=1)
     with pytest.raises(TypeError, match="n"):

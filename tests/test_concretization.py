@@ -193,8 +193,3 @@ def test_the_advice_works() -> None:
             return x if n == 3 else -x
 
     assert transform.checkpoint(constant)(1.0) == 1.0
-
-
-def test_concrete_true_explains_what_to_use() -> None:
-    with pytest.raises(NotImplementedError, match=r"static_argnums(.|\n)*ensure_compile_time_eval"):
-        transform.checkpoint(lambda x: x, concrete=True)

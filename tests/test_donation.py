@@ -122,12 +122,6 @@ def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u:
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
 
 
-def test_a_state_that_is_only_read_is_not_given_away(u: State) -> None:
-    step = transform.jit(lambda x: u.value * x, donate_states=True)
-    step(1.0), step(2.0)
-    np.testing.assert_array_equal(u.value, np.arange(4.0))
-
-
 def test_a_state_that_is_only_read_may_not_share_its_buffer_with_one_that_is_given_away(u: State) -> None:
     w = State(jnp.ones(4), name="w")
 

@@ -6,7 +6,6 @@ import abc
 import dataclasses
 import functools
 import gc
-import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -259,20 +258,6 @@ def test_nothing_is_kept_alive(name: str) -> None:
     held.clear()
     assert alive == []
     assert len(references) >= N // 4
-
-
-def test_no_leak_is_found_by_jax() -> None:
-    model = Model()
-    with jax.checking_leaks():
-        for _, size in itertools.product(range(2), (1, 2)):
-            jitted = transform.jit(lambda x: model.step(x.sum()))
-            jitted(jnp.ones(size)), jitted(jnp.ones(size))
-            transform.jit(transform.grad(transform.checkpoint(model.step)))(X)
-            transform.fori_loop(0, 3, lambda i, c: c * model.u.value, X)
-            transform.grad(lambda x: transform.scan(lambda c, y: (c * model.u.value, y), x, jnp.arange(3.0))[0])(X)
-            transform.cond(True, model.step, lambda x: x, X)
-            transform.while_loop(lambda c: c < 3, lambda c: c + 1, X)
-            transform.vmap(lambda x: x * model.u.value)(jnp.arange(3.0))
 
 
 def test_a_trace_lives_with_the_last_function_that_used_it() -> None:

@@ -179,21 +179,6 @@ def test_a_state_may_be_carried_and_passed_by_reference() -> None:
     assert s.value == 5.0
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 3, 8])
-def test_map_runs_over_the_leading_axis(batch_size: int | None) -> None:
-    w, n = State(jnp.float32(2)), State(jnp.int32(0))
-
-    def f(x: Any) -> Any:
-        n.value = n.value + 1
-        return {"y": w.value * x["a"] + x["b"].sum()}
-
-    xs = {"a": jnp.arange(8.0), "b": jnp.ones((8, 2))}
-    out = transform.map(f, xs, batch_size=batch_size)
-    assert_same(out, jax.lax.map(lambda x: {"y": 2 * x["a"] + x["b"].sum()}, xs))
-    if batch_size is None:
-        assert n.value == 8
-
-
 def test_associative_scan_reads_states() -> None:
     w = State(jnp.float32(2), name="w")
     f = lambda a, b: a + b * (w.value - 1.0)
@@ -202,24 +187,6 @@ def test_associative_scan_reads_states() -> None:
         out = transform.associative_scan(f, xs, reverse=reverse)
         assert_same(out, jax.lax.associative_scan(lambda a, b: a + b, xs, reverse=reverse))
     assert transform.grad(lambda: transform.associative_scan(f, xs).sum(), states=w)() != 0.0
-
-
-def test_what_jax_refuses_about_the_users_own_carry_is_refused_by_jax() -> None:
-    u = State(jnp.float32(1), name="u")
-
-    def body(c: Any, _: Any) -> Any:
-        u.value = u.value + 1.0
-        return (c, c), None
-
-    with pytest.raises(TypeError, match="carry"):
-        transform.scan(body, 0.0, None, length=2)
-    with pytest.raises((ValueError, TypeError), match=r"length|axis|axes|scalar"):
-        transform.scan(lambda c, x: (c, x), 0.0, (jnp.ones(2), jnp.ones(3)))
-    with pytest.raises(TypeError, match="pair"):
-        transform.scan(lambda c, x: c, 0.0, jnp.ones(2))
-    with pytest.raises(ValueError, match="length"):
-        transform.scan(lambda c, x: (c, x), 0.0, None)
-    assert u.value == 1.0
 
 
 LENGTHS = [0, 1, 7, 4097]
@@ -249,15 +216,6 @@ def test_loops_of_any_length(n: int) -> None:
     (ref, u_ref), (rx, rw) = jax.value_and_grad(twin, argnums=(0, 1), has_aux=True)(jnp.float32(1), w.value)
     assert (out, gx, gw) == (ref, rx, rw)
     assert u.value == u_ref
-
-
-def test_second_derivatives_and_forward_mode_through_a_loop_with_a_closed_over_value() -> None:
-    u = State(jnp.float32(1), name="u")
-    loop = lambda w: transform.scan(lambda c, _: (jnp.sin(c * u.value) + w, None), w, None, length=5)[0]
-    twin = lambda w: jax.lax.scan(lambda c, _: (jnp.sin(c) + w, None), w, None, length=5)[0]
-    assert jnp.allclose(transform.grad(transform.grad(loop))(0.3), jax.grad(jax.grad(twin))(0.3))
-    assert jnp.allclose(transform.jvp(loop, (0.3,), (1.0,))[1], jax.jvp(twin, (0.3,), (1.0,))[1])
-    assert jnp.allclose(transform.hessian(loop)(0.3), jax.hessian(twin)(0.3))
 
 
 def test_a_while_loop_whose_condition_is_false_at_once_and_frozen_lanes() -> None:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import statetransform as st
 from statetransform import State, transform
 
 BOUNDS = [
@@ -83,45 +82,6 @@ def test_a_loop_in_python_leaves_the_arrays_of_the_caller_alone() -> None:
     with jax.disable_jit():
         i, x = transform.while_loop(lambda carry: carry[0] < 2, body, (0, mine))
     assert mine.tolist() == [0.0, 0.0] and x.tolist() == [2.0, 2.0] and isinstance(i, jax.Array)
-
-
-WRONG: dict[str, tuple[Any, type, str]] = {
-    "the length first": (lambda: transform.for_loop(100, lambda: 1), TypeError, r"`for_loop\(f, length=100\)`"),
-    "the length as xs": (lambda: transform.for_loop(lambda: 1, 100), ValueError, r"for_loop: .* write `length=100`"),
-    "no body": (lambda: transform.scan(3, 0.0, length=2), TypeError, "scan: expected a function, not 3"),
-    "no condition": (lambda: transform.while_loop(True, lambda c: c, 0), TypeError, "expected a function, not True"),
-    "no branch": (lambda: transform.cond(True, lambda x: x, 3, 1.0), TypeError, "false_fun must be a function, not 3"),
-    "true": (lambda: transform.scan(lambda c, x: (c, x), 0.0, length=2, checkpoint=True), TypeError, "checkpoint=20"),
-    "true in a fori_loop": (lambda: transform.fori_loop(0, 2, lambda i, c: c, 0.0, checkpoint=True), TypeError, "=20"),
-    "a policy": (
-        lambda: transform.for_loop(lambda: 1.0, length=2, checkpoint=jax.checkpoint_policies.dots_saveable),
-        TypeError,
-        r"A policy belongs to a function: `for_loop\(transform.checkpoint\(body, policy=",
-    ),
-    "a policy on a while_loop": (
-        lambda: transform.while_loop(lambda c: c < 2, lambda c: c + 1, 0, checkpoint=st.policies.dots_saveable),
-        TypeError,
-        "A policy belongs to a function",
-    ),
-    "step without a limit": (
-        lambda: transform.while_loop(lambda c: c < 2, lambda c: c + 1, 0, checkpoint="step"),
-        ValueError,
-        "checkpoint=20, .*`max_steps=`",
-    ),
-    "a schedule of step": (lambda: st.schedule(100, "step"), ValueError, r"nothing to plan; `schedule\(100, 99\)`"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_belongs_elsewhere_is_refused_with_the_cure(name: str) -> None:
-    call, kind, text = WRONG[name]
-    with pytest.raises(kind, match=text):
-        call()
-
-
-def test_a_while_loop_of_limited_length_may_store_every_step() -> None:
-    f = lambda x: transform.while_loop(lambda c: c < 20.0, lambda c: c * 1.5, x, max_steps=20, checkpoint="step")
-    assert jnp.allclose(transform.grad(f)(1.0), 1.5**8)
 
 
 @pytest.mark.parametrize("derive", [transform.grad, transform.value_and_grad, transform.jacrev, transform.hessian])

@@ -167,20 +167,6 @@ def test_a_state_in_parts_that_shard_map_is_not_told_of_is_named(options: Any) -
     np.testing.assert_array_equal(told(x), np.arange(16.0))
 
 
-def test_a_loop_with_few_carries_keeps_the_sharding_of_its_gradient(u: State, split: Any) -> None:
-    start, found = u.value, []
-
-    def loss(checkpoint: Any) -> Any:
-        transform.fori_loop(0, 9, lambda i, c: grow(u)(c), 0.1, checkpoint=checkpoint)
-        return (u.value**2).sum()
-
-    for checkpoint in (None, 2):
-        u.value = start
-        found.append(transform.jit(transform.grad(lambda k=checkpoint: loss(k), states=u))())
-        assert u.value.sharding.is_equivalent_to(split, 1)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
-
-
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
 def test_a_state_gets_the_sharding_that_jit_is_told(axis_type: str) -> None:
     mesh = jax.make_mesh((8,), ("i",), axis_types=(getattr(jax.sharding.AxisType, axis_type),))

@@ -118,6 +118,7 @@ def test_an_attribute_of_the_value_is_an_attribute_error_that_says_where_it_is(n
 def test_identity_hash_and_equality_are_those_of_objects() -> None:
     a, b = State(1.0), State(1.0)
     assert (a == a, a == b, a != b, a == None) == (True, False, True, False)  # noqa: E711
+    assert jax.tree.leaves({"x": [a, b]}) == [a, b]
     assert len({a, b}) == 2 and hash(a) == object.__hash__(a) and a in [b, a]
     assert [name for name, _ in inspect.getmembers(a) if name == "value"] == ["value"]
 

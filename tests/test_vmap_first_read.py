@@ -78,13 +78,6 @@ def test_a_state_of_a_kind_is_first_read_within_transforms_inside(inner: str, wr
         assert compiled(XS).tolist() == [0.0, 2.0, 6.0]
 
 
-def test_gradients_flow_to_states_of_a_kind() -> None:
-    w = Param(jnp.array([1.0, 2.0, 3.0]))
-    lanes = lambda x: transform.vmap(lambda x: w.value**2 * x, state_axes={Param: 0})(x).sum()
-    assert transform.grad(lanes, states=w)(XS).tolist() == [0.0, 4.0, 12.0]
-    assert transform.jit(transform.grad(lanes, states=w))(XS).tolist() == [0.0, 4.0, 12.0]
-
-
 def test_a_kind_tells_the_number_of_lanes_where_no_argument_does() -> None:
     w, other = Param(jnp.arange(3.0)), State(jnp.ones(7))
     f = transform.vmap(lambda y: w.value * y + 0.0 * other.value[0], in_axes=None, state_axes={Param: 0})

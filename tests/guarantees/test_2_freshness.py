@@ -108,19 +108,3 @@ def test_a_rebound_closure_variable_is_followed() -> None:
     assert f(2.0) == g(2.0) == 2.0
     model = Model(4.0)
     assert f(2.0) == g(2.0) == 8.0
-
-
-def test_two_states_that_hold_the_same_array_are_two_states() -> None:
-    array = jnp.float32(3)
-    a, b = State(array, name="a"), State(array, name="b")
-
-    @transform.jit
-    @transform.checkpoint
-    def f(x: object) -> object:
-        a.value = a.value + x
-        return a.value * b.value
-
-    assert f(1.0) == 12.0
-    assert (a.value, b.value) == (4.0, 3.0)
-    b.value = jnp.float32(0)
-    assert f(1.0) == 0.0

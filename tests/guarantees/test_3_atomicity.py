@@ -12,7 +12,6 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-import statetransform as st
 from statetransform import State, StateTraceError, transform
 from statetransform._state import frame
 
@@ -123,15 +122,6 @@ def test_a_container_that_is_changed_in_place_counts_as_written_and_is_taken_bac
         with pytest.raises(Boom):
             wrap(fails)(1.0)
         assert s.value["a"] == 8.0
-
-
-def test_update_writes_nothing_when_one_structure_is_wrong() -> None:
-    a, b = State(jnp.zeros(2), name="a"), State(jnp.zeros(3), name="b")
-    with pytest.raises(st.StateStructureError, match="b"):
-        st.update({"a": a, "b": b}, {"a": jnp.ones(2), "b": jnp.ones(4)})
-    assert a.value.tolist() == [0.0, 0.0]
-    st.update([a, b], [jnp.ones(2), jnp.ones(3)])
-    assert b.value.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_state_never_holds_a_tracer() -> None:

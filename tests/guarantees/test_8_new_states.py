@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._state.errors import StateTraceError
 
 WRAPS = [
     transform.jit,
@@ -125,35 +124,3 @@ def test_grad_and_vmap_hand_new_states_out() -> None:
     assert kept[0].value == 6.0
     transform.vmap(f)(jnp.arange(3.0))
     assert kept[1].value.tolist() == [0.0, 2.0, 4.0]
-
-
-def test_a_state_of_a_failed_call_says_so() -> None:
-    kept: list[State] = []
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        kept.append(State(x, name="orphan"))
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        f(1.0)
-    with pytest.raises(
-        StateTraceError,
-        match=r"State 'orphan' \(created at test_8_new_states.py:\d+\) has no value",
-    ):
-        kept[0].value
-
-
-@pytest.mark.parametrize("where", ["scan", "cond"])
-def test_a_state_that_outlives_a_loop_or_a_branch_is_refused_by_name(where: str) -> None:
-    kept: list[State] = []
-
-    def body(x: Any) -> Any:
-        kept.append(State(x, name="inside"))
-        return x
-
-    with pytest.raises(StateTraceError, match=rf"{where}: State 'inside' (.|\n)*before the {where}"):
-        if where == "scan":
-            transform.scan(lambda c, _: (body(c), None), 1.0, None, length=2)
-        else:
-            transform.cond(True, body, lambda x: x, 1.0)

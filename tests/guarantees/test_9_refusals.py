@@ -58,22 +58,6 @@ def test_a_transformed_function_that_writes_is_refused_inside_a_raw_transform(in
         assert s.value == 1.0
 
 
-@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")
-def test_reads_inside_a_raw_jax_transform_work_as_closing_over_the_value() -> None:
-    s = State(jnp.float32(3), name="u")
-    assert jax.jit(lambda x: s.value * x)(2.0) == 6.0
-    assert jax.grad(lambda x: s.value * x)(2.0) == 3.0
-    assert transform.jit(lambda x: jax.vmap(lambda y: s.value * y)(x))(jnp.ones(2)).tolist() == [
-        3.0,
-        3.0,
-    ]
-    s.value = jnp.float32(4)
-    assert transform.jit(lambda x: jax.lax.map(lambda y: s.value * y, x))(jnp.ones(2)).tolist() == [
-        4.0,
-        4.0,
-    ]
-
-
 @pytest.mark.parametrize(
     ("after", "text"),
     [
@@ -108,47 +92,6 @@ def test_a_carry_that_changes_its_type_is_refused_with_both_types(loop: str, aft
     assert u.value.shape == (3,)
 
 
-def test_branches_that_leave_different_types_are_refused_by_name() -> None:
-    u = State(jnp.zeros(3), name="u")
-
-    def wide(x: Any) -> Any:
-        u.value = jnp.zeros(5)
-        return x
-
-    match = rf"cond: the branches leave State 'u' {HERE}(.|\n)*true_fun: float32\[5\](.|\n)*false_fun: float32\[3\]"
-    with pytest.raises(st.StateStructureError, match=match):
-        transform.cond(True, wide, lambda x: x, 1.0)
-
-
-def test_a_batched_write_to_a_shared_state_is_refused_by_name() -> None:
-    u = State(jnp.float32(0), name="u")
-    with pytest.raises(st.StateAxisError, match=f"vmap: State 'u' {HERE} is shared(.|\n)*state_axes"):
-        transform.vmap(_writes(u))(jnp.ones(3))
-    assert u.value == 0.0
-
-
-def test_a_condition_that_writes_is_refused_by_name() -> None:
-    n = State(jnp.int32(0), name="n")
-
-    def test(c: Any) -> Any:
-        n.value += 1
-        return c < 3
-
-    with pytest.raises(st.StateTraceError, match="the condition writes State 'n'"):
-        transform.while_loop(test, lambda c: c + 1, 0)
-
-
-def test_a_static_state_cannot_be_written_in_a_loop_or_branch() -> None:
-    mode = State("train", static=True, name="mode")
-
-    def body(c: Any) -> Any:
-        mode.value = "eval"
-        return c
-
-    with pytest.raises(st.StateStructureError, match=r"scan: State 'mode' .* is static"):
-        transform.scan(lambda c, _: (body(c), None), 0.0, None, length=2)
-
-
 def test_a_state_left_out_of_states_is_constant_and_its_write_refused() -> None:
     a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
     f = transform.checkpoint(lambda x: a.value * b.value * x, states=a)
@@ -162,13 +105,3 @@ def test_a_state_left_out_of_states_is_constant_and_its_write_refused() -> None:
 def test_all_errors_derive_from_one() -> None:
     for error in (st.StateTraceError, st.StateStructureError, st.StateAxisError):
         assert issubclass(error, st.StateTransformError)
-
-
-def test_a_value_that_is_no_array_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=f"State 'text' {HERE} is given a value of type str(.|\n)*static=True"):
-        State("hello", name="text")
-    s = State(1.0, name="number")
-    with pytest.raises(TypeError, match="State 'number'"):
-        s.value = {"a": object()}
-    with pytest.raises(TypeError, match="not hashable"):
-        State([1], static=True)

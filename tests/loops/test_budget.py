@@ -224,24 +224,6 @@ def test_choices_are_those_of_equal_budgets_and_no_more_than_64_are_kept() -> No
     assert copy.copy(budget).choices == st.MemoryBudget(1023).choices == budget.choices
 
 
-def test_a_second_call_finds_the_choices_of_the_first_one() -> None:
-    def loss(x: jax.Array) -> jax.Array:
-        return (jnp.sin(jnp.sin(x)) ** 2).sum()
-
-    x, told = jnp.ones(64), []
-    for _ in range(2):  # as a notebook's cell that is run again; the trace is found by the equal budget
-        budget = st.MemoryBudget("1 MiB")
-        transform.grad(transform.checkpoint(loss, policy=budget))(x)
-        told.append(budget.choices[-1].bytes)
-    assert told[0] == told[1]
-
-
-def test_a_budget_shows_what_was_chosen_last() -> None:
-    budget = st.MemoryBudget("1 KiB")
-    choice = budget.choose("scan", 100, 4, 4)
-    assert repr(budget) == f"MemoryBudget('1 KiB')  # {choice}"
-
-
 def test_choices_go_with_the_last_budget_of_their_value() -> None:
     budget = st.MemoryBudget(1019)
     again = copy.copy(budget)

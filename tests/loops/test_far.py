@@ -278,9 +278,3 @@ def test_a_loop_that_jax_cannot_reverse_has_its_carries_far_away_too(folder: pat
     expected = jax.grad(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 1.01, None), x, None, 100)[0].sum())(ARGS[0])
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert far.choices[-1].disk
-
-
-def test_a_policy_says_where_its_carries_go(folder: pathlib.Path) -> None:
-    far = st.MemoryBudget("2 GiB", host="4 GiB", disk="8 GiB", folder="/scratch")
-    text = "MemoryBudget('2 GiB', host='4 GiB', disk='8 GiB', folder='/scratch')"
-    assert repr(st.policies.loops(far)) == f"loops({text})"
