@@ -176,6 +176,19 @@ def test_the_methods_of_a_class_are_chosen_by_name() -> None:
         transform.checkpoint(lambda x: x, methods=["step"])
 
 
+def test_options_on_a_class_are_those_of_its_methods() -> None:
+    @transform.checkpoint(static_argnums=(1,))
+    class Power:
+        def __init__(self, start: float) -> None:
+            self.start = State(start)
+
+        def __call__(self, x: Any, n: int) -> Any:
+            return self.start.value * x**n if n > 1 else x
+
+    assert Power(2.0)(3.0, 2) == 18.0
+    assert transform.grad(Power(2.0))(3.0, 2) == 12.0
+
+
 def test_super_works_in_and_on_a_checkpointed_class() -> None:
     class Base:
         def __init__(self) -> None:

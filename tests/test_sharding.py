@@ -167,13 +167,14 @@ def test_a_state_in_parts_that_shard_map_is_not_told_of_is_named(options: Any) -
     np.testing.assert_array_equal(told(x), np.arange(16.0))
 
 
+@pytest.mark.parametrize("is_spec", [False, True], ids=["sharding", "specification"])
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
-def test_a_state_gets_the_sharding_that_jit_is_told(axis_type: str) -> None:
+def test_a_state_gets_the_sharding_that_jit_is_told(axis_type: str, is_spec: bool) -> None:
     mesh = jax.make_mesh((8,), ("i",), axis_types=(getattr(jax.sharding.AxisType, axis_type),))
     over = jax.sharding.NamedSharding(mesh, P("i"))
     u, count = Param(jnp.arange(8.0), name="u"), State(0, name="count")
 
-    @transform.jit(state_shardings={Param: over})
+    @transform.jit(state_shardings={Param: P("i") if is_spec else over})
     def step(x: Any) -> Any:
         u.value = u.value + x
         count.value = count.value + 1

@@ -119,12 +119,11 @@ def checkpoint(
     if isinstance(fun, type):
         names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
         return _with_methods(fun, names, functools.partial(checkpoint, **options))
-    if fun is None and methods is not None:
+    if fun is None:
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
-    if fun is not None:
-        _refuse(fun, static_argnames)
+    _refuse(fun, static_argnames)
     return decorate(Checkpointed, fun, around=Around(policy, prevent_cse, tuple(others.items())), **common)
 
 

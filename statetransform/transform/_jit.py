@@ -256,7 +256,7 @@ def _forget(store: Callable[[], Store | None], program: Callable[[], Program | N
 
 
 def _sharding(key: Any, sharding: Any) -> Any:
-    if not isinstance(sharding, jax.sharding.Sharding):
+    if not isinstance(sharding, jax.sharding.Sharding | jax.P):
         raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
     return sharding
 
@@ -350,8 +350,8 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
       donate_states (bool): gives the buffers of written states to the program, which may reuse them for the new values.
         An error before the program runs leaves the states as they are; one while it runs says which values are lost.
         Inside of another transform, whose own failure must leave the states as they were, copies are given.
-      state_shardings (Mapping, optional): a mapping from `State`, kind or predicate to the sharding of its value, in
-        and out, also of states that the function makes; other states keep the sharding that they have.
+      state_shardings (Mapping, optional): a mapping from `State`, kind or predicate to the sharding of its value (or,
+        under `jax.set_mesh`, a `jax.P`), in and out, also of states that the function makes; other states keep theirs.
 
     Returns:
       The compiled function, with `lower`, `trace` and `clear_cache` as in JAX. What these give can be called

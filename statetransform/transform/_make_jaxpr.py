@@ -90,8 +90,8 @@ def make_jaxpr(
     check_function("make_jaxpr", fun)
     static = StaticArguments(fun, static_argnums, ())
 
-    @boundary
     @functools.wraps(fun)
+    @boundary
     def traced(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = static.hide(args, kwargs, has_self=False)
         (args, kwargs), objects = hide((args, kwargs))

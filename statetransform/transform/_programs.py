@@ -291,7 +291,7 @@ class Store:
 
 
 def _with_sharding(leaf: Any, sharding: Any) -> Any:
-    mesh = getattr(sharding, "mesh", None)
+    mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
     is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
     return jax.sharding.reshard(leaf, sharding) if is_explicit else jax.lax.with_sharding_constraint(leaf, sharding)
 

@@ -128,6 +128,7 @@ def test_signature_name_docstring_and_original_are_kept() -> None:
     assert list(inspect.signature(Sim.step).parameters) == ["self", "x", "n"]
     assert list(inspect.signature(Sim().step).parameters) == ["x", "n"]
     assert Sim.step.__wrapped__(Sim(), 1.0, 1) == 2.0
+    assert all(t(max).__wrapped__ is max for t in (transform.jit, transform.make_jaxpr, transform.checkify))
     f = transform.jit(transform.vmap(lambda x, *, y=1: x))
     assert str(inspect.signature(f)) == "(x, *, y=1)"
 
