@@ -242,3 +242,19 @@ def test_arguments_are_named_as_the_user_would(fun: Any, args: Any, kwargs: Any,
     assert [name for name, _ in named_arguments(fun, args, kwargs)] == names
     leaves = [leaf for _, leaf in named_arguments(fun, args, kwargs)]
     assert leaves == jax.tree.leaves((args, kwargs))
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}], ids=str)
+@pytest.mark.parametrize("name", ["jit", "checkpoint"])
+def test_an_argument_before_others_of_any_number_is_static_by_position_and_by_name(name: str, options: Any) -> None:
+    def power(x: Any, n: int, *more: Any) -> Any:
+        return sum([x] * n, *more)
+
+    f = getattr(transform, name)(power, **options)
+    assert (f(2.0, 3), f(2.0, 3, 1.0), f(2.0, n=3)) == (6.0, 7.0, 6.0)
+
+
+def test_an_argument_before_others_of_any_number_is_donated_by_name() -> None:
+    x = jnp.ones(3)
+    transform.jit(lambda x, *more: x * 2, donate_argnames="x")(x)
+    assert x.is_deleted()

@@ -200,7 +200,7 @@ class StaticArguments:
         self._argnums = integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
-        self._parameters = positional_parameters(fun) if self else None
+        self._parameters, self._takes_more = positional_parameters(fun) if self else ((), True)
 
     def __bool__(self) -> bool:
         return bool(self._argnums or self._argnames)
@@ -218,9 +218,9 @@ class StaticArguments:
           TypeError: a static argument is not hashable.
           ValueError: a position that the function does not have.
         """
-        parameters = self._parameters[has_self:] if self._parameters is not None else None
+        parameters = self._parameters[has_self:]
         positions, names = self._resolve(parameters, len(args))
-        label = lambda i: f"at position {i}" if parameters is None else repr(parameters[i])
+        label = lambda i: repr(parameters[i]) if i < len(parameters) else f"at position {i}"
         args = tuple(self._static(arg, label(i)) if i in positions else arg for i, arg in enumerate(args))
         kwargs = {key: self._static(arg, repr(key)) if key in names else arg for key, arg in kwargs.items()}
         return args, kwargs
@@ -235,26 +235,25 @@ class StaticArguments:
 
     def positions(self, n_args: int, has_self: bool) -> set[int]:
         """The positions of the static ones among so many arguments, which do not count `self`."""
-        parameters = self._parameters[has_self:] if self._parameters is not None else None
-        return self._resolve(parameters, n_args)[0]
+        return self._resolve(self._parameters[has_self:], n_args)[0]
 
-    def _resolve(self, parameters: tuple[str, ...] | None, n_args: int) -> tuple[set[int], set[str]]:
+    def _resolve(self, parameters: tuple[str, ...], n_args: int) -> tuple[set[int], set[str]]:
         positions, names = set(), set(self._argnames)
         for index in self._argnums:
-            is_of_call = parameters is None or (index < 0 and self._counts_given)
-            total = n_args if is_of_call else len(parameters or ())
-            if -total <= index < total:
+            is_of_call = self._takes_more or (index < 0 and self._counts_given)
+            total = n_args if is_of_call else len(parameters)
+            if 0 <= index < len(parameters):
+                positions.add(index)
+            elif -total <= index < total:
                 positions.add(index % total)
-            elif parameters is not None:
+            elif not self._takes_more:
                 what = "the call gives" if is_of_call else "it takes"
                 raise ValueError(
                     f"static_argnums={index} of {name_of(self._fun)} is out of range: "
                     f"{what} {total} positional argument(s), not counting `self`"
                 )
-        if parameters is not None:
-            names |= {parameters[i] for i in positions if i < len(parameters)}
-            positions |= {i for i, name in enumerate(parameters) if name in names}
-        return positions, names
+        names |= {parameters[i] for i in positions if i < len(parameters)}
+        return positions | {i for i, name in enumerate(parameters) if name in names}, names
 
     def _static(self, value: Any, label: str) -> Any:
         if isinstance(value, Static | ByReference):
@@ -284,15 +283,14 @@ def integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(int(i) for i in argnums)
 
 
-def positional_parameters(fun: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Names of the positional parameters; None when the signature does not tell (`*args`)."""
+def positional_parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """Names of the positional parameters, and whether a call may give more, as with `*args`."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (ValueError, TypeError):
-        return None
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return None
-    return tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD)
+        return (), True
+    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return names, any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
 def name_of(fun: Any) -> str:

@@ -91,7 +91,7 @@ class Jitted(Transformed):
         options = dict(self._jax_options)
         if not options:
             return {"donate_argnums": tuple(range(n_donated))}
-        parameters = positional_parameters(self._fun) or ()
+        parameters, _ = positional_parameters(self._fun)
         names = options.pop("donate_argnames", None) or ()
         names = (names,) if isinstance(names, str) else tuple(names)
         # A name stands for a position where the call gives the argument by position: inputs have names of their own.

@@ -92,8 +92,8 @@ def check_arguments(fun: Any, static_argnums: Any, static_argnames: Any, options
     """Lets JAX say what is wrong with names and numbers of arguments; numbers of a method do not count `self`."""
     named = {"static_argnames": static_argnames, "donate_argnames": options.get("donate_argnames")}
     numbered = {"static_argnums": static_argnums, "donate_argnums": options.get("donate_argnums")}
-    parameters = positional_parameters(fun)
-    if parameters is None or parameters[:1] not in (("self",), ("cls",)):
+    parameters, _ = positional_parameters(fun)
+    if parameters[:1] not in (("self",), ("cls",)):
         named |= numbered
     given = {name: value for name, value in named.items() if value is not None}
     if given and not isinstance(fun, functools.partial):
