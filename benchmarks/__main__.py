@@ -30,7 +30,7 @@ from .eager import eager
 from .examples import examples
 from .foreign import foreign
 from .layers import layers, simulators
-from .loops import loops
+from .loops import loops, replaced
 
 Runs = dict[str, timing.Run]
 
@@ -293,17 +293,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("benchmarks", nargs="*", help="which to run; all, if none is named")
     parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
-    parser.add_argument("--readme", type=pathlib.Path, help="puts the tables that it shows up to date")
+    parser.add_argument("--readme", type=pathlib.Path, nargs="+", help="puts the tables that they show up to date")
     options = parser.parse_args()
     chosen = options.benchmarks
-    for benchmark in (*TABLES, loops, examples):
+    for benchmark in (*TABLES, loops, replaced, examples):
         if not chosen or benchmark.__name__ in chosen:
             with contextlib.suppress(KeyboardInterrupt):
                 benchmark()
     if options.report is not None:
         report.write(options.report, is_all=not chosen)
-    if options.readme is not None:
-        options.readme.write_text(report.refreshed(options.readme.read_text()))
+    for page in options.readme or ():
+        page.write_text(report.refreshed(page.read_text()))
 
 
 if __name__ == "__main__":

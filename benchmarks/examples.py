@@ -10,15 +10,15 @@ import tempfile
 from . import report
 
 FOLDER = pathlib.Path(__file__).parent.parent / "examples"
-SHOWN = ("waveform_inversion", "digits")
+SHOWN = {"waveform_inversion": ["--disk", "1GB"], "digits": []}
 
 
 def examples() -> None:
     """Runs them, and keeps the table that each prints."""
-    for name in SHOWN:
+    for name, options in SHOWN.items():
         with tempfile.TemporaryDirectory() as out:
-            command = [sys.executable, str(FOLDER / f"{name}.py"), "--out", out]
+            command = [sys.executable, str(FOLDER / f"{name}.py"), "--out", out, *options]
             printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         print(printed)
         columns, _, *rows = [report.cells_of(line) for line in printed.splitlines() if line.startswith("|")]
-        report.keep(f"python examples/{name}.py", columns, rows)
+        report.keep(" ".join([f"python examples/{name}.py", *options]), columns, rows)

@@ -119,15 +119,15 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], Any]]] = {
 }
 
 
-def evaluations(scan: Scan, n: int) -> int:
-    """Step evaluations of one gradient."""
+def evaluations(scan: Scan, n: int, shape: tuple[int, ...] = ()) -> int:
+    """Step evaluations of one gradient, with a carry of that shape."""
     count = [0]
 
     def step(x: Any, _: Any) -> Any:
         jax.debug.callback(lambda _: count.__setitem__(0, count[0] + 1), x)
         return jnp.sin(x), None
 
-    jax.block_until_ready(jax.jit(jax.grad(lambda x: scan(step, x, None, n)[0]))(0.5))
+    jax.block_until_ready(jax.jit(jax.grad(lambda x: scan(step, x, None, n)[0].sum()))(jnp.full(shape, 0.5)))
     jax.effects_barrier()
     return count[0]
 
@@ -153,6 +153,50 @@ def measure(program: Program, argument: Any, n: int, k: int, rounds: int) -> dic
     for name, found in times.items():
         rows[name]["wall"] = sorted(found)[len(found) // 4]
     return rows
+
+
+def nested_lengths(f: Any, init: Any, lengths: Sequence[int]) -> Any:
+    """`nested_checkpoint_scan` as libraries of fluid dynamics have it: scans of scans, each body checkpointed."""
+    outer, *inner = lengths
+    body = (lambda x, _: (nested_lengths(f, x, inner), None)) if inner else f
+    return jax.lax.scan(jax.checkpoint(body), init, None, length=outer)[0]
+
+
+def replaced(n: int = 1000, k: int = 20) -> None:
+    """What a changed line brings: `nested_checkpoint_scan` and the loops of equinox, and what takes their place."""
+    ours = scans(k, n)
+    ways: dict[str, Scan] = {
+        "`nested_checkpoint_scan`, 10 x 10 x 10": lambda f, init, xs, n: (nested_lengths(f, init, (10, 10, 10)), None),
+        "`nested_checkpoint_scan`, 25 x 40": lambda f, init, xs, n: (nested_lengths(f, init, (25, 40)), None),
+    }
+    if importlib.util.find_spec("equinox"):
+        import equinox.internal as eqxi
+
+        options: dict[str, Any] = {"kind": "checkpointed", "checkpoints": k}
+        ways[f"`eqxi.while_loop`, `checkpoints={k}`"] = lambda f, init, xs, n: (
+            eqxi.while_loop(
+                lambda c: c[0] < n, lambda c: (c[0] + 1, f(c[1], None)[0]), (0, init), max_steps=n, **options
+            )[1],
+            None,
+        )
+        ways[f"`eqxi.scan`, `checkpoints={k}`"] = ours[f"equinox, {k}"]
+    ways |= {
+        f"`transform.while_loop`, `checkpoint={k}`": ours["unknown length"],
+        f"`transform.scan`, `checkpoint={k}`": ours[f"checkpoint={k}"],
+    }
+    for size in ("1MB", "4MB"):
+        budget = st.MemoryBudget(size)
+        ways[f'`transform.scan`, `checkpoint=MemoryBudget("{size}")`'] = lambda f, init, xs, n, budget=budget: (
+            transform.scan(f, init, xs, n, checkpoint=budget)
+        )
+    table = Table(title=f"matmul, {n} steps: what takes the place of other loops")
+    for column in ("the loop", "evaluations per step", "temporary MB"):
+        table.add_column(column, justify="left" if column == "the loop" else "right")
+    for name, scan in ways.items():
+        compiled = jax.jit(jax.grad(lambda w, scan=scan: matmul(scan, w, n))).lower(scaled(128)).compile()
+        held = compiled.memory_analysis().temp_size_in_bytes / 1e6
+        table.add_row(name, f"{evaluations(scan, n, (128, 128)) / n:.3f}", f"{held:.2f}")
+    report.show(table)
 
 
 def lanes(ks: tuple[int, ...] = (16, 200), size: int = 256, rounds: int = 7) -> dict[str, float]:

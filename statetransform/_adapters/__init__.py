@@ -17,6 +17,8 @@ offer("brainstate", f"{__name__}.brainstate")
 offer_class(jax.Ref, f"{__name__}.ref")
 adapt("flax")
 adapt("brainstate")
+adapt("torch")  # for torchax; following all that torch may run takes minutes
+adapt("torchax")
 hint("states", "flax.nnx", ", or `st.states(model, nnx.Param)` for a model of flax.nnx")
 hint(
     "arguments",

@@ -133,13 +133,13 @@ def test_gradients_have_the_structure_of_the_states_that_nnx_names(options: str)
         close(jax.tree.leaves(gradient["w"][...]), expected)
 
 
-@pytest.mark.parametrize("options", ["plain", "hijax"])  # a Ref keeps its shape
+@pytest.mark.parametrize("options", OPTIONS)
 def test_lanes_with_values_of_their_own(options: str) -> None:
     cell = Cell(**OPTIONS[options])
-    states = st.states(cell)
     held = {"h": jnp.ones((2, 3)), "n": jnp.zeros((2, 2))}
-    cell.h.set_value(held["h"])
-    cell.n.set_value(held["n"])
+    cell.h = nnx.Variable(held["h"], **OPTIONS[options])  # a Ref keeps its shape
+    cell.n = nnx.Variable(held["n"], scale=2.0, **OPTIONS[options])
+    states = st.states(cell)
     out = transform.vmap(cell, state_axes=dict.fromkeys([states["h"], states["n"]], 0))(XS)
     expected, new = jax.vmap(lambda held, x: pure({"w": jnp.arange(1.0, 4.0)} | held, x))(held, XS)
     close(out, expected)

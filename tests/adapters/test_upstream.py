@@ -133,6 +133,28 @@ def test_an_adapter_is_installed_when_one_of_its_cells_is_met_and_not_before() -
     ]
 
 
+def test_looking_for_cells_in_vain_comes_to_an_end() -> None:
+    """The walk of an eager transform is work; a framework that is imported and refuses its adapter costs no more."""
+    pytest.importorskip("flax.nnx")
+    code = (
+        "import statetransform as st\n"
+        "from flax import nnx\n"
+        "from statetransform._state import adapters\n"
+        "{change}\n"
+        "looked, is_ours = [], adapters.is_users_class\n"
+        "adapters.is_users_class = lambda cls: looked.append(cls) or is_ours(cls)\n"
+        "class Node: pass\n"
+        "nodes = [Node() for _ in range(3000)]\n"
+        "f = st.transform.grad(lambda x: x * len(nodes))\n"
+        "counts = []\n"
+        "for _ in range(8):\n"
+        "    looked.clear(); f(1.0); counts.append(len(looked))\n"
+        "print(counts[0] >= 3000, counts[-3:])\n"
+    )
+    for change in ("", "del nnx.Pytree._setattr"):
+        assert run(code.format(change=change)) == "True [0, 0, 0]"
+
+
 MAKES = {
     "jax": ("import jax", "jax.new_ref(1.0)", "cell[...]"),
     "flax.nnx": ("import jax; from flax import nnx", "nnx.Variable(jax.numpy.ones(()))", "cell[...]"),

@@ -73,6 +73,7 @@ class Classes:
             self._when_they_run(kind, base, special)
             if is_open and kind not in self._open:
                 self._named_on(kind, base, self.names)
+                self._values_on(kind, base)
         if is_open:
             self._open.add(kind)
 
@@ -85,7 +86,8 @@ class Classes:
         if not new.isdisjoint(_TO_CLASSES):
             for kind in list(self.registers):
                 self.take(self.registers[kind], kind, is_open=True)
-        self._named_on_open(new)
+        for kind, base in self._bases_of_open():
+            self._named_on(kind, base, new)
         for register, value in list(self._named):
             self._recorder.looks_into(register, value, new)
 
@@ -96,8 +98,10 @@ class Classes:
 
     def add_values(self) -> None:
         """Names may be computed: of each class, all attributes count that are neither functions nor descriptors."""
-        self._takes_values = True
-        self._named_on_open(())
+        if not self._takes_values:
+            self._takes_values = True
+            for kind, base in self._bases_of_open():
+                self._values_on(kind, base)
 
     def look_up(self, kind: type, name: str) -> None:
         """Notes an attribute that an instance has from its class."""
@@ -124,16 +128,17 @@ class Classes:
         ):
             recorder.reach(register, "inherited", key, child)
 
-    def _named_on_open(self, names: Iterable[str]) -> None:
-        for kind in list(self._open):
-            for base in kind.__mro__:
-                if base is not object and is_users_class(base):
-                    self._named_on(kind, base, names)
+    def _bases_of_open(self) -> list[tuple[type, type]]:
+        return [
+            (kind, base) for kind in self._open for base in kind.__mro__ if base is not object and is_users_class(base)
+        ]
 
     def _named_on(self, kind: type, base: type, names: Iterable[str]) -> None:
         found = vars(base)
         self._when_they_run(kind, base, [name for name in names if name in found and not _is_special(name)])
-        for name, child in list(found.items()) if self._takes_values else ():
+
+    def _values_on(self, kind: type, base: type) -> None:
+        for name, child in list(vars(base).items()) if self._takes_values else ():
             if not _is_special(name) and not isinstance(child, types.FunctionType) and not hasattr(child, "__get__"):
                 self.attribute(kind, name, _start(kind, base, name))
 
