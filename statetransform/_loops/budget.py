@@ -24,7 +24,7 @@ from .._report.table import Table
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from . import plan
-from .choice import WORKING, Choice, FunctionChoice, candidates, sweep_bytes
+from .choice import WORKING, Choice, FunctionChoice, Sizes
 from .far_memory import Room
 from .files import Folder
 
@@ -95,7 +95,7 @@ class MemoryBudget:
     progress: bool = dataclasses.field(default=False, compare=False, kw_only=True)
     host_bytes: int = dataclasses.field(init=False)
     disk_bytes: int = dataclasses.field(init=False)
-    _choices: ClassVar[_Choices]  # of the value; no field, since it takes no part in comparisons
+    _choices: ClassVar[Choices]  # of the value; no field, since it takes no part in comparisons
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.size))
@@ -117,7 +117,7 @@ class MemoryBudget:
             )
         value = tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
         with _lock:
-            object.__setattr__(self, "_choices", _chosen.setdefault(value, _Choices()))
+            object.__setattr__(self, "_choices", _chosen.setdefault(value, collections.deque(maxlen=64)))
 
     def __reduce__(self) -> Any:  # copies have the choices of their value
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
@@ -127,12 +127,12 @@ class MemoryBudget:
     def choices(self) -> tuple[Choice | FunctionChoice, ...]:
         """What was chosen for the loops and functions that were traced with equal budgets, the last 64 at most."""
         with _lock:
-            return tuple(self._choices.last)
+            return tuple(self._choices)
 
     def record(self, choice: Choice | FunctionChoice) -> None:
         """Adds a choice."""
         with _lock:
-            self._choices.last.append(choice)
+            self._choices.append(choice)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Refuses to say of a single value whether it is kept, as `jax.checkpoint` asks a policy."""
@@ -162,10 +162,7 @@ class MemoryBudget:
         self,
         where: str,
         n: int | None,
-        carry_bytes: int,
-        residual_bytes: int,
-        scratch_bytes: int = 0,
-        unit_bytes: int = 0,
+        sizes: Sizes,
         *,
         lanes: int = 1,
         sharing: tuple[int, int] = (1, 1),
@@ -175,9 +172,7 @@ class MemoryBudget:
         Args:
           where: the loop, for the message.
           n: number of steps; None if it is not known in advance.
-          carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
-          scratch_bytes: what a compiled step needs besides.
-          unit_bytes: bytes of what holds a carry or the residuals of a step; 0 where nothing does.
+          sizes: the bytes of one lane.
           lanes: how many lanes of `vmap` have all these bytes.
           sharing: how many loops share the room on the device, and how many that far away.
 
@@ -187,14 +182,9 @@ class MemoryBudget:
         """
         if self.disk_bytes:
             self._folder(where).check()
-        carry, residual, scratch, unit = (
-            lanes * size for size in (carry_bytes, residual_bytes, scratch_bytes, unit_bytes)
-        )
-        size = self.bytes // sharing[0]
-        make = lambda k, block: Choice(
-            n, k, block, carry, residual, size, scratch_bytes=scratch, lanes=lanes, unit_bytes=unit
-        )
-        fitting = [make(k, block) for k, block in candidates(n, size - scratch, carry, residual, unit)]
+        sizes, budget = Sizes(*[lanes * size for size in sizes]), self.bytes // sharing[0]
+        make = lambda k, block: Choice(n, k, block, sizes, budget, lanes=lanes)
+        fitting = [make(k, block) for k, block in sizes.candidates(n, budget)]
         if not fitting:
             raise self._unmet(where, make(0, 1), None if n is None else make(0, n))
         best = fitting[-1] if n is None else min(fitting, key=lambda choice: (choice.evaluations, choice.bytes))
@@ -221,7 +211,7 @@ class MemoryBudget:
 
     def _unmet(self, where: str, sweep: Choice, plain: Choice | None) -> BudgetError:
         """What is wrong with a budget that neither a sweep without stored carries nor the plain loop fits."""
-        carry, residual = format_bytes(sweep.carry_bytes), format_bytes(sweep.residual_bytes)
+        carry, residual = format_bytes(sweep.sizes.carry), format_bytes(sweep.sizes.residual)
         if plain is not None and plain.bytes < sweep.bytes:
             least = plain.bytes
             why = f"the plain loop works on 3 carries of {carry} and keeps {plain.n} steps' residuals of {residual}"
@@ -230,8 +220,8 @@ class MemoryBudget:
             why = f"a sweep works on {WORKING} carries of {carry} and on the residuals of one step, {residual}"
         if sweep.lanes > 1:
             why += f", each of them of {sweep.lanes} lanes of `vmap`"
-        if sweep.scratch_bytes:
-            why += f", and the step copies parts of arrays, {format_bytes(sweep.scratch_bytes)}"
+        if sweep.sizes.scratch:
+            why += f", and the step copies parts of arrays, {format_bytes(sweep.sizes.scratch)}"
         return BudgetError(
             f"{where}: a budget of {format_bytes(sweep.budget)} cannot be met. The least possible is {least} bytes "
             f"({format_bytes(least)}): {why}. Raise the budget to that, or make the carry smaller.",
@@ -243,9 +233,8 @@ class MemoryBudget:
         if self.host_bytes and jax.default_backend() == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
-        carry, n = near.carry_bytes, near.n
-        at_work = sweep_bytes(0, 1, carry, near.residual_bytes) + near.scratch_bytes
-        k = (near.budget - at_work) // max(carry, 1)
+        carry, n = near.sizes.carry, near.n
+        k = (near.budget - near.sizes.sweep(0, 1)) // max(carry, 1)
         host, disk = (size // sharing // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
         if k < 0 or not carry:
             return near
@@ -272,14 +261,7 @@ class MemoryBudget:
         return Folder(str(self.folder), self.disk_bytes, where)
 
 
-class _Choices:
-    """The last choices for budgets of one value. Traces are found by that value, so a budget says what they chose."""
-
-    def __init__(self) -> None:
-        self.last: collections.deque[Choice | FunctionChoice] = collections.deque(maxlen=64)
-
-
-_chosen: weakref.WeakValueDictionary[Any, _Choices] = (
-    weakref.WeakValueDictionary()
-)  # while a budget of a value is alive
+Choices = collections.deque[Choice | FunctionChoice]
+#: The last choices for budgets of one value, while one is alive. Traces are found by that value.
+_chosen: weakref.WeakValueDictionary[Any, Choices] = weakref.WeakValueDictionary()
 _lock = threading.Lock()

@@ -4,11 +4,62 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .._jaxpr.sizes import format_bytes
 from . import mixed, plan
 
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
+
+
+class Sizes(NamedTuple):
+    """The bytes of a loop, and what plans take of them.
+
+    Attributes:
+      carry, residual: of one carry, and of what one step records.
+      scratch: what a compiled step needs besides, to copy parts of arrays.
+      unit: of what holds a carry or the residuals of a step; 0 where nothing does.
+    """
+
+    carry: int
+    residual: int
+    scratch: int = 0
+    unit: int = 0
+
+    def plain(self, n: int) -> int:
+        """Bytes of the plain loop."""
+        return 3 * self.carry + n * self.residual + self.scratch
+
+    def sweep(self, k: int, block: int) -> int:
+        """Bytes of a sweep with stored carries and blocks of residuals."""
+        recorded = self.residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
+        return (k + WORKING) * self.carry + recorded + self.scratch
+
+    def units(self, units: int) -> int:
+        """Bytes of a sweep with units."""
+        # Two more hold the initial carry and the step that is recorded last, whose residuals are copied when used.
+        return (units + 2) * self.unit + 3 * self.carry + self.residual + self.scratch
+
+    def candidates(self, n: int | None, budget: int) -> Iterator[tuple[int, int]]:
+        """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
+        if n is not None and self.plain(n) <= budget:
+            yield 0, n
+            return
+        units = min((budget - self.units(0)) // self.unit, n - 1) if n and self.unit else -1
+        if units >= 0 and mixed.can_plan(n or 0, units):
+            yield units, 0
+        most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
+        if most < 0:
+            return
+        most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
+        if n is None:
+            yield min(most, 4096), 1
+            return
+        for k in _spread(most):
+            rest = budget - self.scratch - (k + WORKING + bool(self.residual == 0)) * self.carry
+            size = min(rest // self.residual - 1, n - 1) if self.residual else 1
+            yield k, max(size, 1)
+            yield k, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,28 +71,23 @@ class Choice:
       carries: stored carries besides the initial one.
       block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work, 0 where each of
         the units that `carries` counts holds a carry or the residuals of a step, whichever saves more.
-      carry_bytes, residual_bytes: bytes of one carry, and of what one step records.
+      sizes: the bytes of which these are.
       budget: bytes.
       host: carries in host memory.
       disk: carries in files. If the number of steps is not known, these two are the most that there may be.
-      scratch_bytes: what a compiled step needs besides, to copy parts of arrays.
       lanes: how many lanes of `vmap` all bytes are of, those on the device and those far away.
       is_of_one_lane: whether the loop was given lanes after it was planned, so that these bytes are those of one lane.
-      unit_bytes: bytes of a unit.
     """
 
     n: int | None
     carries: int
     block: int
-    carry_bytes: int
-    residual_bytes: int
+    sizes: Sizes
     budget: int
     host: int = 0
     disk: int = 0
-    scratch_bytes: int = 0
     lanes: int = 1
     is_of_one_lane: bool = False
-    unit_bytes: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -52,13 +98,10 @@ class Choice:
     def bytes(self) -> int:
         """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
-            return plain_bytes(self.block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+            return self.sizes.plain(self.block)
         if not self.block:
-            return (
-                units_bytes(self.carries, self.carry_bytes, self.residual_bytes, self.unit_bytes) + self.scratch_bytes
-            )
-        block = 1 if self.host or self.disk else self.block
-        return sweep_bytes(self.carries, block, self.carry_bytes, self.residual_bytes) + self.scratch_bytes
+            return self.sizes.units(self.carries)
+        return self.sizes.sweep(self.carries, 1 if self.host or self.disk else self.block)
 
     @property
     def evaluations(self) -> int | None:
@@ -74,15 +117,15 @@ class Choice:
         if self.is_plain:
             what = "all residuals"
         elif not self.block:
-            what = f"{self.carries} units of {format_bytes(self.unit_bytes)}, each a carry or the residuals of a step"
+            what = f"{self.carries} units of {format_bytes(self.sizes.unit)}, each a carry or the residuals of a step"
         else:
-            what = f"{self.carries} carries of {format_bytes(self.carry_bytes)}"
+            what = f"{self.carries} carries of {format_bytes(self.sizes.carry)}"
             if self.block > 1:
-                what += f" and the residuals of {self.block} steps of {format_bytes(self.residual_bytes)} each"
+                what += f" and the residuals of {self.block} steps of {format_bytes(self.sizes.residual)} each"
         most = "up to " if self.n is None else ""
         for place, carries in (("in host memory", self.host), ("on disk", self.disk)):
             if carries:
-                what += f", {most}{carries} more {place} ({format_bytes(carries * self.carry_bytes)})"
+                what += f", {most}{carries} more {place} ({format_bytes(carries * self.sizes.carry)})"
         cost = ""
         if self.n:
             evaluated = self.evaluations or 0
@@ -125,42 +168,6 @@ class FunctionChoice:
             sizes += f", {format_bytes(self.compiled_bytes)} as compiled"
         what = "the plain program" if self.is_plain else f"{self.flops_over_plain:.3f} times the FLOPs of the plain one"
         return f"the gradient of {self.name} within {format_bytes(self.budget)}: {sizes}, {what}"
-
-
-def sweep_bytes(k: int, block: int, carry: int, residual: int) -> int:
-    recorded = residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
-    return (k + WORKING) * carry + recorded
-
-
-def units_bytes(units: int, carry: int, residual: int, unit: int) -> int:
-    # Two more hold the initial carry and the step that is recorded last, whose residuals are copied when they are used.
-    return (units + 2) * unit + 3 * carry + residual
-
-
-def plain_bytes(n: int, carry: int, residual: int) -> int:
-    return 3 * carry + n * residual
-
-
-def candidates(n: int | None, budget: int, carry: int, residual: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Numbers of carries and block sizes that fit, with the largest block for each number of carries."""
-    if n is not None and plain_bytes(n, carry, residual) <= budget:
-        yield 0, n
-        return
-    units = min((budget - units_bytes(0, carry, residual, unit)) // unit, n - 1) if n and unit else -1
-    if units >= 0 and mixed.can_plan(n or 0, units):
-        yield units, 0
-    most = (budget - sweep_bytes(0, 1, carry, residual)) // max(carry, 1)
-    if most < 0:
-        return
-    most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
-    if n is None:
-        yield min(most, 4096), 1
-        return
-    for k in _spread(most):
-        rest = budget - (k + WORKING + bool(residual == 0)) * carry
-        size = min(rest // residual - 1, n - 1) if residual else 1
-        yield k, max(size, 1)
-        yield k, 1
 
 
 def _spread(most: int) -> Iterator[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -19,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
@@ -152,77 +153,71 @@ class Rows:
         return leaves
 
 
-class _Open:
-    """The files of this process that were not read to their end, by their numbers."""
-
-    def __init__(self) -> None:
-        self._lock, self._numbers = threading.Lock(), itertools.count(1)
-        self._files: dict[int, Rows] = {}
-
-    def add(self, folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> int:
-        """Opens a file. The oldest in the folder are dropped if they and this one would take more than its limit."""
-        needed = count * sum(leaf.nbytes for leaf in leaves)
-        with self._lock:
-            same = {
-                n: f for n, f in self._files.items() if (f.folder.path, f.folder.limit) == (folder.path, folder.limit)
-            }
-            taken = needed + sum(file.nbytes for file in same.values())
-            dropped = []
-            for number, file in same.items():
-                if taken <= folder.limit:
-                    break
-                dropped.append(self._files.pop(number))
-                taken -= file.nbytes
-        for file in dropped:
-            file.close()
-        file = Rows(folder, count, leaves)
-        with self._lock:
-            number = next(self._numbers) % 2**31 or next(self._numbers)
-            self._files[number] = file
-        return number
-
-    def find(self, number: int, folder: Folder) -> Rows:
-        with self._lock:
-            file = self._files.get(number)
-        if file is None:
-            raise RuntimeError(
-                f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
-                "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
-                "all of them with `vmap` of what `vjp` returns. Or several loops ran at the same time and together "
-                f"needed more than {format_bytes(folder.limit)}: raise `disk=`."
-            )
-        return file
-
-    def close(self, number: int) -> None:
-        with self._lock:
-            file = self._files.pop(number, None)
-        if file is not None:
-            file.close()
-
-
-_open = _Open()
+_files: dict[int, Rows] = {}  # those of this process that were not read to their end, by their numbers
+_numbers = itertools.count(1)
+_lock = threading.Lock()
 
 
 def write(folder: Folder, count: int, number: int, row: int, leaves: Sequence[np.ndarray]) -> int:
     """Stores a row; gives the number of its file, which is a new one with `count` rows if `number` is 0."""
-    number = number or _open.add(folder, count, leaves)
-    try:
-        _open.find(number, folder).write(row, leaves)
-    except BaseException:
-        _open.close(number)
-        raise
+    number = number or _opened(folder, count, leaves)
+    with _closed_on_error(number):
+        _found(number, folder).write(row, leaves)
     return number
 
 
 def read(folder: Folder, number: int, row: int, following: int) -> list[np.ndarray]:
     """A row of a file; the following one is read meanwhile, unless it is negative."""
-    try:
-        return _open.find(number, folder).read(row, following)
-    except BaseException:
-        _open.close(number)
-        raise
+    with _closed_on_error(number):
+        return _found(number, folder).read(row, following)
 
 
 def close(number: int) -> None:
     """Gives the space of a file back, if it still has any."""
-    _open.close(number)
+    with _lock:
+        file = _files.pop(number, None)
+    if file is not None:
+        file.close()
+
+
+@contextlib.contextmanager
+def _closed_on_error(number: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        close(number)
+        raise
+
+
+def _opened(folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> int:
+    """Opens a file. The oldest in the folder are dropped if they and this one would take more than its limit."""
+    needed = count * sum(leaf.nbytes for leaf in leaves)
+    with _lock:
+        same = {n: f for n, f in _files.items() if (f.folder.path, f.folder.limit) == (folder.path, folder.limit)}
+        taken = needed + sum(file.nbytes for file in same.values())
+        dropped = []
+        for number, file in same.items():
+            if taken <= folder.limit:
+                break
+            dropped.append(_files.pop(number))
+            taken -= file.nbytes
+    for file in dropped:
+        file.close()
+    file = Rows(folder, count, leaves)
+    with _lock:
+        number = next(_numbers) % 2**31 or next(_numbers)
+        _files[number] = file
+    return number
+
+
+def _found(number: int, folder: Folder) -> Rows:
+    with _lock:
+        file = _files.get(number)
+    if file is None:
+        raise RuntimeError(
+            f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
+            "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
+            "all of them with `vmap` of what `vjp` returns. Or several loops ran at the same time and together "
+            f"needed more than {format_bytes(folder.limit)}: raise `disk=`."
+        )
+    return file

@@ -26,6 +26,7 @@ from .._jaxpr.walk import moving, walk
 from . import plan, segments, sweep, units, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
+from .choice import Sizes
 from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
@@ -42,7 +43,6 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    _split_transpose: bool = False,
     *,
     where: str = "scan",
     checkpoint: int | str | MemoryBudget | None,
@@ -50,11 +50,13 @@ def scan(
     watch: Watch | None = None,
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
+    **options: Any,
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
     Args:
-      fun, init, xs, length, reverse, unroll: as in :func:`jax.lax.scan`; `unroll` is for the undifferentiated loop.
+      fun, init, xs, length, reverse: as in :func:`jax.lax.scan`.
+      unroll, **options: the same, for the undifferentiated loop.
       where: the loop, for messages.
       checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
         "step" for all carries, None for all residuals.
@@ -67,9 +69,12 @@ def scan(
       `(carry, ys)` as in :func:`jax.lax.scan`.
     """
     n, room = steps_of(xs, length), None
-    whole = lambda: lax.scan(fun, init, xs, length, reverse, unroll, _split_transpose)
-    if not n:
+    options = {"reverse": reverse, "unroll": unroll, **options}
+    whole = lambda: lax.scan(fun, init, xs, length, **options)
+    if not n or (checkpoint is None and watch is None):
         return whole()  # nothing to store, or JAX's own error
+    if checkpoint == "step" and watch is None:
+        return lax.scan(jax.checkpoint(fun), init, xs, length, **options)
     if checkpoint is None:  # as other loops, to be watched like them
         k, block = 0, n
     else:
@@ -81,21 +86,21 @@ def scan(
         return whole()  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         lanes = known_lanes([*flat.consts, *flat.init, *jax.tree.leaves(xs)])
-        sizes = flat.nbytes(xs, is_still)
-        choice = checkpoint.choose(where, n, *sizes, lanes=math.prod(lanes), sharing=sharing)
+        sizes = flat.sizes(xs, is_still)
+        choice = checkpoint.choose(where, n, sizes, lanes=math.prod(lanes), sharing=sharing)
         k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
         if is_still is None:  # the budget of a function counts lanes by itself
             marked = noticing(len(lanes), checkpoint.later(where, choice))
             flat.consts, flat.init, xs = marked((flat.consts, flat.init, xs))
         if choice.is_plain and watch is None:
-            return flat.unflatten(*flat.plain(xs, n, reverse, unroll, _split_transpose))
+            return flat.unflatten(*flat.plain(xs, n, options))
     flat.refuse_references(where)
     needed = all_leaves if room else flat.needed
     k = min(k, max(n - 2, 0)) if block else k
     step = Step(flat.call, flat.y_avals, reverse, k, block, room, watch, n, flat.avals, needed)
     if watch is None:
         body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
-        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, reverse, unroll, _split_transpose)
+        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, **options)
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
@@ -139,8 +144,8 @@ def while_loop(
     if not flat.keeps_carry:
         return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
-        lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.nbytes(None, is_still)
-        choice = checkpoint.choose(where, None, *sizes, lanes=math.prod(lanes), sharing=sharing)
+        lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.sizes(None, is_still)
+        choice = checkpoint.choose(where, None, sizes, lanes=math.prod(lanes), sharing=sharing)
         if is_still is None:  # the budget of a function counts lanes by itself
             flat.consts, flat.init = noticing(len(lanes), checkpoint.later(where, choice))((flat.consts, flat.init))
         k, room = choice.carries, checkpoint.room(where, choice)
@@ -276,10 +281,10 @@ class Flat:
         """Refuses a step that makes a `jax.Ref`."""
         refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
 
-    def plain(self, xs: Any, n: int, *options: Any) -> tuple[Leaves, Leaves]:
-        """The loop as JAX runs it; `options` are the last of :func:`jax.lax.scan`."""
+    def plain(self, xs: Any, n: int, options: dict[str, Any]) -> tuple[Leaves, Leaves]:
+        """The loop as JAX runs it."""
         body = lambda carry, x: self.call(self.consts, carry, x)
-        return lax.scan(body, self.init, jax.tree.leaves(xs), n, *options)
+        return lax.scan(body, self.init, jax.tree.leaves(xs), n, **options)
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""
@@ -287,9 +292,8 @@ class Flat:
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 
-    def nbytes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> tuple[int, int, int, int]:
-        """Bytes of the carry, of what one step records if it is differentiated in all that can be and is not still, of
-        what the compiled step needs besides, and of what can hold a carry or the residuals.
+    def sizes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> Sizes:
+        """The bytes of the loop, if it is differentiated in all that can be and is not still.
 
         What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
         keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions.
@@ -303,7 +307,7 @@ class Flat:
         carry = sum(leaf.nbytes for leaf in self.init)
         tape = Tape(step, selected, self.consts, self.init, example)
         unit = sum(map(nbytes, units.shared(self.avals, tape.avals)[0]))
-        return carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit
+        return Sizes(carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit)
 
     def _copies_parts(self, size: int) -> bool:
         """Whether the step copies parts of arrays, of `size` bytes and more."""

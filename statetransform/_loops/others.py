@@ -142,8 +142,6 @@ class Rewriter:
             warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
         if obstacle or self._plans_scans or not _is_floating(eqn):
             carry, ys = lax.scan(body, list(init), list(xs), **options)
-        elif self._checkpoint == "step":
-            carry, ys = lax.scan(jax.checkpoint(body), list(init), list(xs), **options)
         else:
             where = f"the scan{_at(place)}"
             options |= {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}

@@ -320,18 +320,16 @@ def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
           restore                0   slot 0
           reverse                0
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise TypeError(f"schedule: `n` must be a number of steps, not {n!r} of type {type(n).__name__}")
+    for name, value, what in (("n", n, "steps"), ("far", far, "carries")):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            kind = type(value).__name__
+            raise TypeError(f"schedule: `{name}` must be a number of {what}, not {value!r} of type {kind}")
+        if value < 0:
+            raise ValueError(f"schedule: `{name}` must be 0 or more, not {value}")
     if isinstance(k, str) and k == "step":
         raise ValueError(
             'schedule: with "step" each step is recomputed from its own stored carry, so there is nothing to plan; '
             f"`schedule({n}, {max(int(n) - 1, 0)})` is that, the initial carry apart"
         )
-    if n < 0:
-        raise ValueError(f"schedule: `n` must be 0 or more, not {n}")
-    if isinstance(far, bool) or not isinstance(far, int | np.integer):
-        raise TypeError(f"schedule: `far` must be a number of carries, not {far!r} of type {type(far).__name__}")
-    if far < 0:
-        raise ValueError(f"schedule: `far` must be 0 or more, not {far}")
     check_carries("schedule", k)
     return Schedule(int(n), stored_carries("schedule", k, int(n)), int(far))

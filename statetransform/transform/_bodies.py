@@ -1,4 +1,4 @@
-"""What loops and branches share: functions traced once, whose states become part of what the loop carries."""
+"""What loops and branches share: traced functions whose states become part of the carry, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import type_text, typeof
+from .._jaxcompat import Tracer, type_text, typeof
+from .._loops.budget import MemoryBudget
+from .._loops.options import check_carries
 from .._state.errors import StateStructureError, show_site
 from .._state.formatting import show_types
 from .._state.frame import Frame, leave, look_at, look_at_all
@@ -17,6 +19,8 @@ from .._trace.arguments import NO_SELF, hide_self, reveal
 from .._trace.trace import Call, Trace
 from .._trace.traces import find_for_once
 from .._trace.wrapper import unbound
+
+Checkpoint = None | int | str | MemoryBudget
 
 
 class TracedFunction:
@@ -201,3 +205,33 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
     raise StateStructureError.carry(where, state, show_types(before), show_types(after), show_site(site), cure)
+
+
+def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
+    """Refuses a body that is not a function, and what `checkpoint` cannot be."""
+    for fun in functions:
+        if not callable(fun):
+            cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."
+            cure = cure if where == "for_loop" else ""
+            raise TypeError(f"{where}: expected a function, not {fun!r} of type {type(fun).__name__}.{cure}")
+    if checkpoint is not None and not isinstance(checkpoint, MemoryBudget):
+        check_carries(where, checkpoint)
+
+
+def number_of_steps(where: str, name: str, value: Any) -> int:
+    """A number of steps as an integer of Python; a traced one is refused as JAX does, with the cure."""
+    if isinstance(value, Tracer):
+        cure = (
+            "Test a computed limit in the condition."
+            if where == "while_loop"
+            else f"For a computed number of steps write `transform.fori_loop(0, {name}, body, carry)`, with "
+            "`checkpoint=20` if it is to be differentiated."
+        )
+        raise jax.errors.ConcretizationTypeError(
+            value,
+            f"{where}: `{name}` must be known when the loop is traced, when memory for all steps is allocated. "
+            f"Make it static (`static_argnums`, `State(..., static=True)`). {cure}",
+        )
+    if int(value) < 0:
+        raise ValueError(f"{where}: `{name}` must be 0 or more, not {int(value)}")
+    return int(value)

@@ -266,17 +266,9 @@ class BoundJitted(Bound):
 
     __slots__ = ()
 
-    def trace(self, *args: Any, **kwargs: Any) -> AheadOfTime:
-        """As of the function."""
-        return self.__func__.trace(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
-
-    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
-        """As of the function."""
-        return self.__func__.lower(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the function."""
-        return self.__func__.eval_shape(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+    trace = property(lambda self: functools.partial(self.__func__.trace, _instance=self.__self__))
+    lower = property(lambda self: functools.partial(self.__func__.lower, _instance=self.__self__))
+    eval_shape = property(lambda self: functools.partial(self.__func__.eval_shape, _instance=self.__self__))
 
 
 Jitted._bound = BoundJitted

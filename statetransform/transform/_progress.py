@@ -43,15 +43,8 @@ class ProgressBar(Watch):
         known = {*inspect.signature(require("tqdm", "progress", "progress=").tqdm.__init__).parameters, "display"}
         if not known.issuperset(options):
             raise TypeError(f"{where}: `progress` has options that `tqdm` does not know: {sorted({*options} - known)}")
-        super().__init__(min(every or default_rate(n), max(n or LIMIT, 1)), bars.forward, bars.backward)
-
-
-def default_rate(n: int | None) -> int:
-    """The number of steps between updates: about a twentieth of all, and if possible a divisor."""
-    if n is None:
-        return 1000
-    about = max(n // _UPDATES, 1)
-    return next((every for every in range(about, 2 * about) if n % every == 0), about)
+        every = every or (1000 if n is None else max(n // _UPDATES, 1))
+        super().__init__(min(every, max(n or LIMIT, 1)), bars.forward, bars.backward)
 
 
 class Bars:

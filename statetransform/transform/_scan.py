@@ -16,14 +16,13 @@ import jax.extend.core as jex
 import numpy as np
 
 from .._jaxcompat import is_jit_disabled, typeof
-from .._loops.loops import steps_of
+from .._loops import loops
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body
+from ._bodies import Body, Checkpoint, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
-from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with
 from ._options import as_in
 from ._progress import ProgressBar
 from ._vmap import vmap
@@ -219,10 +218,8 @@ def _scan(
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
     slices = jax.tree.map(functools.partial(_first_slice, where), xs)
     body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0], objects)
-    n = steps_of(xs, options["length"])
+    n = loops.steps_of(xs, options["length"])
     watch = ProgressBar(where, n, progress) if progress and n else None
-    scan = scan_with(where, checkpoint, watch)
-
     step = body.over_states(body.staged)
 
     def pure(carry: Any, x: Any) -> tuple[Any, Any]:
@@ -231,7 +228,8 @@ def _scan(
         user_carry, y = split(out)
         return (user_carry, values), y
 
-    (carry, values), ys = scan(pure, body.init, xs, **options)
+    options |= {"where": where, "checkpoint": checkpoint, "watch": watch}
+    (carry, values), ys = loops.scan(pure, body.init, xs, **options)
     return body.finish((carry, ys), values)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,14 @@ import jax
 import numpy as np
 
 from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
+from .._loops import loops
 from .._state.errors import StateTraceError
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, TracedFunction
+from ._bodies import Body, Checkpoint, TracedFunction, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
-from ._loop_options import Checkpoint, check_loop, number_of_steps, scan_with, while_with
 from ._progress import ProgressBar
 
 
@@ -74,9 +73,15 @@ def while_loop(
     check_loop("while_loop", checkpoint, cond_fun, body_fun)
     if is_jit_disabled():
         init_val = jax.tree.map(jax.numpy.asarray, init_val)  # or the body could change the caller's arrays in place
+
+        def in_python(carry: Any, n: int = 0) -> Any:
+            while n != max_steps and cond_fun(carry):
+                carry, n = body_fun(carry), n + 1
+            return carry
+
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
-            return at_once(_while_in_python, cond_fun, body_fun, init_val, max_steps)
+            return at_once(in_python, init_val)
     if not progress:
         within = lambda body, cond, init: while_loop(cond, body, init, max_steps=max_steps, checkpoint=checkpoint)
         out = in_eager_mode("while_loop", (body_fun, cond_fun), (max_steps, checkpoint), within, init_val)
@@ -88,21 +93,10 @@ def while_loop(
     for state in test.found.written:
         raise StateTraceError.written_in_predicate(state)
     watch = ProgressBar("while_loop", None, progress) if progress else None
-    run = while_with("while_loop", checkpoint, max_steps, watch)
+    options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
     step, holds = body.over_states(body.staged), body.over_states(test)
-    carry, values = run(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init)
+    carry, values = loops.while_loop(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init, **options)
     return body.finish(carry, values)
-
-
-def _while_in_python(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], carry: Any, max_steps: int | None
-) -> Any:
-    steps = itertools.count() if max_steps is None else range(max_steps)
-    for _ in steps:
-        if not cond_fun(carry):
-            break
-        carry = body_fun(carry)
-    return carry
 
 
 @boundary
@@ -169,16 +163,17 @@ def fori_loop(
     step = body.over_states(body.staged)
     one = lambda i, carry: step(carry[1], i, carry[0])
     count = lambda state: (state[0] + 1, one(*state))
+    options: Any = {"where": "fori_loop", "checkpoint": checkpoint, "watch": watch}
     if checkpoint is None and watch is None:
         # Known bounds stay known, so that JAX can differentiate.
         ends = (start, stop) if n is None else (lower, upper)
         carry, values = jax.lax.fori_loop(*ends, one, body.init, unroll=unroll)
     elif n is None:
-        run = while_with("fori_loop", checkpoint, None, watch)
-        _, (carry, values) = run(lambda state: state[0] < stop, count, (start, body.init))
+        goes = lambda state: state[0] < stop
+        _, (carry, values) = loops.while_loop(goes, count, (start, body.init), max_steps=None, **options)
     else:
-        run = scan_with("fori_loop", checkpoint, watch)
-        (_, (carry, values)), _ = run(lambda c, _: (count(c), None), (lower, body.init), None, n, unroll=unroll or 1)
+        options["unroll"] = unroll or 1
+        (_, (carry, values)), _ = loops.scan(lambda c, _: (count(c), None), (lower, body.init), None, n, **options)
     return body.finish(carry, values)
 
 

@@ -22,6 +22,8 @@ from statetransform import transform
 from statetransform._loops import choice as budgets
 from statetransform._loops import loops
 
+FOUR = budgets.Sizes(4, 4)
+
 
 @pytest.mark.parametrize(
     ("size", "n"),
@@ -101,11 +103,11 @@ def gradient(n: int, size: int, checkpoint: Any) -> Any:
 def test_more_memory_never_takes_more_evaluations_and_the_plan_joins_the_plain_scan() -> None:
     n, carry, residual = 200, 1000, 3000
     sizes = np.linspace(10 * carry, 1.02 * n * residual, 60).astype(int)
-    found = [st.MemoryBudget(int(size)).choose("scan", n, carry, residual) for size in sizes]
+    found = [st.MemoryBudget(int(size)).choose("scan", n, budgets.Sizes(carry, residual)) for size in sizes]
     evaluations = [choice.evaluations for choice in found]
     assert evaluations == sorted(evaluations, reverse=True)
     assert found[-1].is_plain and evaluations[-1] == n
-    just_below = st.MemoryBudget(n * residual + 2 * carry).choose("scan", n, carry, residual)
+    just_below = st.MemoryBudget(n * residual + 2 * carry).choose("scan", n, budgets.Sizes(carry, residual))
     assert not just_below.is_plain and just_below.evaluations <= n + 5
     assert all(choice.bytes <= size for choice, size in zip(found, sizes, strict=True))
 
@@ -166,10 +168,10 @@ def test_a_step_that_draws_random_numbers_stays_within_the_budget_as_compiled() 
 
 def test_the_least_is_the_sum_that_the_message_names() -> None:
     with pytest.raises(st.BudgetError) as info:
-        st.MemoryBudget(20).choose("scan", 5, 12, 0)
+        st.MemoryBudget(20).choose("scan", 5, budgets.Sizes(12, 0))
     assert "The least possible is 36 bytes (36 B): the plain loop works on 3 carries of 12 B and" in str(info.value)
     with pytest.raises(st.BudgetError) as info:
-        st.MemoryBudget(20).choose("scan", None, 12, 4, 24)
+        st.MemoryBudget(20).choose("scan", None, budgets.Sizes(12, 4, 24))
     assert "The least possible is 88 bytes (88 B): a sweep works on 5 carries of 12 B and" in str(info.value)
     assert "the residuals of one step, 4 B, and the step copies parts of arrays, 24 B." in str(info.value)
 
@@ -181,7 +183,7 @@ def test_it_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
     choice = budget.choices[-1]
     assert str(choice) in caplog.text
     assert f"{choice.evaluations} step evaluations" in str(choice) and "within 200 KiB" in str(choice)
-    assert choice.carry_bytes == choice.residual_bytes == 4096
+    assert choice.sizes.carry == choice.sizes.residual == 4096
 
 
 def test_an_unknown_length_takes_carries_only() -> None:
@@ -200,7 +202,7 @@ def test_residuals_that_do_not_change_and_inputs_are_not_counted() -> None:
         return transform.scan(lambda c, x: (w @ c * x, None), jnp.ones(16), xs, checkpoint=budget)[0].sum()
 
     jax.grad(loss, (0, 1))(w, jnp.ones((5, 16)))
-    assert budget.choices[-1].residual_bytes == 2 * 64  # the carry, and its product with `w`
+    assert budget.choices[-1].sizes.residual == 2 * 64  # the carry, and its product with `w`
 
 
 def test_a_budget_is_a_value() -> None:
@@ -209,7 +211,7 @@ def test_a_budget_is_a_value() -> None:
     assert budget != st.MemoryBudget(1000)
     assert repr(budget) == "MemoryBudget('1 KiB')" and str(budget) == "1 KiB"
     before = pickle.dumps(budget)
-    budget.choose("scan", 100, 4, 4)
+    budget.choose("scan", 100, FOUR)
     assert pickle.dumps(budget) == before and pickle.loads(before) == budget
     with pytest.raises(dataclasses.FrozenInstanceError):
         budget.size = 3  # type: ignore[misc]
@@ -218,7 +220,7 @@ def test_a_budget_is_a_value() -> None:
 def test_choices_are_those_of_equal_budgets_and_no_more_than_64_are_kept() -> None:
     budget, other = st.MemoryBudget(1023), st.MemoryBudget(1021)  # of no other test
     for n in range(1, 101):
-        budget.choose("scan", n, 4, 4)
+        budget.choose("scan", n, FOUR)
     assert other.choices == ()
     assert [choice.n for choice in budget.choices] == list(range(37, 101))
     assert copy.copy(budget).choices == st.MemoryBudget(1023).choices == budget.choices
@@ -227,7 +229,7 @@ def test_choices_are_those_of_equal_budgets_and_no_more_than_64_are_kept() -> No
 def test_choices_go_with_the_last_budget_of_their_value() -> None:
     budget = st.MemoryBudget(1019)
     again = copy.copy(budget)
-    budget.choose("scan", 100, 4, 4)
+    budget.choose("scan", 100, FOUR)
     del budget
     gc.collect()
     assert again.choices
@@ -239,7 +241,7 @@ def test_choices_go_with_the_last_budget_of_their_value() -> None:
 def test_threads_lose_no_choice() -> None:
     budget = st.MemoryBudget("1 KiB")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: budget.choose("scan", n, 4, 4), range(1, 61)))
+        list(pool.map(lambda n: budget.choose("scan", n, FOUR), range(1, 61)))
     assert sorted(choice.n or 0 for choice in budget.choices) == list(range(1, 61))
 
 

@@ -1,8 +1,7 @@
-"""The derivative rule of a loop, part by part."""
+"""What the derivative rule of a loop differentiates, and what it leaves alone."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -13,97 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statetransform import MemoryBudget, State, transform
-from statetransform._loops import sweep
-from statetransform._loops.step import Selected, Step
-from statetransform._loops.tangent import CheckpointedLoop, Tangent, forward_only
-
-N = 7
-SELECTED = Selected((True,), (True, False), (True,))
-
-
-def step(consts: Any, carry: Any, x: Any) -> Any:
-    (w,), (u, n) = consts, carry
-    u = jnp.tanh(w * u + x[0])
-    return [u, n + 1], [u.sum()]
-
-
-def plain(consts: Any, init: Any, xs: Any) -> Any:
-    return jax.lax.scan(lambda carry, x: step(consts, carry, x), init, xs)
-
-
-def loop(block: int, again: bool = True) -> CheckpointedLoop:
-    avals = tuple(map(jax.typeof, PRIMALS[1]))
-    steps = Step(step, (jax.typeof(jnp.float32(0)),), False, 2, block, length=N, avals=avals)
-    return CheckpointedLoop(
-        plain,
-        functools.partial(sweep.forward, steps),
-        lambda selected: selected,
-        functools.partial(sweep.backward, steps),
-        (lambda consts, init, xs, _: sweep.nested(steps, consts, init, xs, N)) if again else None,
-        "say how many",
-    )
-
-
-PRIMALS = [jnp.float32(0.8)], [jnp.linspace(0.1, 0.4, 3), jnp.int32(0)], [jnp.linspace(0, 1, N)]
-
-
-def of_selected(w: Any, u: Any, x: Any) -> Any:
-    (u, _), (y,) = plain([w], [u, jnp.int32(0)], [x])
-    return [u, y]
-
-
-def rule(block: int, again: bool = True) -> tuple[Tangent, list[Any], Any]:
-    made = loop(block, again)
-    carry, ys, saved = made.forward(SELECTED, *PRIMALS)
-    residuals, tree = jax.tree.flatten((PRIMALS, saved))
-    return Tangent(made, SELECTED, tree, len(carry), tuple(jax.typeof(y) for y in (*carry, *ys))), residuals, saved
-
-
-ARGUMENTS = PRIMALS[0][0], PRIMALS[1][0], PRIMALS[2][0]
-WAYS = pytest.mark.parametrize("block", [1, 3, N], ids=["vjp", "tape", "one_block"])
-
-
-@WAYS
-def test_the_tangent_is_that_of_the_plain_loop(block: int) -> None:
-    tangent, residuals, _ = rule(block)
-    found = tangent.forward(residuals, list(ARGUMENTS))
-    expected = jax.jvp(of_selected, ARGUMENTS, ARGUMENTS)[1]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
-
-
-@WAYS
-def test_the_transpose_is_the_pullback_of_the_plain_loop(block: int) -> None:
-    tangent, residuals, saved = rule(block)
-    cts = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
-    _, pull = jax.vjp(of_selected, *ARGUMENTS)
-    found = tangent.transpose(residuals, cts)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, list(pull(cts)))
-    again = tangent.again(PRIMALS, saved, cts)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), again, found)
-
-
-@WAYS
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_cotangent_that_is_none_is_zero(block: int, missing: int) -> None:
-    tangent, residuals, _ = rule(block)
-    zeros: list[Any] = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
-    nones = list(zeros)
-    zeros[missing], nones[missing] = jnp.zeros_like(zeros[missing]), None
-    jax.tree.map(
-        np.testing.assert_array_equal, tangent.transpose(residuals, nones), tangent.transpose(residuals, zeros)
-    )
-
-
-def test_without_an_equivalent_loop_reverse_mode_over_the_sweep_says_the_cure() -> None:
-    tangent, residuals, _ = rule(1, again=False)
-    cts = [jnp.arange(3.0), jnp.linspace(1, 2, N)]
-    total = lambda ct: sum(leaf.sum() for leaf in tangent.transpose(residuals, [ct, cts[1]]))
-    expected = jax.jvp(
-        lambda ct: sum(leaf.sum() for leaf in jax.vjp(of_selected, *ARGUMENTS)[1]([ct, cts[1]])), *[(cts[0],)] * 2
-    )
-    np.testing.assert_allclose(jax.jvp(total, (cts[0],), (cts[0],)), expected, rtol=1e-5)
-    with pytest.raises(ValueError, match="say how many"):
-        jax.grad(total)(cts[0])
+from statetransform._loops.tangent import forward_only
 
 
 def test_a_function_for_forward_mode_only_has_all_its_derivatives_in_it() -> None:

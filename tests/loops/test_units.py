@@ -13,6 +13,7 @@ import pytest
 import statetransform as st
 from statetransform import State, transform
 from statetransform._loops import loops, mixed, plan
+from statetransform._loops.choice import Sizes
 
 X, W = jnp.linspace(0.0, 1.0, 5), jnp.linspace(0.9, 1.1, 5)
 
@@ -38,14 +39,14 @@ def test_no_more_evaluations_than_the_mixed_schedule_and_revolve(units: int) -> 
 
 def test_forty_units_and_a_thousand_steps() -> None:
     budget = st.MemoryBudget(46 * 1000)
-    choice = budget.choose("scan", 1000, 1000, 1000, unit_bytes=1000)
+    choice = budget.choose("scan", 1000, Sizes(1000, 1000, unit=1000))
     assert (choice.carries, choice.block, choice.evaluations) == (40, 0, 2136)  # published: 2142
     assert choice.bytes == budget.bytes
     assert "stores 40 units of 1000 B, each a carry or the residuals of a step, 44.9 KiB in all" in str(choice)
 
 
 def test_long_loops_with_many_units_have_plans_without_a_table() -> None:
-    choice = st.MemoryBudget(10**6).choose("scan", 100_000, 1000, 1000, unit_bytes=1000)
+    choice = st.MemoryBudget(10**6).choose("scan", 100_000, Sizes(1000, 1000, unit=1000))
     assert choice.block and choice.evaluations
 
 
