@@ -20,7 +20,7 @@ from jax import lax
 
 from .._jaxcompat import typeof, zeros
 from .._jaxpr.step_counts import counted
-from .arrays import Index, Leaves, is_differentiable, merge, pick, put, select, slice_type, take, zeros_like
+from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take, zeros_like
 from .chunks import fori_loop
 from .lanes import is_left_out
 from .step import Cotangents, Selected, Step
@@ -106,21 +106,14 @@ class ByVjp(Reverse):
         return total, new, put(ct_xs, self.step.place(first), ct_x)
 
     def _pull(self, i: Index, carry: Leaves, ct: Leaves) -> Cotangents:
-        step, selected, consts = self.step, self.selected, self.consts
-        seen = [ct is not None for ct in self.ct_ys]
-        place = step.place(i)
-        x = take(self.xs, place)
+        seen, place = [ct is not None for ct in self.ct_ys], self.step.place(i)
+        fun, arguments = self.step.of_selected(self.selected, self.consts, carry, take(self.xs, place))
 
-        def of_selected(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> tuple[Leaves, Leaves]:
-            out, y = step.fun(
-                merge(consts, selected.consts, some_consts),
-                merge(carry, selected.carry, moving),
-                merge(x, selected.xs, some_x),
-            )
-            return pick(out, selected.carry), pick(y, seen)
+        def of_seen(*some: Leaves) -> tuple[Leaves, Leaves]:
+            out, y = fun(*some)
+            return pick(out, self.selected.carry), pick(y, seen)
 
-        arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
-        _, pull = jax.vjp(of_selected, *arguments)
+        _, pull = jax.vjp(of_seen, *arguments)
         return pull((ct, take(pick(self.ct_ys, seen), place)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._jaxcompat import zeros
-from .arrays import Index, Leaves, merge, put, take
+from .arrays import Index, Leaves, merge, pick, put, take
 from .chunks import Watch
 from .far_memory import Room
 from .stack import Stack
@@ -52,6 +52,14 @@ class Step:
     def run(self, i: Index, consts: Leaves, carry: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         """The `i`-th step."""
         return self.fun(consts, carry, take(xs, self.place(i)))
+
+    def of_selected(
+        self, selected: Selected, consts: Leaves, carry: Leaves, x: Leaves
+    ) -> tuple[Callable[..., tuple[Leaves, Leaves]], Cotangents]:
+        """The step as a function of what is differentiated, and its arguments."""
+        whole = consts, carry, x
+        fun = lambda *some: self.fun(*map(merge, whole, selected, some))
+        return fun, tuple(map(pick, whole, selected))  # type: ignore[return-value]
 
     def place(self, i: Index) -> Index:
         """Where the inputs and outputs of the `i`-th step are."""

@@ -9,7 +9,7 @@ import jax.extend.core as jex
 
 from .._jaxcompat import eval_jaxpr, part_of
 from .._jaxpr.walk import backward_slice
-from .arrays import Leaves, is_differentiable, merge, pick
+from .arrays import Leaves, is_differentiable, pick
 from .step import Cotangents, Selected, Step
 
 
@@ -50,16 +50,13 @@ class Tape:
         trees = []
 
         def linearized(consts: Leaves, carry: Leaves, x: Leaves) -> Any:
-            def some(some_consts: Leaves, moving: Leaves, some_x: Leaves) -> Any:
-                out, y = step.fun(
-                    merge(consts, selected.consts, some_consts),
-                    merge(carry, selected.carry, moving),
-                    merge(x, selected.xs, some_x),
-                )
+            fun, arguments = step.of_selected(selected, consts, carry, x)
+
+            def differentiable(*some: Leaves) -> Any:
+                out, y = fun(*some)
                 return (pick(out, selected.carry), [leaf for leaf in y if is_differentiable(leaf)]), (out, y)
 
-            arguments = pick(consts, selected.consts), pick(carry, selected.carry), pick(x, selected.xs)
-            _, pull, (out, y) = jax.vjp(some, *arguments, has_aux=True)
+            _, pull, (out, y) = jax.vjp(differentiable, *arguments, has_aux=True)
             residuals, tree = jax.tree.flatten(pull)
             trees.append(tree)
             return out, y, residuals
