@@ -95,6 +95,34 @@ def test_a_residual_is_not_given_away(u: State) -> None:
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
 
 
+@pytest.mark.parametrize("outer", [lambda f: f, transform.jit], ids=["eager", "jit"])
+def test_a_state_that_is_differentiated_is_not_given_away(u: State, outer: Any) -> None:
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> Any:
+        u.value = u.value * x
+        return (u.value**2).sum()
+
+    before, x = u.value, 2.0
+    expected = jax.grad(lambda u, x: ((u * x) ** 2).sum(), argnums=(0, 1))(before, x)
+    for found in zip(expected, outer(lambda x: transform.grad(step, states=u, argnums=0)(x))(x), strict=True):
+        np.testing.assert_allclose(*found)
+    np.testing.assert_array_equal(u.value, before * x)
+
+
+def test_mapped_states_are_alive_after_an_error_behind_the_step(u: State) -> None:
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> None:
+        u.value = u.value * x
+
+    def f(x: Any) -> None:
+        step(x)
+        raise KeyError("behind the step")
+
+    with pytest.raises(KeyError, match="behind the step"):
+        transform.vmap(f, state_axes={u: 0})(jnp.ones(4))
+    np.testing.assert_array_equal(u.value, np.arange(4.0))
+
+
 def test_a_shape_that_cannot_be_is_found_before_anything_is_given_away(u: State) -> None:
     @transform.jit(donate_states=True)
     def step(x: Any) -> None:

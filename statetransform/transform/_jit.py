@@ -183,10 +183,11 @@ class Jitted(Transformed):
             (program, states) for program in self._store.known(treedef) if (states := program.match(roots)) is not None
         ]
         for program, states in fitting[:1]:
+            run = program.jitted_for(method)
             try:
-                results = program.run(getattr(program.jitted, method), states, args, kwargs)
+                results = program.run(run, states, args, kwargs)
             except Untraced:
-                forget_failed_calls(program.jitted)
+                forget_failed_calls(run)
                 break
             enter = program.settle(args, kwargs) if stack.frame is None else None  # not used within a transform
             self._store.use(program)
@@ -199,7 +200,7 @@ class Jitted(Transformed):
                 break
         else:
             program, states = self._new_program(call, treedef, has_self, args), list(call.states)
-        results = program.run(getattr(program.jitted, method), states, args, kwargs, call)
+        results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.use(program)
             self._store.traces.family.add(program.treedef, program)  # for others to find
@@ -341,7 +342,7 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
       compiler_options (dict, optional): options for XLA. Default: None.
       donate_states (bool): gives the buffers of written states to the program, which may reuse them for the new values.
         An error before the program runs leaves the states as they are; one while it runs says which values are lost.
-        Inside of another transform, whose own failure must leave the states as they were, copies are given.
+        Inside of another transform, whose own failure must leave the states as they were, nothing is given.
       state_shardings (Mapping, optional): a mapping from `State`, kind or predicate to the sharding of its value (or,
         under `jax.set_mesh`, a `jax.P`), in and out, also of states that the function makes; other states keep theirs.
 

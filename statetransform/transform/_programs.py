@@ -102,7 +102,10 @@ class Program:
         self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
         self._outputs: dict[int, tuple[Trace, list[int]]] = {}
         self._sharding_of = sharding_of
-        self.jitted: Any = jax.jit(self._pure(fun, call), **options_of(len(self.donated), self.n_leading))
+        pure = self._pure(fun, call)
+        self.jitted: Any = jax.jit(pure, **options_of(len(self.donated), self.n_leading))
+        # A transform around keeps the states' values until it is done, and residuals for longer.
+        self.within: Any = jax.jit(pure, **options_of(0, self.n_leading)) if self.donated else self.jitted
 
     def _pure(self, fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
         """What JAX compiles, with parameters named like the states and the arguments."""
@@ -171,6 +174,12 @@ class Program:
         self._enter, self._may_enter, self.uses = lambda: None, True, 0
         return [*states, *extra]
 
+    def jitted_for(self, method: str) -> Callable[..., Any]:
+        """A method of the `jax.jit` function, or the function itself for a call."""
+        if method != "__call__":
+            return getattr(self.jitted, method)
+        return self.jitted if stack.frame is None else self.within
+
     def run(
         self, run: Callable[..., Any], states: Sequence[State], args: Any, kwargs: Any, call: Call | None = None
     ) -> Any:
@@ -178,7 +187,7 @@ class Program:
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = look_at_all([states[i] for i in self.donated])
         passed = look_at_all([states[i] for i in self.passed])
-        if stack.frame is not None and donated:  # the states keep their values until the transform around is done
+        if stack.frame is not None and run is not self.within:  # compiled ahead of time, it takes what it was told of
             donated = jax.tree.map(_copy, donated)
         if not self.keeps_places:
             args = [arg for arg in args if not is_dropped(arg)]
