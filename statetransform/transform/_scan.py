@@ -9,7 +9,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -95,20 +95,8 @@ def scan(
       ...     return u.value.mean()
       >>> gradient = transform.grad(simulate)(1e-4)
     """
-    return _scan(
-        "scan",
-        f,
-        init,
-        xs,
-        checkpoint,
-        progress,
-        make_args=lambda carry, x: (carry, x),
-        split=_pair,
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-        **options,
-    )
+    options |= {"length": length, "reverse": reverse, "unroll": unroll}
+    return _scan("scan", f, init, xs, checkpoint, progress, _OVER_CARRY, **options)
 
 
 _INDEX = "For the index of the step pass `jnp.arange(n)`."
@@ -158,28 +146,34 @@ def for_loop(
       ([0, 2, 4], 3)
     """
     try:
-        return _along("for_loop", f, xs, checkpoint, progress, length=length, reverse=reverse, unroll=unroll)
+        options = {"length": length, "reverse": reverse, "unroll": unroll}
+        return _scan("for_loop", f, None, xs, checkpoint, progress, _OVER_SLICES, **options)[1]
     except TypeError as error:
         if not xs and re.fullmatch(r".*\(\) missing 1 required positional argument: '\w+'", str(error)):
             error.add_note(f"With `length=` alone, `for_loop` calls the body without arguments. {_INDEX}")
         raise
 
 
-def _along(
-    where: str,
-    f: Callable[..., Any],
-    xs: Any,
-    checkpoint: Checkpoint = None,
-    progress: Any = None,
-    *,
-    length: Any = None,
-    reverse: Any = False,
-    unroll: Any = 1,
-) -> Any:
-    """A loop without a carry of the user's."""
-    args_of, split = (lambda carry, x: x), (lambda out: (None, out))
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
-    return _scan(where, f, None, xs, checkpoint, progress, make_args=args_of, split=split, **options)[1]
+class _Calls(NamedTuple):
+    """How a scan calls its body.
+
+    Attributes:
+      args: the arguments, out of the user's carry and a slice.
+      split: the new carry and the output of the step, out of what the body returns.
+    """
+
+    args: Callable[[Any, Any], tuple[Any, ...]]
+    split: Callable[[Any], tuple[Any, Any]]
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise TypeError(f"scan: the body must return a pair (carry, y), but it returned {out!r}")
+    return out
+
+
+_OVER_CARRY = _Calls(lambda carry, x: (carry, x), _pair)
+_OVER_SLICES = _Calls(lambda carry, x: x, lambda out: (None, out))  # of several arrays, without a carry of the user's
 
 
 def _scan(
@@ -189,9 +183,7 @@ def _scan(
     xs: Any,
     checkpoint: Checkpoint,
     progress: Any,
-    *,
-    make_args: Callable[[Any, Any], tuple[Any, ...]],
-    split: Callable[[Any], tuple[Any, Any]],
+    calls: _Calls,
     **options: Any,
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
@@ -201,11 +193,9 @@ def _scan(
     if options["length"] is not None:
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
-        return _scan_in_python(f, init, xs, make_args, split, options)
+        return _scan_in_python(f, init, xs, calls, options)
     if not progress:
-        within = lambda f, init, xs: _scan(
-            where, f, init, xs, checkpoint, None, make_args=make_args, split=split, **options
-        )
+        within = lambda f, init, xs: _scan(where, f, init, xs, checkpoint, None, calls, **options)
         with contextlib.suppress(_NoLeadingAxisError):  # said again below, where the value is known
             out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
             if out is not OTHER:
@@ -217,15 +207,15 @@ def _scan(
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
     slices = jax.tree.map(functools.partial(_first_slice, where), xs)
-    body = Body(where, f, init, lambda carry: make_args(carry, slices), lambda out: split(out)[0], objects)
+    body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
     n = loops.steps_of(xs, options["length"])
     watch = ProgressBar(where, n, progress) if progress and n else None
     step = body.over_states(body.staged)
 
     def pure(carry: Any, x: Any) -> tuple[Any, Any]:
         user_carry, values = carry
-        out, values = step(values, *make_args(user_carry, x))
-        user_carry, y = split(out)
+        out, values = step(values, *calls.args(user_carry, x))
+        user_carry, y = calls.split(out)
         return (user_carry, values), y
 
     options |= {"where": where, "checkpoint": checkpoint, "watch": watch}
@@ -234,19 +224,14 @@ def _scan(
 
 
 def _scan_in_python(
-    f: Callable[..., Any],
-    init: Any,
-    xs: Any,
-    make_args: Callable[[Any, Any], tuple[Any, ...]],
-    split: Callable[[Any], tuple[Any, Any]],
-    options: dict[str, Any],
+    f: Callable[..., Any], init: Any, xs: Any, calls: _Calls, options: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The loop under :func:`jax.disable_jit`: JAX calls the body with values."""
     (init, xs), objects = hide((init, xs))
     seen: list[Any] = list(objects)
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
-        out, seen[:] = hide(split(f(*reveal(make_args(carry, x), objects))))
+        out, seen[:] = hide(calls.split(f(*reveal(calls.args(carry, x), objects))))
         return out
 
     return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
@@ -284,18 +269,23 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     """
     leaves = jax.tree.leaves(xs)
     if batch_size is None or not leaves:
-        return _along("map", f if batch_size is None else vmap(f), (xs,))
+        return _mapped(f if batch_size is None else vmap(f), xs)
     n = jax.numpy.shape(leaves[0])[0]
     n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
     tail = jax.tree.map(lambda x: x[n - rest :], xs)
     if n_batches == 0:
         return vmap(f)(tail)
     head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
-    ys = _along("map", vmap(f), (head,))
+    ys = _mapped(vmap(f), head)
     ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
     if not rest:
         return ys
     return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, vmap(f)(tail))
+
+
+def _mapped(f: Callable[[Any], Any], xs: Any) -> Any:
+    options = {"length": None, "reverse": False, "unroll": 1}
+    return _scan("map", f, None, (xs,), None, None, _OVER_SLICES, **options)[1]
 
 
 @boundary
@@ -326,12 +316,6 @@ def associative_scan(
       [0.0, 1.0, 3.0, 6.0]
     """
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis, **options)
-
-
-def _pair(out: Any) -> tuple[Any, Any]:
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise TypeError(f"scan: the body must return a pair (carry, y), but it returned {out!r}")
-    return out
 
 
 class _NoLeadingAxisError(ValueError, IndexError):
