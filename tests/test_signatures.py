@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -128,7 +129,8 @@ def test_annotations_are_not_evaluated_when_decorating(name: str) -> None:
     made = {"decorate": getattr(transform, name)}
     code = "@decorate\ndef f(x: Later) -> Later: return x\nclass Later: pass"
     exec(compile(code, "made", "exec", dont_inherit=True), made)
-    assert inspect.get_annotations(made["f"]) == {"x": made["Later"], "return": made["Later"]}
+    expected = {"x": made["Later"], "return": made["Later"]}
+    assert inspect.get_annotations(made["f"]) == typing.get_type_hints(made["f"]) == expected
 
 
 @pytest.mark.parametrize("name", ["grad", "vmap", "checkpoint"])

@@ -37,6 +37,10 @@ class Transformed:
     _instance: Any = NO_SELF
     _bound: Callable[..., Any]  # the class of its methods
 
+    def __init_subclass__(cls) -> None:
+        if sys.version_info >= (3, 14) and "__annotations__" in vars(cls):
+            del cls.__annotations__  # else those of the class hide the function's
+
     def __new__(cls, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> Self:
         """Notes the options, for copies."""
         new = super().__new__(cls)
@@ -153,6 +157,9 @@ class Transformed:
             return name  # like a function; one that was made by a call has no name of its own
         owners = [owner for ref in self._owners if (owner := ref()) is not None]
         return _remade, (type(self), self.__wrapped__, self._is_method, self._options, owners)
+
+
+Transformed.__init_subclass__()
 
 
 def _copied(options: dict[str, Any], memo: dict[int, Any]) -> dict[str, Any]:
