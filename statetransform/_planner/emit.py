@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .. import _jaxcompat as jaxcompat
@@ -23,11 +24,6 @@ from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, profile, split_of
 
-# Compilers reorder what is between two barriers, and compute cheap values again in each consumer, which keeps what
-# these are made of alive. Where much is alive there is no room for that: there is a barrier before each run, or in
-# long plans before every few, as each costs compile time.
-_BARRIERS = 200
-_MUCH = 0.5  # of the most bytes
 _DRAWN = 16  # times the bytes that a node reads: if it makes more, it is taken for one that draws random numbers
 # These compute equal numbers where they use them.
 _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
@@ -61,11 +57,13 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms)
-        draws = {} if self._has_loops else self._draws()
+        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
             run.node(i)
+            if t in apart:
+                run.tie(apart[t], [])
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
@@ -108,6 +106,21 @@ class Emitted:
                 found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))
         return found
 
+    def _apart(self) -> dict[int, list[Any]]:
+        """The cheap values of the forward pass that are read behind a later product, by the run that makes them."""
+        graph, sequence = self._joint.graph, self._sequence[: self._split]
+        last = {v: t for t, i in enumerate(sequence) for v in graph.nodes[i].inputs}
+        products = np.cumsum([graph.nodes[i].is_product for i in sequence])
+        found = dict[int, list[Any]]()
+        for t, i in enumerate(sequence):
+            node = graph.nodes[i]
+            if node.eqns[-1].primitive.name not in cost.ELEMENTWISE:
+                continue
+            far = [v for v in node.outputs if last.get(v, 0) > t and products[last[v] - 1] > products[t]]
+            if far:
+                found[t] = [self._joint.variables[v] for v in far]
+        return found
+
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """Before which runs a barrier stands, with the values and the given variables that it ties."""
         sequence, found = self._sequence, dict[int, tuple[list[Any], list[Any]]]()
@@ -119,14 +132,16 @@ class Emitted:
         return found
 
     def _starts(self) -> list[int]:
-        """The runs that begin to compute something again, and with much alive one in so many."""
-        sequence, split = self._sequence, self._split
+        """The runs that begin to compute something again, and those up to which what was made would be too much."""
+        graph, sequence, split = self._joint.graph, self._sequence, self._split
         done, was_again, found = set(sequence[:split]), False, []
-        stretch, much = 1 + (len(sequence) - split) // _BARRIERS, _MUCH * self._live.max(initial=0)
+        most, room = int(self._live.max(initial=0)), 0
         for t, i in enumerate(sequence[split:], split):
-            is_due = not self._has_loops and t - max([split, *found[-1:]]) >= stretch and self._live[t] >= much
-            if (i in done and not was_again) or is_due:
+            node = graph.nodes[i]
+            room -= node.scratch + sum(graph.sizes[v] for v in node.outputs if v not in node.inplace)
+            if (i in done and not was_again) or (room < 0 and not self._has_loops):
                 found.append(t)
+                room = most - int(self._live[t])
             was_again = i in done
             done.add(i)
         return found
@@ -157,12 +172,23 @@ class Emitted:
         return sorted(given, key=lambda var: getattr(var.aval, "size", 0))[:1]
 
     def _copied(self, i: int) -> list[Any]:
-        """The given variables that are copied for a node: at the start and for all nodes, if nothing ties them."""
+        """The given variables that are copied for a node, or moved: at the start and for all, if nothing ties them."""
         joint = self._joint
         if self._has_loops:
             return []
-        copied = [atom for eqn in joint.graph.nodes[i].eqns for atom in cost.copied(eqn, joint.views)]
+        eqns = joint.graph.nodes[i].eqns
+        copied = [
+            atom for eqn in eqns for atom in (*cost.copied(eqn, joint.views), *filter(self._is_moved, eqn.invars))
+        ]
         return [var for var in joint.roots(copied) if var in joint.given]
+
+    def _is_moved(self, atom: Any) -> bool:
+        """Whether an atom is a view with its dimensions in another order."""
+        while not isinstance(atom, jex.Literal) and (view := self._joint.views.get(atom)) and view.invars:
+            if view.primitive.name == "transpose":
+                return True
+            atom = view.invars[0]
+        return False
 
 
 def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:

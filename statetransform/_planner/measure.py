@@ -45,7 +45,6 @@ _SLOW = 2.0  # seconds, from which on the work is logged
 _CHEAP = 1.06  # times the plain work: a plan that costs less is not made larger
 _LEAST_RATIO = 0.85  # of planned to compiled bytes of the plain step, by which a first plan is made smaller
 _COMPILATIONS = 6  # of candidates: a form by hand for each of three policies, a plan, and two corrections
-_SAVED = (0.5, 1.0)  # of each byte that a plan saves, compilers save between so much
 _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
 _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
@@ -260,14 +259,14 @@ class Planner:
             rank = lambda some: (some[0] > budget, work(some[1][1]) if some[0] <= budget else some[0])
             offer = min(offers, key=rank)[1]
             done.add(figures(offer))
-            yield (found := self._compiled(pattern, *offer))
+            yield (found := self._compiled(pattern, *offer, budget))
             if found.compiled is None:
                 return
             best = min(filter(None, [best, found]), key=lambda record: record.rank(budget))
             if found.checkpoints is not None:
                 scales[kind(found)] = found.compiled / max(found.planned, 1)
             if planned is None or figures(planned) in done:
-                planned = self._corrected(pattern, budget, size, plain, offer, found, rooms)
+                planned = self._corrected(pattern, budget, size, offer, found, rooms)
 
     def _before(self, pattern: Pattern) -> list[MeasuredPlan]:
         """What was compiled for other budgets."""
@@ -278,7 +277,6 @@ class Planner:
         pattern: Pattern,
         budget: int,
         size: int,
-        plain: int | None,
         offer: Offer,
         found: MeasuredPlan,
         rooms: dict[str, int],
@@ -295,10 +293,6 @@ class Planner:
             return self.plan(pattern, size, rooms) if is_waste else None
         over = max(found.compiled - budget, int(_LITTLE * budget))
         margin = _OF_LOOPS if scans_in(self.closed) else _MARGIN
-        planned = self.versions(pattern).first.solver.plain.bytes - found.planned
-        if plain and planned > 0 and not scans_in(self.closed):
-            low, high = _SAVED
-            margin /= min(max((plain - found.compiled) / planned, low), high)
         for part in (margin, 1.0):
             rooms[kind] = int(found.planned - part * over)
             if (smaller := self.plan(pattern, size, rooms)) is not None:
@@ -306,23 +300,35 @@ class Planner:
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
 
-    def _compiled(self, pattern: Pattern, version: Version, plan: Plan) -> MeasuredPlan:
+    def _compiled(self, pattern: Pattern, version: Version, plan: Plan, budget: int) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
         cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
         found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
         if (known := next((some for some in self.known(pattern).tried if some.key == found.key), None)) is not None:
-            return known
+            return self._both(pattern, known, budget)
         step, version = self._step_of(pattern, found)
-        return dataclasses.replace(found, compiled=self._bytes_of(version, step))
+        return self._both(pattern, dataclasses.replace(found, compiled=self._bytes_of(version, step)), budget)
+
+    def _both(self, pattern: Pattern, found: MeasuredPlan, budget: int) -> MeasuredPlan:
+        """With the larger figure of both forms, with the function's value and without, where it is near the budget."""
+        size = found.compiled
+        if (
+            found.is_sure
+            or size is None
+            or not self._is_near(self.versions(pattern).made_by(found.recipe), size, budget)
+        ):
+            return found
+        step, version = self._step_of(pattern, found)
+        alone = self._bytes_of(version, step, with_value=False)
+        return dataclasses.replace(found, compiled=max(size, alone or 0), is_sure=True)
 
     def _confirmed(self, pattern: Pattern, found: MeasuredPlan, budget: int) -> MeasuredPlan:
         """With the larger figure of both forms where it is near the budget, and the usual compiler's above it."""
+        found = self._both(pattern, found, budget)
         (step, version), size = self._step_of(pattern, found), found.compiled
         if size is None:
             return found
-        if self._is_near(self.versions(pattern).made_by(found.recipe), size, budget):
-            size = max(size, self._bytes_of(version, step, with_value=False) or 0)
         if size > budget and jax.default_backend() == "cpu":
             usual = [temporary_bytes(version.as_outermost(step, w), version, False) for w in (True, False)]
             size = size if None in usual else max(s for s in usual if s is not None)

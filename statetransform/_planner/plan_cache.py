@@ -46,6 +46,7 @@ class MeasuredPlan:
       planned: its bytes.
       compiled: temporary bytes of the compiled step, None if they could not be read.
       cost: operations over those of the plain step.
+      is_sure: whether `compiled` is the larger figure of the steps with and without the value of the function.
     """
 
     recipe: tuple[Any, ...]
@@ -54,6 +55,7 @@ class MeasuredPlan:
     planned: int
     compiled: int | None
     cost: float
+    is_sure: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -13,6 +13,8 @@ from .rematerialize import filled, lowered
 from .simulate import peak, pruned
 
 _HALVINGS = 6  # of the search for the least bytes
+_STARTS = 3  # plans by hand that are brought into a budget
+_ALIKE = 1.0005  # times the work of another one: plans that differ by less lead to the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +75,20 @@ class Solver:
         if self.plain.bytes <= budget:
             return self.plain
         if budget not in self._plans:
-            plans = []
-            if (best := _cheapest(self.by_hand, budget)) is not None:
-                plans += [best, self._better(best.sequence, budget)]
-            if (sequence := lowered(self.graph, self.plain.sequence, budget)) is not None:
-                plans.append(self._better(sequence, budget))
-            if not plans and self.least.bytes <= budget:
-                plans.append(self._better(self.least.sequence, budget))
-            self._plans[budget] = _cheapest(plans, budget)
+            within = _cheapest(self.by_hand, budget) or self.least
+            starts = [within.sequence, *[lowered(self.graph, plan.sequence, budget) for plan in self._above(budget)]]
+            plans = [self._better(sequence, budget) for sequence in starts if sequence is not None]
+            self._plans[budget] = _cheapest([within, *plans], budget)
         return self._plans[budget]
+
+    def _above(self, budget: int) -> list[Plan]:
+        """Plans that do not fit: without recomputation, and by hand those with the least work, and the fewest bytes."""
+        found: list[Plan] = []
+        for plan in sorted(self.by_hand, key=lambda plan: (plan.cost, plan.bytes)):
+            if plan.bytes > budget and not (found and plan.cost <= _ALIKE * found[-1].cost):
+                found.append(plan)
+        thrifty = [plan for plan in self.by_hand[:1] if plan.bytes > budget]
+        return [self.plain, *found[:_STARTS], *thrifty]
 
     def _better(self, sequence: Sequence[int], budget: int) -> Plan:
         """A plan within the budget with less work than one that is."""

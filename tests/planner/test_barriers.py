@@ -75,6 +75,43 @@ def test_a_plan_without_barriers_compiles_to_what_it_says(loss: Callable[..., An
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(gradients, of_plain, strict=True))
 
 
+def normed(x: Any, ws: Any) -> Any:
+    """Compilers compute the sums along the layers again where they are read, and hold all products up to there."""
+    for a, b, c in ws:
+        y = x - x.mean(-1, keepdims=True)
+        y = y / jnp.sqrt((y**2).mean(-1, keepdims=True) + 1e-6)
+        x = x + jax.nn.gelu(y @ a) @ b + c
+    return (x**2).mean()
+
+
+def patched(x: Any, ws: Any) -> Any:
+    """Compilers move the dimensions of the input once for both passes."""
+    y = x.reshape(8, 8, 4, 8, 4).transpose(0, 1, 3, 2, 4).reshape(8, 64, 16)
+    for w in ws:
+        y = jnp.tanh(y @ w)
+    return (y**2).mean()
+
+
+@pytest.mark.skipif(not barriers.keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+@pytest.mark.parametrize(
+    ("loss", "x", "layer", "share"),
+    [
+        (normed, (256, 32), [(32, 64), (64, 32), (32,)], 0.5),
+        (normed, (256, 32), [(32, 64), (64, 32), (32,)], 0.25),
+        (patched, (8, 32, 32), (16, 16), 0.5),
+    ],
+)
+def test_a_plan_compiles_to_what_it_says(loss: Callable[..., Any], x: Any, layer: Any, share: float) -> None:
+    is_shape = lambda node: isinstance(node, tuple) and isinstance(node[0], int)
+    args = jax.tree.map(jnp.ones, (x, [layer] * 8), is_leaf=is_shape)
+    n = len(jax.tree.leaves(args))
+    version = Planner(jax.make_jaxpr(loss)(*args)).versions(Pattern((False, *[True] * (n - 1)), (True,))).first
+    plan = version.solver.plan(int(share * version.solver.plain.bytes))
+    assert plan is not None
+    found = temporary_bytes(version.as_outermost(whole(Emitted(version.joint, plan.sequence), n)), version)
+    assert found is not None and found <= 1.02 * plan.bytes
+
+
 @pytest.mark.usefixtures("without_barriers")
 def test_random_numbers_are_drawn_again_and_lanes_are_mapped_without_barriers() -> None:
     def loss(x: Any, ws: Any, random: RandomState) -> Any:
