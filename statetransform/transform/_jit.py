@@ -19,7 +19,7 @@ import jax
 from .._jaxcompat import forget_failed_calls, is_jit_disabled
 from .._state.frame import active, look_at, stack
 from .._state.state import State
-from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, is_reference, positional_parameters
+from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
 from .._trace.families import Unshared, cache_of
 from .._trace.lift import at_once, bind
 from .._trace.tracebacks import boundary, hide_frames
@@ -199,7 +199,8 @@ class Jitted(Transformed):
                 states = taken
                 break
         else:
-            program, states = self._new_program(call, treedef, has_self, args), list(call.states)
+            self._shardings.warn_unmatched(self._fun, [*call.states, *call.created])
+            program, states = Program(self, call, treedef, args, has_self), list(call.states)
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.use(program)
@@ -208,22 +209,6 @@ class Jitted(Transformed):
             call.trace.expires_with(roots, forget)
         objects = call.objects
         return program, states, results, lambda trace: objects
-
-    def _new_program(self, call: Any, treedef: Any, has_self: bool, args: tuple[Any, ...]) -> Program:
-        positional = args[1:] if has_self else args
-        options_of = functools.partial(self.jax_options, positional, has_self)
-        self._shardings.warn_unmatched(self._fun, [*call.states, *call.created])
-        return Program(
-            self._fun,
-            call,
-            treedef,
-            has_self=has_self,
-            has_instance=has_self and not is_reference(args[0]),
-            donates=self.donates,
-            keeps_places=bool(self._jax_options),
-            options_of=options_of,
-            sharding_of=self._shardings.of,
-        )
 
     @boundary
     def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:

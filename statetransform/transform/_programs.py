@@ -13,7 +13,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -21,6 +21,7 @@ from .._jaxcompat import Tracer, is_jit_disabled, splice
 from .._state.errors import StateTraceError, lost_in_donation
 from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
+from .._trace.arguments import is_reference
 from .._trace.families import Family
 from .._trace.room import with_room
 from .._trace.structure.structure import Other, Structure
@@ -28,6 +29,8 @@ from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs, names_of, names_of_arguments
+
+Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
 _numbers = itertools.count()
 
@@ -56,16 +59,15 @@ class Program:
     """One `jax.jit` function, for one structure.
 
     Args:
-      fun: the function, for its name.
+      jitted: the function under `jit` whose options it has; it is not kept.
       call: the call to start from.
       treedef: the tree definition of the hidden arguments.
-      has_instance: whether the first argument is an instance that is a pytree.
-      donates: whether the buffers of written states are given to the program.
-      keeps_places: whether arguments that are not arrays are also passed on, because options count them.
-      options_of: gives the options for `jax.jit` for so many leading arguments to give away, and in all.
-      sharding_of: the sharding of a state's value, in and out; None for a state that keeps its own.
+      args: those given by position.
+      has_self: whether the first of them is an instance.
 
     Attributes:
+      donates: whether the buffers of written states are given to the program.
+      keeps_places: whether arguments that are not arrays are also passed on, because options count them.
       structure: finds the states that the program has to do with.
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
@@ -73,39 +75,29 @@ class Program:
       uses: how often the slow path took it; `settle` counts.
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        call: Call,
-        treedef: Any,
-        *,
-        has_self: bool,
-        has_instance: bool,
-        donates: bool,
-        keeps_places: bool,
-        options_of: Callable[[int, int], dict[str, Any]],
-        sharding_of: Callable[[State], Any],
-    ) -> None:
+    def __init__(self, jitted: Jitted, call: Call, treedef: Any, args: tuple[Any, ...], has_self: bool) -> None:
         trace = call.trace
         self.treedef = treedef
         self.structure: Structure | None = trace.structure
-        reads, written = range(trace.n_reads), set(trace.written) if donates else set()
+        self.donates: bool = jitted.donates
+        reads, written = range(trace.n_reads), set(trace.written) if self.donates else set()
         self.donated: tuple[int, ...] = tuple([i for i in reads if i in written])
         self.passed: tuple[int, ...] = tuple([i for i in reads if i not in written])
         self.inputs: tuple[int, ...] = self.donated + self.passed
-        self.n_leading: int = len(self.inputs) + has_instance
+        self._has_self, self._has_instance = has_self, has_self and not is_reference(args[0])
+        self.n_leading: int = len(self.inputs) + self._has_instance
         self.targets: tuple[int, ...] | None = None
         self._enter: Callable[[], Entry | None] = lambda: None  # stores hold it: it holds the program
         self._may_enter = True
         self.uses = 0
-        self.donates = donates
-        self._has_self, self._has_instance, self.keeps_places = has_self, has_instance, keeps_places
+        self.keeps_places = bool(jitted._jax_options)
         self._outputs: dict[int, tuple[Trace, list[int]]] = {}
-        self._sharding_of = sharding_of
-        pure = self._pure(fun, call)
-        self.jitted: Any = jax.jit(pure, **options_of(len(self.donated), self.n_leading))
+        self._sharding_of: Callable[[State], Any] = jitted._shardings.of
+        pure = self._pure(jitted._fun, call)
+        options_of = lambda n_donated: jitted.jax_options(args[has_self:], has_self, n_donated, self.n_leading)
+        self.jitted: Any = jax.jit(pure, **options_of(len(self.donated)))
         # A transform around keeps the states' values until it is done, and residuals for longer.
-        self.within: Any = jax.jit(pure, **options_of(0, self.n_leading)) if self.donated else self.jitted
+        self.within: Any = jax.jit(pure, **options_of(0)) if self.donated else self.jitted
 
     def _pure(self, fun: Callable[..., Any], call: Call) -> Callable[..., Any]:
         """What JAX compiles, with parameters named like the states and the arguments."""
