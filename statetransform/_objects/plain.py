@@ -11,7 +11,7 @@ import re
 import types
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,18 +45,14 @@ def is_plain(value: Any) -> bool:
         return True
     if kind is types.BuiltinFunctionType:  # not the method of an object
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    return kind in _NESTED and all(type(x) not in _NESTED and is_plain(x) for x in _innermost(value))
-
-
-def _innermost(value: Any) -> Iterator[Any]:
-    """What nested tuples hold, without recursion."""
-    waiting = [value]
-    while waiting:
+    waiting = [value] if kind in _NESTED else []
+    while waiting:  # without recursion
         for x in waiting.pop():
             if type(x) in _NESTED:
                 waiting.append(x)
-            else:
-                yield x
+            elif not is_plain(x):
+                return False
+    return kind in _NESTED
 
 
 def same_plain(x: Any, y: Any) -> bool:

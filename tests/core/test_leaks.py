@@ -47,8 +47,8 @@ LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-#: Transforms that run the function directly.
-DIRECT: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
+#: Transforms that run the function directly, and those that stage it.
+DIRECT: dict[str, Callable[[Any, Any], Any]] = {
     "grad": lambda f, x: transform.grad(f)(x),
     "value_and_grad": lambda f, x: transform.value_and_grad(f)(x),
     "vjp": lambda f, x: transform.vjp(f, x),
@@ -58,21 +58,30 @@ DIRECT: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
     "hessian": lambda f, x: transform.hessian(f)(x),
     "grad of grad": lambda f, x: transform.grad(transform.grad(f))(x),
 }
+WAYS: dict[str, Callable[[Any, Any], Any]] = DIRECT | {
+    "jit": lambda f, x: transform.jit(f)(x),
+    "checkpoint": lambda f, x: transform.checkpoint(f)(x),
+    "loop": lambda f, x: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: f(c), x))(x),
+}
+OF_AN_ARGUMENT: dict[str, Callable[[Any, Any], Any]] = {
+    "jit of an argument": lambda f, x: transform.jit(f.func)(*f.args, x),
+    "checkpoint of an argument": lambda f, x: transform.checkpoint(f.func)(*f.args, x),
+}
 
 
-@pytest.mark.parametrize("way", DIRECT)
+@pytest.mark.parametrize("way", WAYS | OF_AN_ARGUMENT)
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_traced_value_that_a_direct_transform_leaves_behind_is_an_error_as_well(name: str, way: str) -> None:
+def test_a_traced_value_in_an_attribute_or_container_is_an_error_that_names_it(name: str, way: str) -> None:
     place, leak = LEAKS[name]
     model, x = Model(), jnp.float32(3)
 
-    def body(x: Any) -> Any:
+    def body(model: Any, x: Any) -> Any:
         model.u.value = model.u.value * 2
         leak(model, model.u.value * x)
         return x
 
     with pytest.raises(StateTraceError, match=place):
-        DIRECT[way](functools.partial(lambda model, x: body(x), model), x)
+        (WAYS | OF_AN_ARGUMENT)[way](functools.partial(body, model), x)
     assert float(model.u.value) == 2
 
 
@@ -87,21 +96,6 @@ def test_what_a_direct_transform_puts_somewhere_and_takes_away_again_is_no_error
         return out
 
     DIRECT[way](body, jnp.float32(3))
-
-
-@pytest.mark.parametrize("way", ["jit", "checkpoint", "loop"])
-@pytest.mark.parametrize("name", LEAKS)
-def test_a_traced_value_in_an_attribute_or_container_is_an_error_that_names_it(name: str, way: str) -> None:
-    place, leak = LEAKS[name]
-    model, x = Model(), jnp.float32(3)
-    body = lambda model, x: (leak(model, model.u.value * x), x)[1]
-    ways: dict[str, Callable[[], Any]] = {
-        "jit": lambda: transform.jit(body)(model, x),
-        "checkpoint": lambda: transform.checkpoint(body)(model, x),
-        "loop": lambda: transform.jit(lambda m: transform.fori_loop(0, 2, lambda i, c: body(m, c), x))(model),
-    }
-    with pytest.raises(StateTraceError, match=place):
-        ways[way]()
 
 
 def test_a_traced_value_that_was_there_before_is_none() -> None:
@@ -267,16 +261,9 @@ def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_i
         leak(u.value * x)
         return x
 
-    ways: dict[str, Callable[[], Any]] = {
-        "jit": lambda: transform.jit(body)(x),
-        "checkpoint": lambda: transform.checkpoint(body)(x),
-        "loop": lambda: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: body(c), x))(x),
-        "grad": lambda: DIRECT["grad"](body, x),
-        "vmap": lambda: DIRECT["vmap"](body, x),
-    }
     for _ in range(2):
         with pytest.raises(StateTraceError, match=place):
-            ways[way]()
+            WAYS[way](body, x)
 
 
 def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:

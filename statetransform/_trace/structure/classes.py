@@ -47,10 +47,7 @@ class Classes:
 
     def of_instance(self, kind: type, instance: int) -> None:
         """Takes in the class of an object."""
-        known = self._recorder.register_of(kind)
-        if known is None:
-            known = self._recorder.add(kind)
-            self._recorder.edges.append(Edge(instance, "class", None, "is", weakref.ref(kind), known))
+        known = self._recorder.place_of(instance, "class", None, kind)
         self.take(known, kind, is_open=not self.names.isdisjoint(_TO_CLASSES))
 
     def take(self, register: int, kind: type, is_open: bool, makes: bool = False) -> None:

@@ -73,7 +73,7 @@ def holds(x: Any, what: str, argument: Any) -> bool:
     if what == "sequence":
         return type(x) is argument[0] and len(x) == argument[1]
     if what == "mapping":
-        return type(x) is argument[0] and [*x] == argument[1] and all(map(_same_type, x, argument[1]))
+        return type(x) is argument[0] and [*x] == argument[1] and [*map(type, x)] == [*map(type, argument[1])]
     if what == "code":
         return type(x) is types.FunctionType and x.__code__ is argument()
     if what == "is":
@@ -86,10 +86,6 @@ def holds(x: Any, what: str, argument: Any) -> bool:
     if what == "array":
         return argument.is_of(x)
     raise AssertionError(what)
-
-
-def _same_type(x: Any, y: Any) -> bool:
-    return type(x) is type(y)
 
 
 def absent(parent: Any, how: str, key: Any, what: str) -> bool:
@@ -109,6 +105,22 @@ def absent(parent: Any, how: str, key: Any, what: str) -> bool:
     return False
 
 
+def compare(edge: Edge, parent: Any, other: Any) -> tuple[bool, Any]:
+    """Whether an edge from an object holds, and what is there now; `other` is what an alias has to be.
+
+    Whatever fails on the way, in user code too, says that it does not hold.
+    """
+    _, how, key, what, argument, _ = edge
+    try:
+        if what in ABSENCE:
+            is_absent = absent(parent, how, key, what)
+            return is_absent, MISSING if is_absent else step(parent, how, key)
+        now = step(parent, how, key)
+        return now is other if what == "same" else holds(now, what, argument), now
+    except Exception:
+        return False, MISSING
+
+
 def show_path(edges: Sequence[Edge], edge: Edge, root_names: Sequence[str]) -> str:
     """How the user would write the way to an edge: `self.layers[0].w`."""
     by_register = {e.register: e for e in edges if e.register >= 0}
@@ -122,19 +134,15 @@ def show_path(edges: Sequence[Edge], edge: Edge, root_names: Sequence[str]) -> s
 def _show(edge: Edge, root_names: Sequence[str]) -> str:
     if edge.how == "root":
         return str(root_names[edge.key]) if edge.key < len(root_names) else f"argument {edge.key}"
-    if edge.how in ("attr", "dict", "method"):
+    if edge.how in ("attr", "dict", "method", "global"):
         return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__", "__dict__") else ""
     if edge.how == "item":
         return f"[{edge.key!r}]"
     if edge.how == "reader":
         return f".{edge.key.name}" if getattr(edge.key, "shows", False) else ""
-    if edge.how == "global":
-        return f".{edge.key}"
-    if edge.how == "cell":
-        return f".{edge.key[1]}"
-    if edge.how == "inherited":
-        return f".{edge.key[0]}"
-    return {"class": ".__class__"}.get(edge.how, "")
+    if edge.how in ("cell", "inherited"):
+        return f".{edge.key[1] if edge.how == 'cell' else edge.key[0]}"
+    return ".__class__" if edge.how == "class" else ""
 
 
 def brief(value: Any) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,7 @@ class Recorder:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        listening.listeners = tuple(x for x in listening.listeners if x is not self)
+        listening.listeners = (*[x for x in listening.listeners if x is not self],)
         for cls, listens in self._hooked.items():
             if listens:
                 unhook(cls)
@@ -108,6 +109,14 @@ class Recorder:
         self.objects.append(obj)
         self._places.append(len(self.edges))
         return register
+
+    def place_of(self, parent: int, how: str, key: Any, obj: Any) -> int:
+        """The register of a class or module, with the edge to it if it was not reached before."""
+        known = self.register_of(obj)
+        if known is None:
+            known = self.add(obj)
+            self.edges.append(Edge(parent, how, key, "is", weakref.ref(obj), known))
+        return known
 
     def of_arguments(self) -> set[int]:
         """The registers of what belongs to an argument, even if it was reached through a function, class or module."""

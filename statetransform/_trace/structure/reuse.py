@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._objects.library import is_framework_class
-from ..._objects.plain import MISSING, reference
+from ..._objects.plain import reference
 from ..._state.state import State
 from .callbacks import objects_behind
-from .edges import ABSENCE, Edge, absent, brief, holds, said_of, step
+from .edges import Edge, brief, compare, said_of
 from .recorder import Recorder
 from .structure import Structure
 from .visits import BY_CLASS
@@ -120,15 +120,6 @@ def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
 
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
-    try:
-        if edge.what in ABSENCE:
-            is_absent = absent(parent, edge.how, edge.key, edge.what)
-            return is_absent, MISSING if is_absent else step(parent, edge.how, edge.key)
-        now = step(parent, edge.how, edge.key)
-        if edge.what == "same":
-            return now is recorder.objects[edge.argument], now
-        if edge.register >= 0 and edge.how != "members" and now is not recorder.objects[edge.register]:
-            return edge.how == "method" and now is recorder.objects[edge.register], now
-        return holds(now, edge.what, edge.argument), now
-    except Exception:
-        return False, MISSING
+    is_same, now = compare(edge, parent, recorder.objects[edge.argument] if edge.what == "same" else None)
+    is_made_anew = edge.register < 0 or edge.how == "members"
+    return is_same and (is_made_anew or now is recorder.objects[edge.register]), now

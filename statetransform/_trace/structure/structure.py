@@ -19,7 +19,7 @@ import numpy as np
 from ..._objects.hooks import listening, unheard
 from ..._objects.plain import MISSING, identity
 from ..._state.state import State
-from .edges import ABSENCE, Edge, absent, holds, step
+from .edges import ABSENCE, Edge, absent, compare, holds, step
 
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
@@ -94,16 +94,11 @@ class Structure:
             raise Other(edge, x) from error
         for group in self.distinct:
             if len({identity(found[i]) for i in group}) != len(group):
-                raise Other(self._first_alias(group, found), "the same object as another", is_alias=True)
+                firsts = {identity(found[i]): i for i in reversed(group)}
+                alias = next(i for i in group if firsts[identity(found[i])] != i)
+                edge = next(edge for edge in self.edges if edge.register == alias)
+                raise Other(edge, "the same object as another", is_alias=True)
         return found
-
-    def _first_alias(self, group: tuple[int, ...], found: list[Any]) -> Edge:
-        seen: set[int] = set()
-        for register in group:
-            if identity(found[register]) in seen:
-                return next(edge for edge in self.edges if edge.register == register)
-            seen.add(identity(found[register]))
-        raise AssertionError("two of them are one")
 
     def registers_in_place(self) -> set[int]:
         """The registers of states whose cells are overwritten by a write."""
@@ -115,21 +110,14 @@ class Structure:
         found: dict[int, Any] = {-1: roots}
         raw_above: dict[int, Any] = {}  # by register
         raw = {edge.register for edge in self.edges if edge.what == "is"}
-        for parent, how, key, what, argument, register in self.edges:
+        for edge in self.edges:
+            parent = edge.parent
             if parent not in found:
                 continue
-            jitted = found[parent] if key == "__wrapped__" and parent in raw else raw_above.get(parent)
-            x = MISSING
-            try:
-                if what in ABSENCE:
-                    is_same = absent(found[parent], how, key, what)
-                else:
-                    x = step(found[parent], how, key)
-                    is_same = x is found.get(argument) if what == "same" else holds(x, what, argument)
-            except Exception:  # as in `registers_at`
-                is_same = False
-            if register >= 0 and is_same:
-                found[register], raw_above[register] = x, jitted
+            jitted = found[parent] if edge.key == "__wrapped__" and parent in raw else raw_above.get(parent)
+            is_same, x = compare(edge, found[parent], found.get(edge.argument) if edge.what == "same" else None)
+            if edge.register >= 0 and is_same:
+                found[edge.register], raw_above[edge.register] = x, jitted
             if jitted is not None and not is_same and hasattr(jitted, "clear_cache"):
                 jitted.clear_cache()
 

@@ -212,11 +212,7 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: S
             module = sys.modules.get(full)
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
                 continue
-            known = recorder.register_of(module)
-            if known is None:
-                known = recorder.add(module)
-                get = functools.partial(sys.modules.get, full)
-                recorder.edges.append(Edge(register, "reader", get, "is", weakref.ref(module), known))
+            known = recorder.place_of(register, "reader", functools.partial(sys.modules.get, full), module)
             visit_module(recorder, known, module, used)
 
 
@@ -228,11 +224,7 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
         if not is_users_module(value):
             recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
         elif value is not sys.modules.get("__main__"):
-            known = recorder.register_of(value)
-            if known is None:
-                known = recorder.add(value)
-                recorder.edges.append(Edge(register, how, name, "is", weakref.ref(value), known))
-            visit_module(recorder, known, value, used)
+            visit_module(recorder, recorder.place_of(register, how, name, value), value, used)
         return
     is_function = isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value)
     if is_function or (isinstance(value, type) and not is_users_class(value)):  # of a library: not looked into
