@@ -48,7 +48,7 @@ class Reuse:
         kept = self._unchanged(recorder, {register for register in registers if register is not None}, jaxpr)
         if kept is not None:
             kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in statics]  # type: ignore[arg-type]
-            self.structure = Structure(kept, registers, len(recorder.objects), recorder.objects)  # type: ignore[arg-type]
+            self.structure = Structure(kept, registers, recorder.objects)  # type: ignore[arg-type]
 
     def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""

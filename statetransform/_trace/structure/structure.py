@@ -38,14 +38,13 @@ class Structure:
     Args:
       edges: as in `Recorder`.
       states: the registers of the states in use, in the order in which `match` gives them.
-      size: the number of registers.
       objects: by register; looked at for their classes only.
     """
 
-    def __init__(self, edges: Sequence[Edge], states: Sequence[int], size: int, objects: Sequence[Any]) -> None:
+    def __init__(self, edges: Sequence[Edge], states: Sequence[int], objects: Sequence[Any]) -> None:
         self.edges: tuple[Edge, ...] = tuple(edges)
         self.states: tuple[int, ...] = tuple(states)
-        self.size: int = size
+        self.size: int = len(objects)
         self.distinct: tuple[tuple[int, ...], ...] = tuple(_distinct(self.edges, objects))
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
@@ -161,7 +160,7 @@ class Structure:
             if (above, how, key) not in known:
                 known.add((above, how, key))
                 edges.append(Edge(above, how, key, what, argument, register))
-        return Structure(edges, [*self.states, *[places[identity(s)] for s in more]], len(objects), objects)
+        return Structure(edges, [*self.states, *[places[identity(s)] for s in more]], objects)
 
 
 def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[int, ...]]:
@@ -181,7 +180,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             edge = owner[edge.parent]
     groups: dict[type, list[int]] = {}
     for edge in edges:
-        if edge.register >= 0 and edge.what not in ("state", "is", "plain", "code") and edge.register < len(objects):
+        if edge.register >= 0 and edge.what not in ("state", "is", "plain", "code"):
             kind = type(objects[edge.register])
             if kind not in _UNIQUE:
                 groups.setdefault(kind, []).append(edge.register)
