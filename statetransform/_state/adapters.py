@@ -56,7 +56,9 @@ _has_nodes: list[bool] = []
 _awaited: dict[type, int] = {}
 #: How many objects a process looks at in vain, at some 4 us each; then what is imported is adapted without a cell.
 _PATIENCE = 10_000
+_SCANS = 20  # of all objects, at some 20 ms each
 _in_vain = [0]
+_scans = [0]
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
@@ -110,7 +112,8 @@ def _exists(cls: type) -> bool:
     count = sys.getrefcount(cls)
     if count == _awaited.get(cls):
         return False
-    if not any(type(obj) is cls for obj in gc.get_referrers(cls)):
+    _scans[0] += 1
+    if _scans[0] <= _SCANS and not any(type(obj) is cls for obj in gc.get_referrers(cls)):
         _awaited[cls] = count
         return False
     meet(cls)

@@ -155,6 +155,18 @@ def test_looking_for_cells_in_vain_comes_to_an_end() -> None:
         assert run(code.format(change=change)) == "True [0, 0, 0]"
 
 
+def test_scans_for_the_first_ref_come_to_an_end() -> None:
+    code = (
+        "import gc, jax, statetransform as st\n"
+        "scans, all_of = [], gc.get_referrers\n"
+        "gc.get_referrers = lambda *objs: scans.append(objs) or all_of(*objs)\n"
+        "f, kept = st.transform.grad(lambda x: x * 2), []\n"
+        "for _ in range(60): kept.append((jax.Ref,)); f(1.0)\n"
+        "print(0 < len(scans) < 40)\n"
+    )
+    assert run(code) == "True"
+
+
 MAKES = {
     "jax": ("import jax", "jax.new_ref(1.0)", "cell[...]"),
     "flax.nnx": ("import jax; from flax import nnx", "nnx.Variable(jax.numpy.ones(()))", "cell[...]"),
