@@ -258,3 +258,8 @@ def test_an_argument_before_others_of_any_number_is_donated_by_name() -> None:
     x = jnp.ones(3)
     transform.jit(lambda x, *more: x * 2, donate_argnames="x")(x)
     assert x.is_deleted()
+
+
+def test_an_argument_that_is_donated_by_name_may_be_left_out() -> None:
+    f = transform.jit(lambda x, y=1.0, *, z=2.0: x * y * z, donate_argnames=("y", "z"))
+    assert (f(2.0), f(2.0, 3.0), f(2.0, z=4.0), f(2.0, y=jnp.ones(()))) == (4.0, 12.0, 8.0, 4.0)

@@ -93,7 +93,7 @@ class AheadOfTime:
             return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
 
         pure.__name__ = pure.__qualname__ = owner.__name__
-        options = owner.jax_options(self._args, obj is not NO_SELF, 0, 1)
+        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 0, 1)
         for name in ("donate_argnums", "donate_argnames"):
             options.pop(name, None)
         if "in_shardings" in options:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -80,11 +80,14 @@ class Jitted(Transformed):
         """Forgets every trace and compiled program."""
         self._store.clear()
 
-    def jax_options(self, args: tuple[Any, ...], has_self: bool, n_donated: int, leading: int) -> dict[str, Any]:
+    def jax_options(
+        self, args: tuple[Any, ...], keywords: Collection[str], has_self: bool, n_donated: int, leading: int
+    ) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output.
 
         Args:
           args: the positional arguments, without `self`.
+          keywords: the names of the others.
           has_self: whether there is one.
           n_donated, leading: how many arguments come first that are given away, and how many come first.
         """
@@ -96,7 +99,7 @@ class Jitted(Transformed):
         names = (names,) if isinstance(names, str) else tuple(names)
         # A name stands for a position where the call gives the argument by position: inputs have names of their own.
         by_position = [i for i, name in enumerate(parameters[has_self:][: len(args)]) if name in names]
-        by_name = [name for name in names if name not in [parameters[i + has_self] for i in by_position]]
+        by_name = [name for name in names if name in keywords]
         donated = [*by_position, *integers(options.get("donate_argnums"))]
         options["donate_argnums"] = (*range(n_donated), *[i + leading if i >= 0 else i for i in donated])
         if by_name:

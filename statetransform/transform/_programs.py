@@ -94,7 +94,8 @@ class Program:
         self._outputs: dict[int, tuple[Trace, list[int]]] = {}
         self._sharding_of: Callable[[State], Any] = jitted._shardings.of
         pure = self._pure(jitted._fun, call)
-        options_of = lambda n_donated: jitted.jax_options(args[has_self:], has_self, n_donated, self.n_leading)
+        keywords = call.trace.arguments[1].keys()
+        options_of = lambda n: jitted.jax_options(args[has_self:], keywords, has_self, n, self.n_leading)
         self.jitted: Any = jax.jit(pure, **options_of(len(self.donated)))
         # A transform around keeps the states' values until it is done, and residuals for longer.
         self.within: Any = jax.jit(pure, **options_of(0)) if self.donated else self.jitted
