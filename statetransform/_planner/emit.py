@@ -3,7 +3,11 @@
 Where the backward pass begins to compute something again, an `optimization_barrier` keeps the order. It ties what was
 made since the last one to what is read up to the next one. So nothing that is behind it can run before it or be merged
 with what was computed before, and nothing that is before it can run later. Values that only wait are left alone: each
-operand costs compile time in every barrier that it goes through. For a compiler that removes barriers see `barriers`.
+operand costs compile time in every barrier that it goes through. Between two barriers compilers order the runs as they
+like, so there are more where much is alive, and where the plan has no room for another order.
+
+In the forward pass each sum along a stack of layers gets a barrier of its own. Otherwise compilers compute it again
+where it is read, and hold what it is made of up to there. For a compiler that removes barriers see `barriers`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ from .graph import Graph
 from .joint import Joint
 from .simulate import lifetimes, profile, split_of
 
+# Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
+# the same step compiles to other bytes in another program where compilers have a choice.
+_BARRIERS = 200
+_MUCH = 0.5  # of the most bytes
 _DRAWN = 16  # times the bytes that a node reads: if it makes more, it is taken for one that draws random numbers
 # These compute equal numbers where they use them.
 _READS_NUMBERS = cost.VIEWS | cost.ELEMENTWISE | cost.REDUCTIONS
@@ -132,14 +140,16 @@ class Emitted:
         return found
 
     def _starts(self) -> list[int]:
-        """The runs that begin to compute something again, and those up to which what was made would be too much."""
+        """The runs before which a barrier stands: where something is computed again, or much is alive or was made."""
         graph, sequence, split = self._joint.graph, self._sequence, self._split
         done, was_again, found = set(sequence[:split]), False, []
         most, room = int(self._live.max(initial=0)), 0
+        stretch = 1 + (len(sequence) - split) // _BARRIERS
         for t, i in enumerate(sequence[split:], split):
             node = graph.nodes[i]
             room -= node.scratch + sum(graph.sizes[v] for v in node.outputs if v not in node.inplace)
-            if (i in done and not was_again) or (room < 0 and not self._has_loops):
+            is_long = t - max([split, *found[-1:]]) >= stretch and self._live[t] >= _MUCH * most
+            if (i in done and not was_again) or ((room < 0 or is_long) and not self._has_loops):
                 found.append(t)
                 room = most - int(self._live[t])
             was_again = i in done

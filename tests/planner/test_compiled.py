@@ -76,6 +76,28 @@ def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(
     assert is_said == (max(found) > budget), (found, budget)
 
 
+@pytest.mark.optimized
+@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+def test_what_fits_alone_fits_in_the_program_around_it() -> None:
+    """A plan of a graph network leaves compilers a choice, which depends on what is around the step."""
+
+    def layer(x: Any, p: Any, senders: Any, receivers: Any) -> Any:
+        messages = jax.nn.relu(jnp.concatenate([x[senders], x[receivers]], -1) @ p[0])
+        total = jax.ops.segment_sum(messages, receivers, 500)
+        return x + jnp.tanh(jnp.concatenate([x, total], -1) @ p[1])
+
+    def loss(ps: Any, x: Any, senders: Any, receivers: Any) -> Any:
+        for p in ps:
+            x = layer(x, p, senders, receivers)
+        return (x.mean(0) ** 2).sum()
+
+    layers = [(noise(64, 32, seed=i), noise(64, 32, seed=i + 9)) for i in range(4)]
+    args = layers, noise(500, 32), *jax.random.randint(jax.random.key(0), (2, 4000), 0, 500)
+    bytes_of = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = bytes_of(loss) // 2
+    assert bytes_of(transform.checkpoint(loss, policy=policies.fit(budget))) <= budget
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 def test_a_gradient_without_its_value_does_not_compute_the_loss() -> None:
     loss, args = network()
