@@ -32,7 +32,7 @@ lint: $(STAMP)test $(STAMP)lint
 	cd docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/pyright --ignoreexternal --verifytypes statetransform
 
 bench: $(STAMP)bench
-	$(BIN)/python -m benchmarks --report docs/measured.md --readme README.md docs/memory.md
+	$(BIN)/python -m benchmarks --report docs/measured.md --pages README.md docs/memory.md
 
 # Says so and succeeds where there is no GPU. JAX for the GPU has to be installed in the environment: see docs/installation.md.
 bench-gpu: $(STAMP)bench

@@ -293,7 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("benchmarks", nargs="*", help="which to run; all, if none is named")
     parser.add_argument("--report", type=pathlib.Path, help="writes the tables to this page of the documentation, too")
-    parser.add_argument("--readme", type=pathlib.Path, nargs="+", help="puts the tables that they show up to date")
+    parser.add_argument("--pages", type=pathlib.Path, nargs="+", help="puts the tables that they show up to date")
     options = parser.parse_args()
     chosen = options.benchmarks
     for benchmark in (*TABLES, loops, replaced, examples):
@@ -302,7 +302,7 @@ def main() -> None:
                 benchmark()
     if options.report is not None:
         report.write(options.report, is_all=not chosen)
-    for page in options.readme or ():
+    for page in options.pages or ():
         page.write_text(report.refreshed(page.read_text()))
 
 

@@ -1,7 +1,7 @@
 """Models of flax.nnx and brainstate, and Refs, updated by one compiled function: `python -m benchmarks foreign`.
 
 Each table has the time of one call over that of the hand-threaded one. The model is closed over, is `self` of a method,
-or is an argument; the framework's own `jit` stands beside it, and for flax `jax.jit` of a function that merges what
+or is an argument; beside it is the framework's own `jit`, and for flax `jax.jit` of a function that merges what
 `nnx.split` gave. The last two tables have the time to trace and lower the gradient of fifty layers, and what it costs
 to read a variable outside of every transform once this package has been used, over reading it before.
 """

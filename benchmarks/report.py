@@ -2,7 +2,7 @@
 
 A file holds the tables of all runs by title: a run that makes some of them again replaces these, and leaves the others
 as they were, each with its date. The JSON file beside the page holds the same numbers. A run of all benchmarks starts
-anew. `--readme FILE` puts the tables of this run into a file that shows older figures of the same tables.
+anew. `--pages FILE` puts the tables of this run into a file that shows older figures of the same tables.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def test_a_state_that_is_made_inside_gets_the_sharding_that_jit_is_told(split: j
 def test_what_is_no_sharding_of_states_is_refused() -> None:
     with pytest.raises(TypeError, match="`state_shardings` is a mapping"):
         transform.jit(lambda x: x, state_shardings=0)
-    with pytest.raises(TypeError, match=r"needs a `jax\.sharding\.Sharding`, not 0"):
+    with pytest.raises(TypeError, match=r"needs a `jax\.sharding\.Sharding` or a `jax\.P`, not 0"):
         transform.jit(lambda x: x, state_shardings={State: 0})
 
 

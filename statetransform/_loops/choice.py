@@ -71,7 +71,7 @@ class Choice:
       carries: stored carries besides the initial one.
       block: of how many steps the residuals are stored at a time; 1 for none beyond the step at work, 0 where each of
         the units that `carries` counts holds a carry or the residuals of a step, whichever saves more.
-      sizes: the bytes of which these are.
+      sizes: the bytes of the loop's parts.
       budget: bytes.
       host: carries in host memory.
       disk: carries in files. If the number of steps is not known, these two are the most that there may be.

@@ -58,7 +58,7 @@ def scan(
       fun, init, xs, length, reverse: as in :func:`jax.lax.scan`.
       unroll, **options: the same, for the undifferentiated loop.
       where: the loop, for messages.
-      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+      checkpoint: the number of stored carries besides the initial one, a name that `stored_carries` knows, or a budget;
         "step" for all carries, None for all residuals.
       block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
       watch: what is told how far it is.
@@ -128,7 +128,7 @@ def while_loop(
       test, fun, init: as in :func:`jax.lax.while_loop`.
       where: the loop, for messages.
       max_steps: after how many steps to stop at the latest.
-      checkpoint: the number of stored carries besides the initial one, a name that `options` knows, or a budget;
+      checkpoint: the number of stored carries besides the initial one, a name that `stored_carries` knows, or a budget;
         None for no reverse mode.
       watch: what is told how far it is.
       is_still, sharing: as for `scan`.

@@ -6,8 +6,9 @@ with what was computed before, and nothing that is before it can run later. Valu
 operand costs compile time in every barrier that it goes through. Between two barriers compilers order the runs as they
 like, so there are more where much is alive, and where the plan has no room for another order.
 
-In the forward pass each sum along a stack of layers gets a barrier of its own. Otherwise compilers compute it again
-where it is read, and hold what it is made of up to there. For a compiler that removes barriers see `barriers`.
+In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
+a barrier of its own. Otherwise compilers compute it again where it is read, and hold what it is made of up to there.
+For a compiler that removes barriers see `barriers`.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Emitted:
         return [run.read(atom) for atom in joint.gradients]
 
     def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Before which nodes of the forward pass that make much of next to nothing a barrier stands, and what it ties.
+        """The nodes of the forward pass that make much of next to nothing, each with what the barrier before it ties.
 
         Random numbers depend on a key alone: compilers draw those of all layers at the start.
         """
@@ -130,7 +131,7 @@ class Emitted:
         return found
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Before which runs a barrier stands, with the values and the given variables that it ties."""
+        """The runs with a barrier before them, each with the values and the given variables that it ties."""
         sequence, found = self._sequence, dict[int, tuple[list[Any], list[Any]]]()
         starts = self._starts()
         ends = [*starts[1:], len(sequence)]
@@ -140,7 +141,7 @@ class Emitted:
         return found
 
     def _starts(self) -> list[int]:
-        """The runs before which a barrier stands: where something is computed again, or much is alive or was made."""
+        """The runs with a barrier before them: where something is computed again, or much is alive or was made."""
         graph, sequence, split = self._joint.graph, self._sequence, self._split
         done, was_again, found = set(sequence[:split]), False, []
         most, room = int(self._live.max(initial=0)), 0

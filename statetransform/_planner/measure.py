@@ -3,9 +3,10 @@
 1. *Plain.* The plain gradient step is compiled. If it fits, it is the program.
 2. *Candidates.* They are the cheapest plan found for the budget, and the forms that people write by hand. The one with
    the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
-   the compiler needs corrects what is expected of the others: a plan makes place for a smaller one.
-3. *Confirm.* The best one (the cheapest that fits, else the one with the fewest bytes) is the program. What is near the
+   the compiler needs corrects what is expected of the others: a plan makes place for a smaller one. What is near the
    budget is also compiled without the value of the function, as `grad` runs it.
+3. *Confirm.* The best one (the cheapest that fits, else the one with the fewest bytes) is the program. On the CPU, one
+   that does not fit is compiled again with the usual options of the compiler.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary
 _has_nodes: list[bool] = []
 #: Classes that are always imported, and how many references there were to each when it had no instance.
 _awaited: dict[type, int] = {}
-#: How many objects a process looks at in vain, at some 4 us each; then what is imported is adapted without a cell.
+#: How many objects a process looks at, at some 4 us each.
 _PATIENCE = 10_000
 _SCANS = 20  # of all objects, at some 20 ms each
-_in_vain = [0]
+_looked_at = [0]
 _scans = [0]
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
@@ -170,14 +170,15 @@ def meet_all(fun: Any) -> None:
     """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
 
     Its global names, those of the user's functions that it reaches, what these close over, and what objects hold are
-    looked at while there may be cells that were not met. A process has to pay for this only so long.
+    looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
+    framework is met instead.
     """
     if not _is_one_unmet():
         return
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:
-        _in_vain[0] += 1
-        if _in_vain[0] > _PATIENCE:
+        _looked_at[0] += 1
+        if _looked_at[0] > _PATIENCE:
             _meet_imported()
             return
         obj = waiting.pop()

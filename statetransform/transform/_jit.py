@@ -246,7 +246,8 @@ def _forget(store: Callable[[], Store | None], program: Callable[[], Program | N
 
 def _sharding(key: Any, sharding: Any) -> Any:
     if not isinstance(sharding, jax.sharding.Sharding | jax.P):
-        raise TypeError(f"jit: in `state_shardings`, {key!r} needs a `jax.sharding.Sharding`, not {sharding!r}")
+        needed = "a `jax.sharding.Sharding` or a `jax.P`"
+        raise TypeError(f"jit: in `state_shardings`, {key!r} needs {needed}, not {sharding!r}")
     return sharding
 
 
@@ -255,9 +256,17 @@ class BoundJitted(Bound):
 
     __slots__ = ()
 
-    trace = property(lambda self: functools.partial(self.__func__.trace, _instance=self.__self__))
-    lower = property(lambda self: functools.partial(self.__func__.lower, _instance=self.__self__))
-    eval_shape = property(lambda self: functools.partial(self.__func__.eval_shape, _instance=self.__self__))
+    def trace(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As of the function."""
+        return self.__func__.trace(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+
+    def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
+        """As of the function."""
+        return self.__func__.lower(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the function."""
+        return self.__func__.eval_shape(*args, _instance=self.__self__, **kwargs)  # type: ignore[attr-defined]
 
 
 Jitted._bound = BoundJitted

@@ -71,6 +71,7 @@ class Program:
       structure: finds the states that the program has to do with.
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
+      jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
       targets: positions of the states written, in the plainest output.
       uses: how often the slow path took it; `settle` counts.
     """
@@ -180,7 +181,7 @@ class Program:
         instance, args = (args[0], args[1:]) if self._has_self else (None, args)
         donated = look_at_all([states[i] for i in self.donated])
         passed = look_at_all([states[i] for i in self.passed])
-        if stack.frame is not None and run is not self.within:  # compiled ahead of time, it takes what it was told of
+        if stack.frame is not None and run is not self.within:  # a program compiled ahead of time donates
             donated = jax.tree.map(_copy, donated)
         if not self.keeps_places:
             args = [arg for arg in args if not is_dropped(arg)]

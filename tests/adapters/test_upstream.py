@@ -133,7 +133,7 @@ def test_an_adapter_is_installed_when_one_of_its_cells_is_met_and_not_before() -
     ]
 
 
-def test_looking_for_cells_in_vain_comes_to_an_end() -> None:
+def test_looking_for_cells_comes_to_an_end() -> None:
     """The walk of an eager transform is work; a framework that is imported and refuses its adapter costs no more."""
     pytest.importorskip("flax.nnx")
     code = (

@@ -25,6 +25,6 @@ def test_a_gradient_that_runs_out_of_memory_fits_with_few_carries() -> None:
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED: Out of memory"):
         jax.block_until_ready(transform.jit(transform.grad(lambda x: loss(x, None)))(1.0))
-    u.value = start  # what failed while it ran has been given to the state
+    u.value = start  # the call had returned when the program failed
     compiled = transform.jit(transform.grad(lambda x: loss(x, 20))).lower(1.0).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 30 * start.nbytes

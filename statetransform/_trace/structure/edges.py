@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -73,7 +74,11 @@ def holds(x: Any, what: str, argument: Any) -> bool:
     if what == "sequence":
         return type(x) is argument[0] and len(x) == argument[1]
     if what == "mapping":
-        return type(x) is argument[0] and [*x] == argument[1] and [*map(type, x)] == [*map(type, argument[1])]
+        return (
+            type(x) is argument[0]
+            and [*x] == argument[1]
+            and all(map(operator.is_, map(type, x), map(type, argument[1])))
+        )
     if what == "code":
         return type(x) is types.FunctionType and x.__code__ is argument()
     if what == "is":

@@ -91,7 +91,7 @@ class Recorder:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        listening.listeners = (*[x for x in listening.listeners if x is not self],)
+        listening.listeners = tuple([x for x in listening.listeners if x is not self])
         for cls, listens in self._hooked.items():
             if listens:
                 unhook(cls)
