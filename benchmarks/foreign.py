@@ -123,7 +123,7 @@ def _settled(jitted: Any, run: Run) -> Run:
     for program in jitted._store.programs:
         program.uses = max(2, len(program.structure.edges) // 10) - 1
     run()
-    assert all(program.enter is not None for program in jitted._store.programs)
+    assert all(program.way_in is not None for program in jitted._store.programs)
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ class AheadOfTime:
     """
 
     def __init__(
-        self, owner: Any, stage: Any, program: Any, states: list[Any], obj: Any, args: Any, kwargs: Any
+        self, owner: Any, stage: Any, program: Any, states: Sequence[Any], obj: Any, args: Any, kwargs: Any
     ) -> None:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
         has_self = obj is not NO_SELF or owner._instance is not NO_SELF

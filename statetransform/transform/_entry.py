@@ -7,7 +7,7 @@ when the call does not match, before it has changed anything.
 
 For one state, one array and a closure it reads::
 
-    def walk(jitted, obj, args, kwargs):
+    def walk(program, jitted, obj, args, kwargs):
         try:
             if obj is not NO_SELF: return OTHER
             a0, = args
@@ -47,7 +47,7 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
 #: What the generated function gives when the structure or the arguments are others than the program's.
 OTHER: Any = object()
-Entry = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {
     "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
 }  # fmt: skip
@@ -77,7 +77,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
         return None
     writer = WalkWriter(structure, arguments.roots)
     writer.lines[:0] = arguments.lines
-    writer.names.update(arguments.names, **_NAMES, program=program, run=program.jitted, Array=concrete_array())
+    writer.names.update(arguments.names, **_NAMES, run=program.jitted, Array=concrete_array())
     in_place = structure.registers_in_place()  # which the program copies itself
     handle = [writer.handle(i) for i in structure.states]
     value_of = [f"r{i}._bare" if i in in_place else writer.value(i) for i in structure.states]
@@ -87,14 +87,14 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
         writer.lines.append(f"{', '.join(leading)}, = {', '.join(value_of[i] for i in program.inputs)},")
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
-    targets = [(handle[i], value_of[i]) for i in program.targets or ()]
+    targets = [(handle[i], value_of[i]) for i in program.written]
     states = ", ".join(map(writer.handle, structure.states))
     other = f"return jitted._finish(program, obj, args, kwargs, (out, new), [{states}])"
     store = _stores(targets, other)
-    store += writer.marks([structure.states[i] for i in program.targets or ()])
+    store += writer.marks([structure.states[i] for i in program.written])
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
     # If anything fails on the way, in the user's code as well, the structure is another one.
-    return writer.compile("jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
+    return writer.compile("program, jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
 
 
 def _stores(targets: list[tuple[str, str]], other: str) -> list[str]:

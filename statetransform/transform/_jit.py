@@ -146,7 +146,9 @@ class Jitted(Transformed):
         if stack.frame is None:
             instance = self._instance if obj is NO_SELF else obj
             for program in programs:
-                if program.enter is not None and (out := program.enter(self, instance, args, kwargs)) is not OTHER:
+                if (way_in := program.way_in) is None:
+                    continue
+                if (out := way_in(program, self, instance, args, kwargs)) is not OTHER:
                     self._store.use(program)
                     return out
         if is_jit_disabled():
@@ -173,7 +175,7 @@ class Jitted(Transformed):
         roots = self.hidden(obj, args, kwargs)[2]
         return program.finish(states, results, lambda trace: trace.objects_at(roots))
 
-    def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, list[Any], Any, Any]:
+    def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, Sequence[State], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
         Returns:
@@ -192,18 +194,16 @@ class Jitted(Transformed):
             except Untraced:
                 forget_failed_calls(run)
                 break
-            enter = program.settle(args, kwargs) if stack.frame is None else None  # not used within a transform
+            if stack.frame is None:  # it is not used within a transform
+                program.settle(args, kwargs)
             self._store.use(program)
-            del enter  # which is held from now on
             return program, states, results, lambda trace: trace.objects_at(roots)
         call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
-        for program, states in fitting:
-            if (taken := program.accept(call, states, roots)) is not None:
-                states = taken
-                break
-        else:
-            self._shardings.warn_unmatched(self._fun, [*call.states, *call.created])
-            program, states = Program(self, call, treedef, args, has_self), list(call.states)
+        states = call.states
+        program = next((program for program, _ in fitting if program.takes(call.trace)), None)
+        if program is None:
+            self._shardings.warn_unmatched(self._fun, [*states, *call.created])
+            program = Program(self, call, treedef, args, has_self)
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.use(program)

@@ -2,8 +2,8 @@
 
 A `Program` is one function made by `jax.jit`, which takes the value of each state that it uses, then the arguments.
 JAX calls it back for types that it has not seen; then it binds the trace that the slow path has put there, and never
-traces itself. Several traces may share a program, for arguments of several types; its structure has the
-conditions of all of them. The output structure says which states were written.
+traces itself. Traces for arguments of several types share a program where they say the same of the objects. The output
+structure says which states were written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -24,7 +25,7 @@ from .._state.state import State
 from .._trace.arguments import is_reference
 from .._trace.families import Family
 from .._trace.room import with_room
-from .._trace.structure.structure import Other, Structure
+from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
@@ -44,9 +45,9 @@ class Disabled(Exception):
 
 
 class _Pending(threading.local):
-    """For the callback: the program that this thread is about to call, the trace to bind, its places and the states."""
+    """For the callback: the program that this thread is about to call, the trace to bind, and the states."""
 
-    call: tuple[Program, Trace, list[int], Sequence[State]] | None = None
+    call: tuple[Program, Trace, Sequence[State]] | None = None
 
 
 _pending = _Pending()
@@ -72,8 +73,8 @@ class Program:
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
       jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
-      targets: positions of the states written, in the plainest output.
-      uses: how often the slow path took it; `settle` counts.
+      written: positions of the states written.
+      way_in: the generated function that calls it, see `entry`; None before there is one.
     """
 
     def __init__(self, jitted: Jitted, call: Call, treedef: Any, args: tuple[Any, ...], has_self: bool) -> None:
@@ -81,18 +82,17 @@ class Program:
         self.treedef = treedef
         self.structure: Structure | None = trace.structure
         self.donates: bool = jitted.donates
-        reads, written = range(trace.n_reads), set(trace.written) if self.donates else set()
-        self.donated: tuple[int, ...] = tuple([i for i in reads if i in written])
-        self.passed: tuple[int, ...] = tuple([i for i in reads if i not in written])
+        self.written: tuple[int, ...] = trace.written
+        reads, given_away = range(trace.n_reads), trace.written if self.donates else ()
+        self.donated: tuple[int, ...] = tuple([i for i in reads if i in given_away])
+        self.passed: tuple[int, ...] = tuple([i for i in reads if i not in given_away])
         self.inputs: tuple[int, ...] = self.donated + self.passed
         self._has_self, self._has_instance = has_self, has_self and not is_reference(args[0])
         self.n_leading: int = len(self.inputs) + self._has_instance
-        self.targets: tuple[int, ...] | None = None
-        self._enter: Callable[[], Entry | None] = lambda: None  # stores hold it: it holds the program
-        self._may_enter = True
-        self.uses = 0
+        self.way_in: Entry | None = None
+        self._uses = 0
         self.keeps_places = bool(jitted._jax_options)
-        self._outputs: dict[int, tuple[Trace, list[int]]] = {}
+        self._outputs: dict[int, Trace] = {}
         self._sharding_of: Callable[[State], Any] = jitted._shardings.of
         pure = self._pure(jitted._fun, call)
         keywords = call.trace.arguments[1].keys()
@@ -122,20 +122,18 @@ class Program:
         keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
         return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
 
-    def bind(self, trace: Trace, places: list[int], states: Sequence[State], args: Any, kwargs: Any) -> Any:
+    def bind(self, trace: Trace, states: Sequence[State], args: Any, kwargs: Any) -> Any:
         """Called by JAX for types that it has not seen: re-binds the trace into JAX's own trace."""
-        given = zip(self.inputs, args[: len(self.inputs)], strict=True)
-        by_place = {place: self._placed(value, states[place]) for place, value in given}
-        inputs = jax.tree.leaves([by_place[places[i]] for i in range(trace.n_reads)])
-        out, written, born = trace.bind(jax.tree.leaves((args[len(self.inputs) :], kwargs)), inputs, splice)
-        targets = tuple([places[i] for i in trace.written])
-        written = [self._placed(value, states[i]) for i, value in zip(targets, written, strict=True)]
-        if trace.is_plain and self.targets in (None, targets):
-            self.targets = targets
+        n = len(self.inputs)
+        given = {i: self._placed(value, states[i]) for i, value in zip(self.inputs, args[:n], strict=True)}
+        inputs = jax.tree.leaves([given[i] for i in range(n)])
+        out, written, born = trace.bind(jax.tree.leaves((args[n:], kwargs)), inputs, splice)
+        written = [self._placed(value, states[i]) for i, value in zip(self.written, written, strict=True)]
+        if trace.is_plain:
             return out, written
         born = [self._placed(value, state) for state, value in zip(trace.created, born, strict=True)]
         number = next(_numbers)
-        self._outputs[number] = trace, places
+        self._outputs[number] = trace
         return out, {number: (written, born)}
 
     def _placed(self, value: Any, state: State) -> Any:
@@ -149,24 +147,11 @@ class Program:
         """The states that it has to do with; None when the structure is another."""
         return None if self.structure is None else self.structure.match(roots)
 
-    def accept(self, call: Call, states: list[State], roots: Sequence[Any]) -> list[State] | None:
-        """Takes in a trace for other types, if it does with the values that go in; gives the states."""
-        trace = call.trace
-        if trace.structure is None or self.structure is None:
-            return None
-        place = {state: i for i, state in enumerate(states)}
-        reads = [place.get(state) for state in call.states[: trace.n_reads]]
-        if not {*self.inputs}.issuperset(reads):
-            return None
-        if self.donates and set(self.donated) != {*reads} & {place.get(call.states[i]) for i in trace.written}:
-            return None
-        extra = [state for state in call.states if state not in place]
-        try:
-            self.structure = self.structure.merged(trace.structure, extra, roots)
-        except Other:  # the trace that was just made has changed one of the objects
-            return None
-        self._enter, self._may_enter, self.uses = lambda: None, True, 0
-        return [*states, *extra]
+    def takes(self, trace: Trace) -> bool:
+        """Whether a trace for other types, that fits the same objects, says the same of them and of the states."""
+        if self.structure is None or (len(self.inputs), self.written) != (trace.n_reads, trace.written):
+            return False
+        return trace.structure is not None and self.structure.says_the_same(trace.structure)
 
     def jitted_for(self, method: str) -> Callable[..., Any]:
         """A method of the `jax.jit` function, or the function itself for a call."""
@@ -189,8 +174,7 @@ class Program:
         leading = [*donated, *passed, instance] if self._has_instance else [*donated, *passed]
         before, _pending.call = _pending.call, None
         if call is not None:
-            place = {state: i for i, state in enumerate(states)}
-            _pending.call = self, call.trace, [place[state] for state in call.states], states
+            _pending.call = self, call.trace, states
         try:
             return with_room(functools.partial(run, *leading, *args, **kwargs))
         except Exception as error:
@@ -200,26 +184,17 @@ class Program:
         finally:
             _pending.call = before
 
-    @property
-    def enter(self) -> Entry | None:
-        """The generated way in; None before there is one. A store that has the program holds it."""
-        return self._enter()
-
-    def settle(self, args: Any, kwargs: Any) -> Entry | None:
-        """After a call that went the slow way once more: the way in, written down when that pays.
+    def settle(self, args: Any, kwargs: Any) -> None:
+        """After a call that went the slow way once more: writes down the way in when that begins to pay.
 
         Args:
           args, kwargs: the hidden arguments of that call.
         """
-        self.uses += 1
-        pays = self.structure is not None and self.uses >= max(2, min(len(self.structure.edges) // 10, _PAYS_AFTER))
-        if (enter := self.enter) is None and pays and not self._has_instance and self._may_enter:
-            enter = entry(self, self._has_self, args, kwargs)
-            if enter is None:
-                self._may_enter = False
-            else:
-                self._enter = weakref.ref(enter)
-        return enter
+        uses = self._uses = self._uses + 1
+        if self.structure is None or self._has_instance:
+            return
+        if uses == max(2, min(len(self.structure.edges) // 10, _PAYS_AFTER)):
+            self.way_in = entry(self, self._has_self, args, kwargs)
 
     def explain(self, error: Exception, states: Sequence[State]) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
@@ -240,13 +215,11 @@ class Program:
         out, written = results
         if type(written) is not dict:
             if written:
-                assert self.targets is not None
-                leave(zip([states[i] for i in self.targets], written, strict=True))
+                leave(zip([states[i] for i in self.written], written, strict=True))
             return out
         ((number, (written, born)),) = written.items()
-        trace, places = self._outputs[number]
-        call = Call(trace, [states[i] for i in places], [], [], objects_at(trace) if trace.has_nodes else [])
-        return call.finish(out, written, born)
+        trace = self._outputs[number]
+        return Call(trace, states, [], [], objects_at(trace) if trace.has_nodes else []).finish(out, written, born)
 
 
 class Store:
@@ -269,9 +242,8 @@ class Store:
     def arrange(self, programs: Sequence[Program]) -> None:
         """Sets the programs; those not used for longest go when there are too many."""
         self.programs: tuple[Program, ...] = tuple(programs)[: self._BOUND]
-        # A program does not hold its way in, which holds the program.
-        self._entries = [program.enter for program in self.programs]
-        self.enter: Entry = (self._entries[0] if self._entries else None) or no_entry
+        way_in = self.programs[0].way_in if self.programs else None
+        self.enter: Callable[..., Any] = no_entry if way_in is None else types.MethodType(way_in, self.programs[0])
 
     def known(self, treedef: Any) -> list[Program]:
         """The programs for arguments of a structure: of this function, then of others with the same code."""

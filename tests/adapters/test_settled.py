@@ -22,7 +22,7 @@ def settle(jitted: Any, run: Callable[[], Any]) -> None:
     """Calls until the way in is written down."""
     for _ in range(100):
         run()
-        if jitted._store.programs[0].enter is not None:
+        if jitted._store.programs[0].way_in is not None:
             return
     raise AssertionError("no way in was written down")
 
@@ -55,7 +55,7 @@ def test_values_go_in_and_come_out(kind: str, n: int) -> None:
             model.of.put(model.cells[-1], jnp.float32(7))
             expected[-1] = 7
         assert model.values() == expected.tolist()
-    assert Model.add._store.programs[0].enter is not None
+    assert Model.add._store.programs[0].way_in is not None
 
 
 @KINDS

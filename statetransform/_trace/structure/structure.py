@@ -139,28 +139,13 @@ class Structure:
                 edge = by_register[edge.parent]
         return owners
 
-    def merged(self, other: Structure, more: Sequence[State], roots: Sequence[Any]) -> Structure:
-        """A structure with the conditions of both, which both fit these roots; `more` follow the states of this one."""
-        mine, theirs = self.registers_at(roots), other.registers_at(roots)
-        places = {identity(obj): i for i, obj in reversed([*enumerate(mine)]) if obj is not None}
-        known = {edge[:3] for edge in self.edges}
-        edges, objects = list(self.edges), list(mine)
-        for parent, how, key, what, argument, register in other.edges:
-            above = parent if parent < 0 else places[identity(theirs[parent])]
-            if what == "same":
-                argument = places[identity(theirs[argument])]
-            elif register >= 0:
-                obj = theirs[register]
-                place = places.get(identity(obj))
-                if place is not None:
-                    what, argument, register = "same", place, -1
-                else:
-                    register = places[identity(obj)] = len(objects)
-                    objects.append(obj)
-            if (above, how, key) not in known:
-                known.add((above, how, key))
-                edges.append(Edge(above, how, key, what, argument, register))
-        return Structure(edges, [*self.states, *[places[identity(s)] for s in more]], objects)
+    def says_the_same(self, other: Structure) -> bool:
+        """Whether another structure, that fits the same objects, looks at the same of them.
+
+        What the conditions compare with is then equal, too.
+        """
+        looked_at = lambda edge: (*edge[:4], edge.argument if edge.what == "same" else edge.register)
+        return self.states == other.states and [*map(looked_at, self.edges)] == [*map(looked_at, other.edges)]
 
 
 def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[int, ...]]:

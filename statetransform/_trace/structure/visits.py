@@ -212,8 +212,13 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: S
             module = sys.modules.get(full)
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
                 continue
-            known = recorder.place_of(register, "reader", functools.partial(sys.modules.get, full), module)
+            known = recorder.place_of(register, "reader", _reader_of_module(full), module)
             visit_module(recorder, known, module, used)
+
+
+@functools.cache
+def _reader_of_module(name: str) -> Callable[..., Any]:
+    return functools.partial(sys.modules.get, name)
 
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
