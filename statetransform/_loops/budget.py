@@ -181,7 +181,7 @@ class MemoryBudget:
           OSError: the folder cannot be used, though the plan may not need it.
         """
         if self.disk_bytes:
-            self._folder(where).check()
+            self._folder(where).open(0).close()  # a folder that cannot be used is said before anything runs
         sizes, budget = Sizes(*[lanes * size for size in sizes]), self.bytes // sharing[0]
         make = lambda k, block: Choice(n, k, block, sizes, budget, lanes=lanes)
         fitting = [make(k, block) for k, block in sizes.candidates(n, budget)]

@@ -70,10 +70,6 @@ class Folder:
             raise
         return file
 
-    def check(self) -> None:
-        """Opens an empty file, so that a folder that cannot be used is said before anything runs."""
-        self.open(0).close()
-
     def _error(self, error: OSError, nbytes: int) -> OSError:
         try:
             free = shutil.disk_usage(self.path).free

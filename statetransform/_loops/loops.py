@@ -93,14 +93,14 @@ def scan(
             marked = noticing(len(lanes), checkpoint.later(where, choice))
             flat.consts, flat.init, xs = marked((flat.consts, flat.init, xs))
         if choice.is_plain and watch is None:
-            return flat.unflatten(*flat.plain(xs, n, options))
+            body = lambda carry, x: flat.call(flat.consts, carry, x)
+            return flat.unflatten(*lax.scan(body, flat.init, jax.tree.leaves(xs), n, **options))
     flat.refuse_references(where)
     needed = all_leaves if room else flat.needed
     k = min(k, max(n - 2, 0)) if block else k
     step = Step(flat.call, flat.y_avals, reverse, k, block, room, watch, n, flat.avals, needed)
     if watch is None:
-        body = lambda consts: lambda carry, x: step.fun(consts, carry, x)
-        plain = lambda consts, init, xs: lax.scan(body(consts), init, xs, n, **options)
+        plain = lambda consts, init, xs: lax.scan(functools.partial(step.fun, consts), init, xs, n, **options)
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
@@ -280,11 +280,6 @@ class Flat:
     def refuse_references(self, where: str) -> None:
         """Refuses a step that makes a `jax.Ref`."""
         refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
-
-    def plain(self, xs: Any, n: int, options: dict[str, Any]) -> tuple[Leaves, Leaves]:
-        """The loop as JAX runs it."""
-        body = lambda carry, x: self.call(self.consts, carry, x)
-        return lax.scan(body, self.init, jax.tree.leaves(xs), n, **options)
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -126,7 +126,8 @@ def tangent(
     residuals, tree = jax.tree.flatten((primals, saved))
     outputs, out_tree = jax.tree.flatten(out)
     rule = Tangent(loop, selected, tree, len(out[0]), tuple(typeof(y) for y in outputs))
-    moved = rule.linear(len(residuals))(residuals, rule.ungrouped((consts, init, xs)))
+    linear = Linear(rule.forward, rule.transpose, tuple(pick(rule.avals, rule.is_moving)), len(residuals))
+    moved = linear(residuals, [dot for group in map(pick, (consts, init, xs), selected) for dot in group])
     return out_tree.unflatten(merge([zero_tangent(y) for y in outputs], rule.is_moving, moved))
 
 
@@ -153,14 +154,11 @@ class Tangent:
         """Which of the outputs have tangents."""
         return [*self.selected.carry, *map(is_differentiable, self.avals[self.n_carry :])]
 
-    def linear(self, n_residuals: int) -> Linear:
-        """As a linear function with a transpose of its own."""
-        return Linear(self.forward, self.transpose, tuple(pick(self.avals, self.is_moving)), n_residuals)
-
     def forward(self, residuals: Leaves, dots: Leaves) -> Leaves:
         """The tangents of the outputs out of those of the selected primals."""
         fun, args = self.restricted(*self.tree.unflatten(residuals))
-        return jax.jvp(fun, args, self.grouped(dots))[1]
+        rest = iter(dots)
+        return jax.jvp(fun, args, tuple([next(rest) for _ in group] for group in args))[1]
 
     def transpose(self, residuals: Leaves, cts: Leaves) -> Leaves:
         """The cotangents of the selected primals, by the backward sweep; those of the outputs may be None, for zero."""
@@ -207,15 +205,6 @@ class Tangent:
             return pick(jax.tree.leaves(self.loop.differentiable((consts, init, xs), saved)), self.is_moving)
 
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
-
-    def grouped(self, flat: Sequence[Any]) -> tuple[Leaves, ...]:
-        """What belongs to the selected constants, initial values and inputs, out of one list."""
-        rest = iter(flat)
-        return tuple([next(rest) for marked in mask if marked] for mask in self.selected)
-
-    def ungrouped(self, groups: Primals) -> Leaves:
-        """The tangents of the selected primals in one list."""
-        return [dot for group, mask in zip(groups, self.selected, strict=True) for dot in pick(group, mask)]
 
 
 def forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]:
