@@ -222,10 +222,6 @@ class Frame:
             if state._value is UNSET and not has_tracer(value):
                 state._value = value
 
-    def survivors(self) -> dict[State, Any]:
-        """The states made here that are still reachable, with their values."""
-        return dict(self.born)
-
 
 class Onlooker(Frame):
     """The frame in which a predicate on states runs: it may look at values, and none is lifted for that."""
@@ -250,12 +246,6 @@ def innermost() -> Frame | None:
     frame = stack.frame
     is_ours = frame is None or (frame.is_here() and not frame.is_eager) or not is_in_callback(frame.runner)
     return frame if is_ours else None
-
-
-def is_called_in_raw() -> bool:
-    """Whether a transform is called in a raw JAX transform that stages, itself in a transform of this package."""
-    frame = innermost()
-    return frame is not None and frame.is_below_raw()
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from .._jaxcompat import take_current_trace, trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
 from .._state.find import selects
-from .._state.frame import Frame, innermost, is_called_in_raw, own_arrays, trace_around
+from .._state.frame import Frame, innermost, own_arrays, trace_around
 from .._state.raw_reads import fresh
 from .._state.state import State
 from .._state.values import Values
@@ -44,8 +44,9 @@ class Lift:
         adapters.meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
-        self._outer, self._is_in_raw = trace_around(), is_called_in_raw()
-        self._place = trace_state()
+        self._outer, self._place = trace_around(), trace_state()
+        around = innermost()
+        self._is_in_raw = around is not None and around.is_below_raw()
         self._trace: Callable[[], Any] = lambda: None
         self.outcome: Outcome | None = None
 
@@ -91,7 +92,7 @@ class Lift:
         assert self.outcome is not None
         with Frame() as frame:  # takes what is left, so that nothing reaches the states
             out = self.outcome.finish(out, written, born)
-            return out, Values({**values, **frame.written(), **frame.survivors()})
+            return out, Values({**values, **frame.written(), **frame.born})
 
 
 def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -79,7 +79,10 @@ class TraceLog:
 
     def add(self, trace: Any, fun: Any, why: Any = None) -> None:
         """Notes a trace that was just made; called from within the call that made it."""
-        called = [_called(state) for state in trace.states]
+        called = [
+            state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
+            for state in trace.states
+        ]
         flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
         settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
         self._entries.append(
@@ -99,8 +102,3 @@ class TraceLog:
     def clear(self) -> None:
         """Forgets everything."""
         self._entries.clear()
-
-
-def _called(state: Any) -> str:
-    """How tables call a state."""
-    return state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"

@@ -73,15 +73,15 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
     """
     leaves, treedef = adapters.flatten(out)
     del out
-    changed, survivors = frame.written(), frame.survivors()
+    changed, survivors = frame.written(), dict(frame.born)  # those born that somebody still holds
     places = {id(state) for state in survivors}
-    is_unaccounted = len(survivors) > sum(id(leaf) in places for leaf in leaves)
+    is_unaccounted = len(survivors) > len([leaf for leaf in leaves if id(leaf) in places])
     if is_unaccounted and code is not None and code not in _keeps_states:
         # What is stored nowhere but in a temporary object that refers to itself is not there any more.
         n = len(survivors)
         del survivors
         gc.collect()
-        survivors = frame.survivors()
+        survivors = dict(frame.born)
         if len(survivors) == n:
             _keeps_states.add(code)
     objects: list[Any] = []

@@ -21,30 +21,25 @@ _SLOTS = 1 << 17  # a frame of 1 MiB; its chunk has 2 MiB, of which the system o
 
 
 class _Room(threading.local):
-    is_made = False
+    is_made = False  # whether there is room on the stack already
 
 
-_room = _Room()
+room = _Room()
 
 
-def has_room() -> bool:
-    """Whether there is room on the stack already."""
-    return _room.is_made
-
-
-def with_room(fun: Callable[..., T], *args: Any) -> T:
+def with_room(fun: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Calls a function that traces, with room on the stack; at once where there is some already."""
-    if _room.is_made:
-        return fun(*args)
-    _room.is_made = True
+    if room.is_made:
+        return fun(*args, **kwargs)
+    room.is_made = True
     try:
-        return _roomy(fun, args)
+        return _roomy(fun, args, kwargs)
     finally:
-        _room.is_made = False
+        room.is_made = False
 
 
-def _roomy(fun: Callable[..., T], args: tuple[Any, ...]) -> T:
-    return fun(*args)
+def _roomy(fun: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    return fun(*args, **kwargs)
 
 
 _roomy.__code__ = _roomy.__code__.replace(co_stacksize=_SLOTS)

@@ -32,7 +32,7 @@ from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .outcome import pack
 from .placed import noted, sharding_of
-from .room import has_room, with_room
+from .room import room, with_room
 from .trace import Trace
 
 read_p = jex.Primitive("read_state")
@@ -167,7 +167,7 @@ class _Tracing:
             try:
                 with _keys_checked_later():
                     # `with_room` is itself a frame or two.
-                    closed = make(*args, **kwargs) if has_room() else with_room(lambda: make(*args, **kwargs))
+                    closed = make(*args, **kwargs) if room.is_made else with_room(make, *args, **kwargs)
             except Exception as error:
                 # The transform around the body met what the body gave it in place of a result.
                 if self._culprit is not None and error is not self._culprit.error:

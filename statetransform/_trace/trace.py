@@ -13,14 +13,13 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import Tracer, eval_jaxpr, typeof
+from .._jaxcompat import eval_jaxpr, has_tracer, typeof
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
 from .._state.state import State
 from .arguments import reveal
 from .outcome import Outcome
 from .structure.recorder import Recorder
-from .structure.reuse import Reuse
 from .structure.structure import Other, Structure
 
 StagedFrame: TypeAlias = Any  # the one of `stage`, which imports this module
@@ -120,17 +119,14 @@ class Trace:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
         return self.out_tree.unflatten(run(self.jaxpr, self.consts, *arguments, *values))
 
-    def decide_reuse(self, recorder: Recorder) -> Reuse:
-        """Decides after the trace whether it may be kept, and for which structure."""
-        reuse = Reuse(recorder, self.states, self.statics, self.jaxpr)
-        structure = reuse.structure
+    def serve(self, structure: Structure, recorder: Recorder) -> None:
+        """Has the trace serve all objects of a structure, unless it has to do with something besides."""
         constants = [leaf for _, leaves in self.constants for leaf in leaves]
-        if structure is None or not self.is_closed or any(isinstance(x, Tracer) for x in [*self.consts, *constants]):
-            return reuse
+        if not self.is_closed or has_tracer([*self.consts, *constants]):
+            return
         registers = [recorder.register_of(obj) for obj in self.objects or ()]
-        if all(found is not None or k in self.born_at for k, found in enumerate(registers)):
+        if self.born_at.keys() >= {k for k, found in enumerate(registers) if found is None}:
             self.structure, self._registers = structure, [-1 if found is None else found for found in registers]
-        return reuse
 
     def expires_with(self, roots: Sequence[Any], forget: Callable[[], Callable[[Trace], None] | None]) -> None:
         """Has the trace forgotten when an object dies whose arrays are constants of the trace.

@@ -15,13 +15,12 @@ import jax
 
 from .._jaxcompat import ContextDict, typeof
 from .._state.errors import RetraceWarning, StateTraceError, hints
-from .._state.frame import innermost
-from .._state.raw_reads import as_ever, fresh
+from .._state.raw_reads import as_ever
 from .._state.sites import user_site
 from .._state.state import State
+from . import stage
 from .arguments import is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
-from .stage import tracing
 from .structure.edges import brief, said_of, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
@@ -83,7 +82,7 @@ class TraceCache:
         own = slot.get(key, ())
         found, others = _first_fitting(own, roots), []
         if found is None:
-            others = [trace for trace in self.family.known(key) if trace not in own]
+            others = [other for other in self.family.known(key) if other not in own]
             found = _first_fitting(others, roots)
         if found is not None:
             trace, states, values = found
@@ -133,20 +132,19 @@ class TraceCache:
         recorder = Recorder(roots)
         try:
             with recorder:
-                made = tracing(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
-                trace = fresh(fun, made, innermost())
-            for alive in filter(None, [over() for over in trace.over]):
+                made = stage.trace(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
+            for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
-            if birthless and trace.created:
-                raise StateTraceError.born_inside(birthless, trace.created[0])
+            if birthless and made.created:
+                raise StateTraceError.born_inside(birthless, made.created[0])
         except BaseException:
             take_back(recorder)
             raise
-        reuse = trace.decide_reuse(recorder)
-        self.family.log.add(trace, fun, why)
+        reuse = Reuse(recorder, made)
+        self.family.log.add(made, fun, why)
         if self._warns:
             self._warn(fun, args, kwargs, objects, reuse, why)
-        return trace
+        return made
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
         """Where the objects differ from those of the trace that goes with them farthest: path, before, now."""

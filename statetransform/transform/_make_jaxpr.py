@@ -46,7 +46,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     call = _find("eval_shape", fun, args, kwargs, objects)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = call.finish(*jax.tree.map(_shape, call.out_avals))
-        born = frame.survivors()
+        born = dict(frame.born)
     leave((), born.items())
     return out
 

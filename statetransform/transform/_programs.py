@@ -8,7 +8,6 @@ structure says which states were written.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 import types
@@ -176,7 +175,7 @@ class Program:
         if call is not None:
             _pending.call = self, call.trace, states
         try:
-            return with_room(functools.partial(run, *leading, *args, **kwargs))
+            return with_room(run, *leading, *args, **kwargs)
         except Exception as error:
             if self.donates and not isinstance(error, Untraced):
                 self.explain(error, states)

@@ -159,12 +159,6 @@ class Recorder:
         for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
             self.reach(register, "dict", name, value.__dict__[name])
 
-    def reach_own_cells(self, used: Iterable[State]) -> None:
-        """Adds the edges to states in use that can be found in a way of their own."""
-        for state in used:
-            if self.register_of(state) is None and (reader := state._cell.way_to(state)) is not None:
-                self.reach(0, "reader", reader, state)
-
     def led_to_state(self, obj: Any, key: Any) -> bool:
         """Whether an attribute or item of an object was a state before the trace."""
         register = self.register_of(obj)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..._objects.library import is_framework_class
 from ..._objects.plain import reference
@@ -15,6 +15,8 @@ from .recorder import Recorder
 from .structure import Structure
 from .visits import BY_CLASS
 
+Trace: TypeAlias = Any  # the one of `trace`, which imports this package
+
 _SHARED = ("object", "sequence", "mapping", "plains", "state", "array")
 
 
@@ -23,9 +25,7 @@ class Reuse:
 
     Args:
       recorder: the recorder that has listened to the trace.
-      used: the states in use.
-      statics: the positions of static ones among them, with their values.
-      jaxpr: the traced program.
+      trace: the trace; it learns what structure it serves.
 
     Attributes:
       edges: all that was noted.
@@ -34,21 +34,25 @@ class Reuse:
       changed: the edge on an argument that the function itself changed, with the value before and after.
     """
 
-    def __init__(
-        self, recorder: Recorder, used: Sequence[State], statics: Sequence[tuple[int, Any]], jaxpr: Any
-    ) -> None:
+    def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
         self.edges: Sequence[Edge] = recorder.edges
-        recorder.reach_own_cells(used)
-        registers = [recorder.register_of(state) for state in used]
-        self.loose: list[State] = [s for s, register in zip(used, registers, strict=True) if register is None]
+        registers: list[Any] = []
+        for state in trace.states:
+            register = recorder.register_of(state)
+            if register is None and (reader := state._cell.way_to(state)) is not None:  # which finds it anywhere
+                recorder.reach(0, "reader", reader, state)
+                register = recorder.register_of(state)
+            registers.append(register)
+        self.loose: list[State] = [s for s, register in zip(trace.states, registers, strict=True) if register is None]
         if self.loose:
             return
-        kept = self._unchanged(recorder, {register for register in registers if register is not None}, jaxpr)
+        kept = self._unchanged(recorder, {*registers}, trace.jaxpr)
         if kept is not None:
-            kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in statics]  # type: ignore[arg-type]
-            self.structure = Structure(kept, registers, recorder.objects)  # type: ignore[arg-type]
+            kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in trace.statics]
+            self.structure = Structure(kept, registers, recorder.objects)
+            trace.serve(self.structure, recorder)
 
     def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""
