@@ -122,7 +122,8 @@ def add_adapters(age: str, python: str) -> None:
     def adapters(session: nox.Session) -> None:
         """The adapters with the frameworks that they are for."""
         session.install("-e", ".[test,adapters]", *FRAMEWORKS[age])
-        chosen = session.posargs or ["tests/adapters", "docs/coming-from.md", "docs/coming-from"]
+        pages = ["docs/coming-from.md", "docs/coming-from"]
+        chosen = session.posargs or ["tests/adapters", "tests/docs/test_other_frameworks.py", *pages]
         # Old frameworks call what a newer JAX calls deprecated.
         session.run("python", "-m", "pytest", "-W", "ignore::DeprecationWarning", *chosen)
 
