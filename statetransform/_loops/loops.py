@@ -23,7 +23,7 @@ from .._jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, withou
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
-from . import plan, segments, sweep, units, unknown_length
+from . import plan, segments, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Sizes
@@ -31,6 +31,7 @@ from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
 from .options import stored_carries
+from .stack import Sharing
 from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
 from .tape import Tape
@@ -104,7 +105,7 @@ def scan(
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    sweeps: Any = segments if room else sweep if block else units
+    sweeps: Any = segments if room else sweep
     forward, backward = functools.partial(sweeps.forward, step), functools.partial(sweeps.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
@@ -301,7 +302,7 @@ class Flat:
         example = [slice_type(x) for x in inputs]
         carry = sum(leaf.nbytes for leaf in self.init)
         tape = Tape(step, selected, self.consts, self.init, example)
-        unit = sum(map(nbytes, units.shared(self.avals, tape.avals)[0]))
+        unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
         return Sizes(carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit)
 
     def _copies_parts(self, size: int) -> bool:

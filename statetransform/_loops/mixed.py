@@ -58,19 +58,24 @@ def _rounded(units: int) -> int:
 
 
 @functools.lru_cache(8)
-def legs(n: int, units: int) -> tuple[int, ...]:
-    """Where each leg ends: `i` where the carry before step `i` is stored, `~i` where recording begins at step `i`."""
+def legs(n: int, units: int) -> tuple[list[int], list[int], list[int]]:
+    """Where recording and carries begin.
+
+    Returns:
+      The first step of each block that is recorded at once; before which step each leg ends, the last one of a block
+      at its first step, the others at a carry that is stored; for each block, the number of its first leg minus the
+      number of carries that are stored then, without the initial one.
+    """
     far = _table(n, _rounded(units))[1]
-    found, stored, end = [], [0], n
+    starts, ends, offsets, stored, end = [], [], [], [0], n
     while end:
-        at, free = stored[-1], units - len(stored) + 1
-        ahead = int(far[free, end - at])
-        if ahead:
-            stored.append(at + ahead)
-            found.append(at + ahead)
-            continue
-        end = max(end - free - 1, at)
-        found.append(~end)
+        offsets.append(len(ends) - len(stored) + 1)
+        while ahead := int(far[units - len(stored) + 1, end - stored[-1]]):
+            stored.append(stored[-1] + ahead)
+            ends.append(stored[-1])
+        end = max(end - (units - len(stored) + 1) - 1, stored[-1])
+        starts.append(end)
+        ends.append(end)
         if stored[-1] == end and end:
             stored.pop()
-    return tuple(found)
+    return starts[::-1], ends, offsets[::-1]

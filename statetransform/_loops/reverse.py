@@ -23,6 +23,7 @@ from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take, zeros_like
 from .chunks import fori_loop
 from .lanes import is_left_out
+from .stack import Blocks, Sharing, Units
 from .step import Cotangents, Selected, Step
 from .tape import Tape
 
@@ -38,14 +39,14 @@ class Reverse(abc.ABC):
       ct_ys: cotangents of the stacked outputs, None for zero and for integers; not needed in the forward sweep.
 
     Attributes:
-      size: the number of steps in a block.
       avals: the abstract values of what is recorded in each step.
+      sharing: where that is.
       needed: which leaves of the carry are stored.
       has_cotangents: whether this is the backward sweep.
     """
 
-    size = 1
     avals: tuple[Any, ...] = ()
+    sharing = Sharing()
 
     def __init__(
         self,
@@ -61,16 +62,20 @@ class Reverse(abc.ABC):
         self.needed = step.needed(selected)
 
     @abc.abstractmethod
-    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+    def record(
+        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
+    ) -> tuple[Leaves, Leaves, Leaves]:
         """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
 
     @abc.abstractmethod
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
-        """Records the steps of a block from the carry before it, in the place of those recorded before."""
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
+        """Records the steps of a block from the carry before it, from a row on."""
 
     @abc.abstractmethod
-    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
-        """The cotangents before the block out of those behind it."""
+    def reverse(
+        self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
+    ) -> tuple[Leaves, Cotangents]:
+        """What was recorded, and the cotangents before the block out of those behind it."""
 
     def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
         """What a backward sweep starts with."""
@@ -81,7 +86,10 @@ class Reverse(abc.ABC):
 class ByVjp(Reverse):
     """Blocks of one step, which is run again and transposed at once."""
 
-    def record(self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+    def record(
+        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        del row
         step = self.step
         # A loop of one step: its result is held once, and not fused with and computed again for what reads it.
         with counted(1, is_recomputation=True):
@@ -90,12 +98,14 @@ class ByVjp(Reverse):
             jax.debug.callback(step.watch.forward, step.length)
         return carry, ys, recorded
 
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves) -> Leaves:
-        del first, behind, carry
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
+        del first, behind, carry, row
         return recorded
 
-    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
-        del behind, recorded
+    def reverse(
+        self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
+    ) -> tuple[Leaves, Cotangents]:
+        del behind, row
         ct_consts, ct, ct_xs = cts
         more, new, ct_x = self._pull(first, carry, ct)
         if self.step.length is None:
@@ -103,7 +113,7 @@ class ByVjp(Reverse):
             more = select(left_out, [jnp.zeros_like(x) for x in more], more)
             new = select(left_out, ct, new)
         total = [total + x for total, x in zip(ct_consts, more, strict=True)]
-        return total, new, put(ct_xs, self.step.place(first), ct_x)
+        return recorded, (total, new, put(ct_xs, self.step.place(first), ct_x))
 
     def _pull(self, i: Index, carry: Leaves, ct: Leaves) -> Cotangents:
         seen, place = [ct is not None for ct in self.ct_ys], self.step.place(i)
@@ -118,23 +128,21 @@ class ByVjp(Reverse):
 
 
 class ByTape(Reverse):
-    """Blocks of `step.block` steps, reversed by their residuals; `recorded` are arrays `[size, ...]`.
+    """Blocks of some steps, reversed by their residuals; `recorded` are arrays with a row for each step."""
 
-    Blocks of other sizes, the last one of `size`, are `count`; their residuals begin at any row.
-    """
-
-    def __init__(self, step: Step, selected: Selected, *args: Any, count: int = 0) -> None:
+    def __init__(self, blocks: Blocks, step: Step, selected: Selected, *args: Any) -> None:
         super().__init__(step, selected, *args)
-        assert step.length is not None
-        self.size, self._length = step.block, step.length
-        self._count = count or -(-step.length // step.block)
+        assert step.length is not None and blocks.known is not None
+        self._last, self._length, self._count = blocks.last, step.length, blocks.known
         types = list(map(typeof, self.consts)), list(step.avals), list(map(slice_type, self.xs))
         self._tape = Tape(step, selected, *types)
         self._fixed = self._tape.fixed(self.consts) if self.has_cotangents else []
         self.avals = self._tape.avals
+        carries = pick(step.avals, self.needed) if isinstance(blocks, Units) else ()
+        self.sharing = Sharing.of(carries, self.avals)
 
     def record(
-        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index = 0
+        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
     ) -> tuple[Leaves, Leaves, Leaves]:
         def one(i: Index, state: Any) -> Any:
             carry, ys, recorded = state
@@ -142,26 +150,22 @@ class ByTape(Reverse):
             carry, y, new = self._tape.record(self.consts, carry, take(self.xs, place))
             return carry, put(ys, place, y), put(recorded, i - first + row, new)
 
-        with counted(self.size):
+        with counted(self._last):
             return fori_loop(first, self._length, one, (carry, ys, recorded), self.step.watch)
 
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index = 0) -> Leaves:
+    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
         def one(i: Index, state: Any) -> Any:
             carry, recorded = state
             carry, _, new = self._tape.record(self.consts, carry, take(self.xs, self.step.place(i)))
             return carry, put(recorded, i - first + row, new)
 
-        with counted(self._length - self.size, self._count):
+        with counted(self._length - self._last, self._count):
             return lax.fori_loop(first, behind, one, (carry, recorded))[1]
 
-    def reverse(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, cts: Cotangents) -> Cotangents:
-        del carry
-        return self.reversed(first, behind, recorded, cts)[1]
-
-    def reversed(
-        self, first: Index, behind: Index, recorded: Leaves, cts: Cotangents, row: Index = 0
+    def reverse(
+        self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
     ) -> tuple[Leaves, Cotangents]:
-        """The same; also gives the residuals, which go on in their place."""
+        del carry
         step, fixed = self.step, self._fixed
         ct_ys = [(ct, aval) for ct, aval in zip(self.ct_ys, step.y_avals, strict=True) if is_differentiable(aval)]
 
@@ -179,7 +183,9 @@ class ByTape(Reverse):
             return lax.fori_loop(0, behind - first, one, (recorded, cts))
 
 
-def reverse_of(step: Step, selected: Selected, *args: Any) -> Reverse:
-    """The way in which blocks of `step.block` steps are reversed; one by one where no carry is needed for it."""
-    kind = ByTape if step.block > 1 and any(step.needed(selected)) else ByVjp
-    return kind(step, selected, *args)
+def reverse_of(step: Step, n: Any, selected: Selected, *args: Any) -> tuple[Reverse, Blocks]:
+    """How a loop of `n` steps is reversed, and in which blocks; one by one where no carry is needed for it."""
+    if step.block == 1 or not any(step.needed(selected)):
+        return ByVjp(step, selected, *args), Blocks.of(n, step.k)
+    blocks = Blocks.of(n, step.k, step.block) if step.block else Units(n, step.k)
+    return ByTape(blocks, step, selected, *args), blocks

@@ -71,8 +71,8 @@ def forward(
         with counted(periods.far):
             state = fori_loop(0, periods.far, segment, state, step.watch, periods.start)
     carry, ys, far = state
-    blocks = Blocks(periods.last, 1, n - periods.last)
-    carry, ys, saved = climb_last(ByVjp(step, selected, consts, xs), carry, ys, blocks)
+    blocks = Blocks(periods.last, step.k, first=n - periods.last, known=periods.last)
+    carry, ys, saved = climb_last(ByVjp(step, selected, consts, xs), blocks, carry, ys)
     return carry, ys, SavedSegments(None, saved.stack, far)
 
 
@@ -124,9 +124,9 @@ def backward(
         stack, far, cts = state
         s = top - j
         first, behind = start(s), start(s + 1)
-        blocks = Blocks(behind - first, 1, first)
+        blocks = Blocks(behind - first, step.k, first=first, known=n, again=again)
         with counted(n, top + 1 if n else 1):
-            stack, _, cts = unwind(reverse, blocks, (stack, [], cts), n, again)
+            stack, cts = unwind(reverse, blocks, stack, [], cts)
         far, cts = far.after(cts)
         far, carry = far.read(row(s - 1), row(s - 2), s - 1)
         return stack.restart(carry), far, cts

@@ -14,37 +14,91 @@ of them, the compiler would copy all of them before the backward sweep overwrite
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .._jaxpr.step_counts import counted
-from . import plan
+from . import mixed, plan
 from .arrays import Index, Leaves, merge, pick, put, take
 from .chunks import Watch, while_loop
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """`n` steps from `first` on in blocks of `size`, the first one shorter; all may be traced where the size is 1."""
+    """Steps in blocks, the first one shorter, and where the next carry is stored on the way to one of them.
 
-    n: Any
-    size: int
-    first: Any = 0
+    Args:
+      n: the number of steps; it and `first` may be traced where the size is 1.
+      k: how many carries may be stored besides the initial one.
+      size: the number of steps in a block.
+      first: the first step.
+      known: the number of blocks in all segments of the loop; None if it is not known in advance.
+      again: how many steps are advanced again in all of them, if that is known.
 
-    @property
-    def count(self) -> Any:
-        """The number of blocks."""
-        return self.n if self.size == 1 else -(-self.n // self.size)
+    Attributes:
+      count: the number of blocks.
+      last: the number of steps in the last one.
+      room: of how many steps residuals are kept at a time.
+    """
+
+    def __init__(
+        self, n: Any, k: int, size: int = 1, first: Any = 0, *, known: int | None = None, again: int | None = None
+    ) -> None:
+        self.n, self.k, self.known, self.again, self._first = n, k, known, again, first
+        self.last = self.room = size
+        self.count = n if size == 1 else -(-n // size)
+        self._split = splitter(k, known)
+
+    @classmethod
+    def of(cls, n: Any, k: int, size: int = 1) -> Blocks:
+        """The blocks of a whole loop."""
+        if not isinstance(n, int):
+            return cls(n, k)
+        count = -(-n // size)
+        return cls(n, k, size, known=count, again=size * (plan.Schedule(count, k).evaluations - 2 * count))
 
     def position(self, block: Index) -> Index:
         """The first step of a block; of the block behind the last, the number of steps."""
-        if self.size == 1:
-            return block if isinstance(self.first, int) and not self.first else self.first + block
-        return jnp.maximum(self.n - (self.count - block) * self.size, 0)
+        if self.last == 1:
+            return block if isinstance(self._first, int) and not self._first else self._first + block
+        return jnp.maximum(self.n - (self.count - block) * self.last, 0)
+
+    def leg(self, at: Index, end: Index, top: Index) -> Index:
+        """The block before which the next carry is stored.
+
+        Args:
+          at: the block before which the topmost carry is.
+          end: the block on the way to which it is.
+          top: how many carries are stored besides the initial one.
+        """
+        return at + self._split(end + 1 - at, self.k + 1 - top)
+
+
+class Units(Blocks):
+    """The blocks and legs of a loop whose units of memory hold a carry or the residuals of one step.
+
+    They are read from a table that the host computes, as there is no formula for them: see `mixed`.
+    """
+
+    def __init__(self, n: int, units: int) -> None:
+        starts, legs, offsets = mixed.legs(n, units)
+        again = mixed.evaluations(n, units) - n - starts[-1]
+        super().__init__(n, units, n - starts[-1], known=len(starts), again=again)
+        self.count, self.room = len(starts), units + 2
+        self._positions = jnp.asarray((*starts, n), jnp.int32)
+        self._legs = jnp.asarray(np.searchsorted(starts, legs), jnp.int32)
+        self._offsets = jnp.asarray(offsets, jnp.int32)
+
+    def position(self, block: Index) -> Index:
+        return self._positions[block]
+
+    def leg(self, at: Index, end: Index, top: Index) -> Index:
+        del at
+        return self._legs[self._offsets[end] + top]
 
 
 class Stack(NamedTuple):
@@ -87,6 +141,42 @@ class Stack(NamedTuple):
         return self._replace(top=jnp.maximum(self.top - 1, 0))
 
 
+class Sharing(NamedTuple):
+    """Which residuals are recorded in slots of carries: those of a step begin in the topmost one, and overwrite it.
+
+    Attributes:
+      places: for each residual, in the slots of which leaf of the carry it is; None for one with an array of its own.
+    """
+
+    places: tuple[int | None, ...] = ()
+
+    @classmethod
+    def of(cls, carry: Sequence[Any], residuals: Sequence[Any]) -> Sharing:
+        """Shares as many as there are of the same abstract value."""
+        free = collections.defaultdict(list)
+        for i, aval in enumerate(carry):
+            free[aval].append(i)
+        return cls(tuple(free[aval].pop(0) if free[aval] else None for aval in residuals))
+
+    def own(self, residuals: Sequence[Any]) -> Leaves:
+        """Those in arrays of their own."""
+        return [x for x, place in zip(residuals, self.places, strict=True) if place is None]
+
+    def read(self, stack: Stack, own: Leaves) -> tuple[Leaves, Index]:
+        """All residuals, and the row of the first step."""
+        rest = iter(own)
+        row = 0 if len(own) == len(self.places) else stack.top
+        return [next(rest) if place is None else stack.slots[place] for place in self.places], row
+
+    def write(self, stack: Stack, residuals: Leaves) -> tuple[Stack, Leaves]:
+        """The stack with these residuals in it, and those in arrays of their own."""
+        slots = list(stack.slots)
+        for place, x in zip(self.places, residuals, strict=True):
+            if place is not None:
+                slots[place] = x
+        return stack._replace(slots=slots), self.own(residuals)
+
+
 def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
     """`plan.split(length, slots)` on the device; the slots count the one that holds the start."""
     if k == 0:
@@ -104,51 +194,39 @@ def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
     return split
 
 
-class Climb(NamedTuple):
+def climb(
+    blocks: Blocks,
+    stored: Sequence[bool],
+    advance: Callable[[Index, Any], Any],
+    end: Index,
+    stack: Stack,
+    moving: Any,
+    watch: Watch | None = None,
+    steps: int | None = None,
+    runs: int = 1,
+) -> tuple[Stack, Any]:
     """Goes on from the topmost carry to that before a later block, storing carries on the way.
 
-    Attributes:
-      k: the number of carries that may be stored.
-      split: how far to go, out of the number of blocks up to and with the last one, and the number of slots.
-      position: from the numbers of blocks to those of steps.
-      stored: which leaves of the carry are stored.
+    Args:
+      blocks: where they are stored.
+      stored: which leaves of the carry are.
+      advance: one step of `moving`.
+      end: the block before which to arrive.
+      stack: the stored carries.
+      moving: the carry, and what is written on the way besides it.
+      watch: what is told on the way.
+      steps, runs: how many steps are taken in how many calls together, if that is known.
     """
 
-    k: int
-    split: Callable[[Index, Index], Index]
-    position: Callable[[Index], Index]
-    stored: Sequence[bool]
+    def leg(state: Any) -> Any:
+        stack, (carry, *others) = state
+        restored, at = stack.read()
+        carry = merge(carry, stored, restored)
+        to = blocks.leg(at, end, stack.top)
+        with counted(1):  # the loop around has the count of all steps
+            moved = lax.fori_loop(blocks.position(at), blocks.position(to), advance, (carry, *others))
+        return stack.push(pick(moved[0], stored), to), moved
 
-    def __call__(
-        self,
-        advance: Callable[[Index, Any], Any],
-        end: Index,
-        stack: Stack,
-        moving: Any,
-        watch: Watch | None = None,
-        steps: int | None = None,
-        runs: int = 1,
-    ) -> tuple[Stack, Any]:
-        """Climbs.
-
-        Args:
-          advance: one step of `moving`.
-          end: the block before which to arrive.
-          stack: the stored carries.
-          moving: the carry, and what is written on the way besides it.
-          watch: what is told on the way.
-          steps, runs: how many steps are taken in how many calls together, if that is known.
-        """
-
-        def leg(state: Any) -> Any:
-            stack, (carry, *others) = state
-            restored, at = stack.read()
-            carry = merge(carry, self.stored, restored)
-            to = at + self.split(end + 1 - at, self.k + 1 - stack.top)
-            with counted(1):  # the loop around has the count of all steps
-                moved = lax.fori_loop(self.position(at), self.position(to), advance, (carry, *others))
-            return stack.push(pick(moved[0], self.stored), to), moved
-
-        at = lambda state: state[0].at[state[0].top]
-        with counted(steps, runs, is_recomputation=True):
-            return while_loop(lambda s: at(s) < end, leg, (stack, moving), watch, lambda s: self.position(at(s)))
+    at = lambda state: state[0].at[state[0].top]
+    with counted(steps, runs, is_recomputation=True):
+        return while_loop(lambda s: at(s) < end, leg, (stack, moving), watch, lambda s: blocks.position(at(s)))

@@ -14,12 +14,11 @@ import numpy as np
 from jax import lax
 
 from .._jaxpr.step_counts import counted
-from . import plan
 from .arrays import Index, Leaves, empty, pick, select
 from .chunks import Watch, fori_loop
 from .lanes import is_left_out, longest
 from .reverse import Reverse, reverse_of
-from .stack import Blocks, Climb, Stack, splitter
+from .stack import Blocks, Stack, climb
 from .step import Cotangents, Saved, Selected, Step
 
 
@@ -40,20 +39,19 @@ def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Le
     assert n is not None
     if not any(step.needed(selected)):
         return *plain(step, consts, init, xs), Saved(None, Stack.of([], 0), [])
-    reverse = reverse_of(step, selected, consts, xs)
-    return climb_last(reverse, init, empty(n, step.y_avals), Blocks(n, reverse.size))
+    return climb_last(*reverse_of(step, n, selected, consts, xs), init, empty(n, step.y_avals))
 
 
-def climb_last(reverse: Reverse, carry: Leaves, ys: Leaves, blocks: Blocks) -> tuple[Leaves, Leaves, Saved]:
+def climb_last(reverse: Reverse, blocks: Blocks, carry: Leaves, ys: Leaves) -> tuple[Leaves, Leaves, Saved]:
     """`forward` for the last blocks of a loop, from the carry before them and with the outputs so far."""
-    step, needed = reverse.step, reverse.needed
-    climb = Climb(step.k, splitter(step.k, blocks.count), blocks.position, needed)
-    stack, last = Stack.of(pick(carry, needed), step.k), blocks.count - 1
-    advance = step.writing(reverse.consts, reverse.xs)
-    stack, (carry, ys) = climb(advance, last, stack, (carry, ys), step.watch, steps=blocks.n - blocks.size)
+    step, needed, sharing = reverse.step, reverse.needed, reverse.sharing
+    stack, advance = Stack.of(pick(carry, needed), step.k), step.writing(reverse.consts, reverse.xs)
+    last, steps = blocks.count - 1, blocks.n - blocks.last
+    stack, (carry, ys) = climb(blocks, needed, advance, last, stack, (carry, ys), step.watch, steps)
     first = blocks.position(stack.at[stack.top])
-    carry, ys, recorded = reverse.record(first, carry, ys, empty(blocks.size, reverse.avals))
-    return carry, ys, Saved(None, stack, recorded)
+    recorded, row = sharing.read(stack, empty(blocks.room, sharing.own(reverse.avals)))
+    carry, ys, recorded = reverse.record(first, carry, ys, recorded, row)
+    return carry, ys, Saved(None, *sharing.write(stack, recorded))
 
 
 def backward(
@@ -72,57 +70,52 @@ def backward(
     Returns:
       The cotangents of the selected constants, initial values and inputs.
     """
-    n, reverse = step.length, reverse_of(step, selected, consts, xs, saved.n, ct_ys)
-    blocks = Blocks(longest(saved.n) if n is None else n, reverse.size)
-    known = None if n is None else blocks.count
-    again = None if known is None else blocks.size * (plan.Schedule(known, step.k).evaluations - 2 * known)
+    n = longest(saved.n) if step.length is None else step.length
+    reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys)
     # A single block is reversed in one go: a watch around it would only make copies.
-    watch = None if reverse.size > 1 and known == 1 else step.watch
-    state = saved.stack, saved.recorded, reverse.no_cotangents(ct_carry)
-    with counted(known):
-        return unwind(reverse, blocks, state, known, again, watch)[2]
+    watch = None if reverse.avals and blocks.known == 1 else step.watch
+    with counted(blocks.known):
+        return unwind(reverse, blocks, saved.stack, saved.recorded, reverse.no_cotangents(ct_carry), watch)[1]
 
 
 def unwind(
-    reverse: Reverse,
-    blocks: Blocks,
-    state: tuple[Stack, Leaves, Cotangents],
-    known: int | None,
-    again: int | None,
-    watch: Watch | None = None,
-) -> tuple[Stack, Leaves, Cotangents]:
+    reverse: Reverse, blocks: Blocks, stack: Stack, own: Leaves, cts: Cotangents, watch: Watch | None = None
+) -> tuple[Stack, Cotangents]:
     """Reverses some blocks.
 
     Args:
       reverse: how they are reversed.
       blocks: which steps.
-      state: the stored carries, the residuals of the last block, and the cotangents behind it.
-      known: how many blocks there are in all; None if it is not known in advance.
-      again: how many steps are advanced again in all, if that is known.
+      stack: the stored carries.
+      own: the residuals of the last block that are in arrays of their own.
+      cts: the cotangents behind it.
       watch: what is told on the way.
     """
     step, needed, n = reverse.step, reverse.needed, reverse.n
-    climb = Climb(step.k, splitter(step.k, known), blocks.position, (True,) * sum(needed))
 
     def advance(i: Index, moving: Any) -> Any:
         carry = pick(step.run(i, reverse.consts, step.whole(needed, moving[0]), reverse.xs)[0], needed)
         return (carry if n is None else select(is_left_out(i >= n), moving[0], carry),)
 
     def one(j: Index, state: Any) -> Any:
-        stack, recorded, cts = state
+        stack, own, cts = state
         block = blocks.count - 1 - j
         if any(needed):
-            stack, _ = climb(advance, block, stack, (stack.read()[0],), steps=again, runs=known or 1)
+            moving, stored = (stack.read()[0],), (True,) * sum(needed)
+            stack, _ = climb(blocks, stored, advance, block, stack, moving, steps=blocks.again, runs=blocks.known or 1)
         # Out of its slot again, the carry can be fused with what reads it.
         carry = step.whole(needed, stack.read()[0])
         first, behind = blocks.position(block), blocks.position(block + 1)
+        recorded, row = reverse.sharing.read(stack, own)
         # The forward sweep has recorded the last block.
-        recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded)
-        cts = reverse.reverse(first, behind, carry, recorded, cts)
-        return stack.pop(), recorded, cts
+        recorded = reverse.again(first, jnp.where(j == 0, first, behind), carry, recorded, row)
+        recorded, cts = reverse.reverse(first, behind, carry, recorded, row, cts)
+        stack, own = reverse.sharing.write(stack, recorded)
+        return stack.pop(), own, cts
 
     done, tell = (lambda j: blocks.n - blocks.position(blocks.count - j)), (lambda watch: watch.backward)
-    return fori_loop(0, blocks.count, one, state, watch, done, tell)
+    stack, _, cts = fori_loop(0, blocks.count, one, (stack, own, cts), watch, done, tell)
+    return stack, cts
 
 
 def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tuple[Leaves, Leaves]:

@@ -53,19 +53,16 @@ def test_long_loops_with_many_units_have_plans_without_a_table() -> None:
 @pytest.mark.parametrize(("n", "units"), [(10, 0), (41, 3), (200, 5), (30, 40)])
 def test_legs_reverse_every_step_within_the_units(n: int, units: int) -> None:
     stored, end, run = [0], n, 0
-    at = 0
-    for leg in mixed.legs(n, units):
-        to = leg if leg >= 0 else ~leg
-        run += to - at
-        if leg >= 0:
-            stored.append(to)
-            at = to
-            continue
-        assert 0 < end - to <= units - len(stored) + 2
-        run, end = run + end - to, to
-        if stored[-1] == end and end:
-            stored.pop()
+    starts, legs, offsets = mixed.legs(n, units)
+    for start, offset in zip(starts[::-1], offsets[::-1], strict=True):
         at = stored[-1]
+        while at < start:
+            to = legs[offset + len(stored) - 1]
+            run, at = run + to - at, to
+            stored.append(at)
+        assert 0 < end - start <= units - len(stored) + 3
+        run, end = run + end - start, start
+        stored = stored[:-1] or [0]
     assert end == 0 and run == mixed.evaluations(n, units)
 
 
