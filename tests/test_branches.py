@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+import statetransform as st
 from statetransform import State, transform
 
 
@@ -70,3 +71,14 @@ def test_a_cond_inside_checkpoint_keeps_what_it_does_not_write() -> None:
     assert (f(False, 3.0), a.value) == (6.0, 3.0)
     assert transform.grad(f, argnums=1)(True, 2.0) == 3.0
     assert a.value == 6.0
+
+
+def test_branches_that_return_different_objects_are_refused(wrap: Any) -> None:
+    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+    assert wrap(lambda p: transform.cond(p, lambda: a, lambda: a))(False) is a
+    with pytest.raises(st.StateStructureError, match=r"(?s)cond.*true_fun: State 'a' \(.*false_fun: State 'b' \("):
+        wrap(lambda p: transform.cond(p, lambda: a, lambda: b))(False)
+    with pytest.raises(st.StateStructureError, match=r"(?s)switch.*branch 1: State 'b'"):
+        wrap(lambda i: transform.switch(i, [lambda s, t: [s, t], lambda s, t: [t, s]], a, b))(1)
+    with pytest.raises(TypeError, match=r"(?s)true_fun: \[<by reference>\].*false_fun: float32"):
+        wrap(lambda p: transform.cond(p, lambda: [a], lambda: 0.0))(False)

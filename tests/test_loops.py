@@ -179,6 +179,24 @@ def test_a_state_may_be_carried_and_passed_by_reference() -> None:
     assert s.value == 5.0
 
 
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_an_object_in_a_carry_stays_the_same(is_disabled: bool) -> None:
+    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+    swap = lambda c: (c[1], c[0], c[2] + c[0].value)
+    with jax.disable_jit(is_disabled):
+        for where, loop in {
+            "scan": lambda body: transform.scan(lambda c, x: (body(c), x), (a, b, 0.0), jnp.arange(3))[0],
+            "fori_loop": lambda body: transform.fori_loop(0, 3, lambda i, c: body(c), (a, b, 0.0)),
+            "while_loop": lambda body: transform.while_loop(lambda c: c[2] < 3, body, (a, b, 0.0)),
+        }.items():
+            assert loop(lambda c: (*c[:2], c[2] + c[0].value)) == (a, b, 3.0)
+            if is_disabled and where == "while_loop":
+                assert loop(swap) == (a, b, 3.0)  # a loop of Python's, with two steps
+                continue
+            with pytest.raises(st.StateStructureError, match=rf"(?s){where}.*on entry: State 'a'.*after.*'b'"):
+                loop(swap)
+
+
 def test_associative_scan_reads_states() -> None:
     w = State(jnp.float32(2), name="w")
     f = lambda a, b: a + b * (w.value - 1.0)

@@ -244,6 +244,18 @@ class StateStructureError(StateTransformError, TypeError):
         return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
 
     @classmethod
+    def objects(cls, where: str, what: str, labels: Any, objects: Any) -> StateStructureError:
+        """Branches return, or a loop carries, another object than the one that every call would give."""
+        shown = [
+            describe(obj) if hasattr(obj, "_created") else f"an object of type {type(obj).__name__}" for obj in objects
+        ]
+        rows = "\n".join(f"  {label}: {text}" for label, text in zip(labels, shown, strict=True))
+        return cls(
+            f"{where}: {what}.\n{rows}\nWhich one is meant is known only when the program runs. "
+            "Return values instead, `state.value` for example."
+        )
+
+    @classmethod
     def rule(cls, where: str, states: Any, others: Any) -> StateStructureError:
         """A derivative rule writes other states than the function."""
         names = lambda members: ", ".join(describe(state) for state in members) or "no state"

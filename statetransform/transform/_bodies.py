@@ -15,7 +15,7 @@ from .._state.errors import StateStructureError, show_site
 from .._state.formatting import show_types
 from .._state.frame import Frame, leave, look_at, look_at_all
 from .._state.state import State
-from .._trace.arguments import NO_SELF, hide_self, reveal
+from .._trace.arguments import NO_SELF, hide_self, is_reference, reveal
 from .._trace.trace import Call, Trace
 from .._trace.traces import find_for_once
 from .._trace.wrapper import unbound
@@ -126,6 +126,8 @@ class Body:
             # The types on entry are the trace's own, unless a state is written without being read.
             if not entry and max(trace.written, default=-1) < trace.n_reads:
                 trace.fitting.add(where)
+        if objects:
+            check_objects(where, carry, objects, self.staged.found.objects)
 
     def over_states(self, staged: TracedFunction) -> Callable[..., tuple[Any, list[Any]]]:
         """A traced function of `(values of the written states, *args)`; it gives its output and the new values.
@@ -189,6 +191,15 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
             f"{where}: the body changes the type of the carry.\n" + "\n".join(rows) + "\nA loop's carry keeps its "
             "type. Return values of the types on entry, `x.astype(...)` for example, or start with those after."
         )
+
+
+def check_objects(where: str, carry: Any, before: Sequence[Any], after: Sequence[Any]) -> None:
+    """An object in the carry stays the same one; those of the carry are the first of the objects."""
+    n = sum(map(is_reference, jax.tree.leaves(carry, is_leaf=is_reference)))
+    for pair in zip(before[:n], after[:n], strict=True):
+        if pair[0] is not pair[1]:
+            what = "the body replaces an object in the carry"
+            raise StateStructureError.objects(where, what, ("on entry", "after   "), pair)
 
 
 def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:

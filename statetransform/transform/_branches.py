@@ -149,6 +149,9 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         if text is None:
             raise
         raise TypeError(text) from error
+    for objects in zip(*(call.objects for call in found), strict=True):
+        if any(obj is not objects[0] for obj in objects):
+            raise StateStructureError.objects(where, "the branches return different objects", named, objects)
     sites = {state: site for call in found for state, site in call.sites.items()}
     leave(zip(written, results, strict=True), (), sites)
     return reveal(out, found[0].objects)
@@ -176,7 +179,7 @@ def _differences(where: str, named: _Named, staged: list[TracedFunction]) -> str
     for (name, fun), branch in zip(named.items(), staged, strict=True):
         code = getattr(inspect.unwrap(fun), "__code__", None)
         site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
-        rows.append(f"  {name}: {show_types(reveal(branch.out_avals))}{site}")
+        rows.append(f"  {name}: {show_types(branch.out_avals)}{site}")
     return (
         f"{where}: the branches must return values of the same types, but they return\n" + "\n".join(rows) + "\n"
         "Return the same structure, shapes and dtypes from every branch, `x.astype(...)` for example."

@@ -20,7 +20,7 @@ from .._loops import loops
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, Checkpoint, check_loop, number_of_steps
+from ._bodies import Body, Checkpoint, check_loop, check_objects, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._options import as_in
@@ -232,6 +232,7 @@ def _scan_in_python(
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         out, seen[:] = hide(calls.split(f(*reveal(calls.args(carry, x), objects))))
+        check_objects("scan", carry, objects, seen)
         return out
 
     return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)

@@ -15,7 +15,7 @@ from .._state.errors import StateTraceError
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, Checkpoint, TracedFunction, check_loop, number_of_steps
+from ._bodies import Body, Checkpoint, TracedFunction, check_loop, check_objects, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._progress import ProgressBar
@@ -72,7 +72,8 @@ def while_loop(
         max_steps = number_of_steps("while_loop", "max_steps", max_steps)
     check_loop("while_loop", checkpoint, cond_fun, body_fun)
     if is_jit_disabled():
-        init_val = jax.tree.map(jax.numpy.asarray, init_val)  # or the body could change the caller's arrays in place
+        hidden, objects = hide(init_val)  # the copies are for a body that changes its arrays in place
+        init_val = reveal(jax.tree.map(jax.numpy.asarray, hidden), objects)
 
         def in_python(carry: Any, n: int = 0) -> Any:
             while n != max_steps and cond_fun(carry):
@@ -146,7 +147,12 @@ def fori_loop(
     check_loop("fori_loop", checkpoint, body_fun)
     if is_jit_disabled() and not has_tracer((lower, upper)):
         hidden, objects = hide(init_val)
-        in_python = lambda i, carry: hide(body_fun(i, reveal(carry, objects)))[0]
+
+        def in_python(i: Any, carry: Any) -> Any:
+            out, found = hide(body_fun(i, reveal(carry, objects)))
+            check_objects("fori_loop", carry, objects, found)
+            return out
+
         return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
     bounds = _key_of(lower), _key_of(upper)
     if not progress and None not in bounds:
