@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import deque
 from typing import Any
 
 from .hooks import own_method
 from .plain import MISSING
 
+CONTAINERS = (list, tuple, deque, set, frozenset, dict, types.MappingProxyType)
+_BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod)
 _PLAIN_TO_GET = (*_FUNCTIONS, types.MemberDescriptorType)  # which run no code of the user's
 
@@ -98,3 +101,23 @@ def contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return MISSING
+
+
+def parts(obj: Any) -> list[tuple[Any, Any]] | None:
+    """What a container, function, method or partial object is made of, by key, index or name; None for any other."""
+    kind: Any = type(obj)  # `isinstance` may look up `__class__`, also on objects that are being listened to
+    if issubclass(kind, (dict, types.MappingProxyType)):
+        return list(obj.items())
+    if issubclass(kind, CONTAINERS):
+        return list(enumerate(obj))
+    if kind is types.FunctionType:
+        code, defaults = obj.__code__, obj.__defaults__ or ()
+        variables = zip(code.co_freevars, map(contents, obj.__closure__ or ()), strict=True)
+        bound = [(name, value) for name, value in variables if value is not MISSING]
+        parameters = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        return [*bound, *zip(parameters, defaults, strict=True), *(obj.__kwdefaults__ or {}).items()]
+    if kind in _BOUND:
+        return [("", obj.__self__), ("", getattr(obj, "__func__", None))]
+    if issubclass(kind, functools.partial):
+        return [("", obj.func), ("args", obj.args), ("keywords", obj.keywords)]
+    return None

@@ -19,7 +19,6 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ import jax
 import numpy as np
 
 from .._objects.library import is_ours, is_users_class, is_users_function
-from .._objects.lookup import contents, instance_attribute, instance_dict, slot_names
+from .._objects.lookup import instance_attribute, instance_dict, parts, slot_names
 from .._objects.names import globals_of
 from .._objects.plain import identity
 from .errors import StateTransformError
@@ -186,26 +185,17 @@ def meet_all(fun: Any) -> None:
         if kind in closed or identity(obj) in seen:
             continue
         seen.add(identity(obj))
-        if kind is types.FunctionType:
-            meet(obj)
-            waiting += [contents(cell) for cell in obj.__closure__ or ()]
-            waiting += [*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values()]
-            if is_users_function(obj):
-                waiting += [child for _, child in globals_of(obj)]
+        if (below := parts(obj)) is not None:
+            waiting += [child for _, child in below]
+            if kind is types.FunctionType:
+                meet(obj)
+                waiting += [child for _, child in globals_of(obj)] if is_users_function(obj) else []
         elif kind is types.ModuleType or issubclass(kind, type):
             meet(obj)
-        elif kind is types.MethodType:
-            waiting += [obj.__self__, obj.__func__]
-        elif issubclass(kind, functools.partial):
-            waiting += [obj.func, *obj.args, *obj.keywords.values()]
-        elif issubclass(kind, dict):
-            waiting += dict.values(obj)
-        elif issubclass(kind, (list, tuple, deque, set, frozenset)):
-            waiting += obj
         elif cell_of(kind) is not None or issubclass(kind, State):
             continue
         elif is_users_class(kind):
-            waiting += (instance_dict(obj) or {}).values()
+            waiting += [*(instance_dict(obj) or {}).values()]
             waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
             waiting += [method for base in kind.__mro__ for method in _methods(base)]
         elif is_ours(kind):

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._jaxcompat import is_top_level
 from .._objects.library import is_ours, is_users_class, is_users_function
-from .._objects.lookup import slot_names
+from .._objects.lookup import parts, slot_names
 from .._objects.names import globals_of
 from . import adapters
 from .adapters import as_state
@@ -32,7 +32,6 @@ _OPAQUE = (
     str, bytes, bytearray, int, float, complex, bool, type(None), types.ModuleType,
     np.ndarray, np.generic, jax.Array, types.BuiltinFunctionType,
 )  # fmt: skip
-_SEQUENCES = (list, tuple, deque)
 
 
 def states(tree: Any, *kinds: Kind) -> dict[str, State]:
@@ -152,22 +151,14 @@ def _in_order(obj: Any) -> Iterator[State]:
 
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """The objects directly below one, each with its label."""
-    is_mapping = isinstance(obj, dict | types.MappingProxyType | weakref.WeakValueDictionary)
-    if is_mapping or (isinstance(obj, Mapping) and not jax.tree_util.all_leaves([obj])):
-        for key, child in list(obj.items()):
-            yield str(key), child
-    elif isinstance(obj, (*_SEQUENCES, set, frozenset)):
-        for i, child in enumerate(obj):
-            yield str(i), child
-    elif isinstance(obj, types.FunctionType):
-        yield from _function_children(obj, through_globals)
-    elif isinstance(obj, types.MethodType):
-        yield "", obj.__self__
-        yield "", obj.__func__
-    elif isinstance(obj, functools.partial):
-        yield "", obj.func
-        yield "args", obj.args
-        yield "keywords", obj.keywords
+    found = parts(obj)
+    is_mapping = isinstance(obj, Mapping) and not jax.tree_util.all_leaves([obj])
+    if found is None and (is_mapping or isinstance(obj, weakref.WeakValueDictionary)):
+        found = list(obj.items())
+    if found is not None:
+        yield from ((str(key), child) for key, child in found)
+        if through_globals and isinstance(obj, types.FunctionType) and is_users_function(obj):
+            yield from globals_of(obj)
     elif isinstance(obj, type):
         for name, child in vars(obj).items():
             if not isinstance(child, staticmethod | classmethod | property):
@@ -198,19 +189,6 @@ def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]
                     yield name, child
             elif isinstance(child, State | list | dict | tuple):
                 yield name, child
-
-
-def _function_children(fun: types.FunctionType, through_globals: bool) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # the variable is not bound yet
-            continue
-    for i, child in enumerate(fun.__defaults__ or ()):
-        yield str(i), child
-    yield from (fun.__kwdefaults__ or {}).items()
-    if through_globals and is_users_function(fun):
-        yield from globals_of(fun)
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:

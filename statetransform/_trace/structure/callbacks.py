@@ -6,7 +6,6 @@ so the object itself matters: a program that writes to one simulator's log must 
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..._jaxcompat import Tracer, is_jaxpr, opened
 from ..._objects.library import is_users_class
-from ..._objects.lookup import contents, slot_names
+from ..._objects.lookup import parts, slot_names
 from ..._objects.plain import identity
 
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
@@ -50,17 +49,10 @@ def objects_behind(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tupl
 
 def _behind(obj: Any) -> Iterator[Any]:
     """What an object was made with: never what a module or a library's registry has."""
-    if isinstance(obj, types.FunctionType):
-        yield from (contents(cell) for cell in obj.__closure__ or ())
-        yield from (obj.__defaults__, obj.__kwdefaults__, getattr(obj, "__wrapped__", None))
-    elif isinstance(obj, functools.partial):
-        yield from (obj.func, obj.args, obj.keywords)
-    elif isinstance(obj, types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType):
-        yield from (obj.__self__, getattr(obj, "__func__", None))
-    elif isinstance(obj, dict | types.MappingProxyType):
-        yield from (*obj.keys(), *obj.values())
-    elif isinstance(obj, list | tuple | set | frozenset):
-        yield from obj
+    if (found := parts(obj)) is not None:
+        yield from (x for part in found for x in part)  # of a mapping, the keys as well
+        if isinstance(obj, types.FunctionType):
+            yield getattr(obj, "__wrapped__", None)
     elif is_users_class(type(obj)) or callable(obj) or hasattr(obj, "call_wrapped"):
         attributes = getattr(obj, "__dict__", None)
         yield from attributes.values() if isinstance(attributes, dict) else ()

@@ -6,18 +6,17 @@ tracer looked for.
 
 from __future__ import annotations
 
-import collections
 import functools
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from ..._jaxcompat import belongs_to
 from ..._objects.library import is_users_class, is_users_function
-from ..._objects.lookup import contents, instance_attribute, instance_dict, slot_names
+from ..._objects.lookup import CONTAINERS, instance_attribute, instance_dict, parts, slot_names
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, identity, is_plain
 from ..._state.adapters import as_state
@@ -25,8 +24,6 @@ from ..._state.errors import StateTraceError
 from ..._state.frame import UNSET, peek
 from ..._state.state import State
 from .recorder import Recorder
-
-_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 
 
 def refuse_leaks(
@@ -61,17 +58,17 @@ def refuse_leaks(
         attributes: list[tuple[str, Any]] = []
         if isinstance(obj, types.FunctionType):
             attributes = list(obj.__dict__.items())
-            variables = list(_variables(obj))
+            variables = list(parts(obj) or ())
+            if is_users_function(obj):
+                names_used = names_of(obj.__code__)[1]
+                variables += [(key, obj.__globals__[key]) for key in names_used if key in obj.__globals__]
             below = [(f".{key}", child, key) for key, child in variables] if owner is not None else []
             waiting += [(None, key, "", key, child, None) for key, child in variables if owner is None]
         elif isinstance(obj, types.MethodType | functools.partial):
-            is_method = isinstance(obj, types.MethodType)
-            parts = (obj.__self__, obj.__func__) if is_method else (obj.func, *obj.args)
-            waiting += [(None, "", "", "self" if is_method else "", child, None) for child in parts]
-        elif isinstance(obj, dict):
-            below = [(f"[{key!r}]", child, key) for key, child in obj.items()]
-        elif isinstance(obj, _CONTAINERS):
-            below = [(f"[{i}]", child, i) for i, child in enumerate(obj)]
+            shown = "self" if isinstance(obj, types.MethodType) else ""
+            waiting += [(None, "", "", shown, child, None) for _, child in parts(obj) or ()]
+        elif isinstance(obj, CONTAINERS):
+            below = [(f"[{key!r}]", child, key) for key, child in parts(obj) or ()]
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
         elif is_users_class(type(obj)) and as_state(obj) is obj:
@@ -83,16 +80,6 @@ def refuse_leaks(
             below = [] if wrapped is None else [("", wrapped, None)]
         waiting += [(owner, name, inner + step, path + step, child, (obj, key)) for step, child, key in below]
         waiting += [(obj, key, "", f"{path}.{key}".lstrip("."), child, (obj, key)) for key, child in attributes]
-
-
-def _variables(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function closes over, its defaults, and what the names of its module mean."""
-    code, defaults = fun.__code__, fun.__defaults__ or ()
-    yield from zip(code.co_freevars, map(contents, fun.__closure__ or ()), strict=True)
-    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
-    yield from (fun.__kwdefaults__ or {}).items()
-    if is_users_function(fun):
-        yield from ((name, fun.__globals__[name]) for name in names_of(code)[1] if name in fun.__globals__)
 
 
 def take_back(recorder: Recorder) -> None:
