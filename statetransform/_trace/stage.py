@@ -100,12 +100,7 @@ class StagedFrame(Frame):
             raise StateTraceError.not_lifted(state)
 
 
-def trace(fun: Callable[..., Any], *args: Any, **options: Any) -> Trace:
-    """Traces a function once, lifting the states that it uses; the arguments are those of `tracing`."""
-    return fresh(fun, tracing(fun, *args, **options), innermost())
-
-
-def tracing(
+def trace(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -113,8 +108,8 @@ def tracing(
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     is_lifted: Callable[[State], bool] | None = None,
     is_pure: bool = False,
-) -> Callable[[bool], Trace]:
-    """What traces a function, told whether JAX's caches are fresh, see `fresh`.
+) -> Trace:
+    """Traces a function once, lifting the states that it uses.
 
     Args:
       fun: the function.
@@ -124,7 +119,8 @@ def tracing(
       is_lifted: which states are lifted; the others are constants.
       is_pure: whether the caller threads the values explicitly.
     """
-    return functools.partial(_Tracing.run, fun, args, kwargs, objects, around, is_lifted, is_pure)
+    run = functools.partial(_Tracing.run, fun, args, kwargs, objects, around, is_lifted, is_pure)
+    return fresh(fun, run, innermost())
 
 
 class _Tracing:
@@ -137,7 +133,7 @@ class _Tracing:
     _over: tuple[Any, ...]  # weak references to JAX's traces of the body
 
     def __init__(
-        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_fresh: bool, is_pure: bool
+        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_pure: bool, is_fresh: bool
     ) -> None:
         self._fun, self._objects, self._around = fun, objects, around
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
@@ -145,27 +141,19 @@ class _Tracing:
         self._culprit: Culprit | None = None
 
     @classmethod
-    def run(
-        cls,
-        fun: Any,
-        args: Any,
-        kwargs: Any,
-        objects: Sequence[Any],
-        around: Any,
-        is_lifted: Any,
-        is_pure: bool,
-        is_fresh: bool,
-    ) -> Trace:
-        """The trace for these arguments.
+    def run(cls, fun: Any, args: Any, kwargs: Any, *options: Any) -> Trace:
+        """The trace for these arguments; the options are those of the class.
 
         Nested transforms come through here once for each, so that it takes few frames of Python's stack.
         """
-        self = cls(fun, objects, around, is_lifted, is_fresh, is_pure)
+        self = cls(fun, *options)
         try:
             self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
             make = jax.make_jaxpr(self._runner())
             try:
-                with _keys_checked_later():
+                # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
+                checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
+                with jax.debug_key_reuse(False) if checks_keys else contextlib.nullcontext():
                     # `with_room` is itself a frame or two.
                     closed = make(*args, **kwargs) if room.is_made else with_room(make, *args, **kwargs)
             except Exception as error:
@@ -222,12 +210,6 @@ class _Tracing:
             return results
 
         return body
-
-
-def _keys_checked_later() -> Any:
-    """States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace when it is bound."""
-    is_on = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
-    return jax.debug_key_reuse(False) if is_on else contextlib.nullcontext()
 
 
 def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:
