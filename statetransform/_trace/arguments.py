@@ -200,7 +200,8 @@ class StaticArguments:
         self._argnums = integers(argnums)
         self._argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         self._fun = fun
-        self._parameters, self._takes_more = positional_parameters(fun) if self else ((), True)
+        self._parameters, rest = positional_parameters(fun) if self else ((), "args")
+        self._takes_more = rest is not None
 
     def __bool__(self) -> bool:
         return bool(self._argnums or self._argnames)
@@ -283,14 +284,14 @@ def integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(int(i) for i in argnums)
 
 
-def positional_parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """Names of the positional parameters, and whether a call may give more, as with `*args`."""
+def positional_parameters(fun: Callable[..., Any]) -> tuple[tuple[str, ...], str | None]:
+    """Names of the positional parameters, and the `args` of `*args` if a call may give more."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (ValueError, TypeError):
-        return (), True
+        return (), "args"
     names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-    return names, any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
 
 
 def name_of(fun: Any) -> str:

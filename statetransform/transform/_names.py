@@ -20,17 +20,6 @@ def names_of(states: Iterable[State]) -> list[str]:
     return [state._name or getattr(state, "_kind", type(state)).__name__.lower() for state in states]
 
 
-def names_of_arguments(fun: Callable[..., Any], n_args: int, has_self: bool) -> list[str]:
-    """What the positional arguments are called, without `self`."""
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][has_self:]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    return [names[i] if i < len(names) else f"{rest}_{i - len(names)}" for i in range(n_args)]
-
-
 def name_inputs(fun: Callable[..., Any], names: Sequence[str], keywords: Iterable[str]) -> Callable[..., Any]:
     """Gives a function of ours the signature with these names of positional parameters, as far as they are free."""
     is_name = lambda name: name.isidentifier() and not keyword.iskeyword(name)

@@ -21,14 +21,14 @@ from .._jaxcompat import Tracer, is_jit_disabled, splice
 from .._state.errors import StateTraceError, lost_in_donation
 from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
-from .._trace.arguments import is_reference
+from .._trace.arguments import is_reference, positional_parameters
 from .._trace.families import Family
 from .._trace.room import with_room
 from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
-from ._names import name_inputs, names_of, names_of_arguments
+from ._names import name_inputs, names_of
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
@@ -115,8 +115,9 @@ class Program:
         pure.__name__ = pure.__qualname__ = getattr(fun, "__name__", type(fun).__name__)
         args, kwargs = call.trace.arguments
         args = args[self._has_self :]
-        names = zip(names_of_arguments(fun, len(args), self._has_self), args, strict=True)
-        own = [name for name, arg in names if self.keeps_places or not is_dropped(arg)]
+        names, rest = positional_parameters(fun)
+        names = *names[self._has_self :], *(f"{rest}_{i}" for i in range(len(args)))
+        own = [name for name, arg in zip(names, args, strict=False) if self.keeps_places or not is_dropped(arg)]
         instance = ["self"] if self._has_instance else []
         keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
         return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
