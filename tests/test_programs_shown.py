@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -21,6 +22,21 @@ def test_what_has_a_shape_and_a_dtype_stands_for_an_array() -> None:
     assert transform.eval_shape(lambda x: w.value * x, Like()).shape == (3,)
     jaxpr, shape = transform.make_jaxpr(lambda x: w.value * x, return_shape=True)(Like())
     assert shape.shape == (3,) and len(jaxpr.jaxpr.invars) == 2
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Scale:
+    w: jax.Array
+
+    def __call__(self, x: Any) -> Any:
+        return self.w * x
+
+
+def test_the_method_of_a_pytree_shows_the_program_that_it_runs() -> None:
+    scale = Scale(jnp.arange(3.0))
+    jaxpr = transform.make_jaxpr(scale.__call__)(2.0)
+    np.testing.assert_array_equal(jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, 2.0)[0], [0.0, 2.0, 4.0])
 
 
 class WithMore(Like):

@@ -1,4 +1,4 @@
-"""Values as messages and `repr` show them: shapes and dtypes, never the numbers of an array."""
+"""Types of values, and values as messages and `repr` show them: shapes and dtypes, never the numbers of an array."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def show(value: Any) -> str:
 def show_types(value: Any) -> str:
     """Types in the structure of a value or of abstract values: `{'a': float32[3]}`."""
     return repr(jax.tree.map(lambda leaf: _Verbatim(type_text(typeof(leaf))), value))
+
+
+def type_of(value: Any) -> tuple[Any, ...]:
+    """What has to be equal where two values come to the same place: the structure, shapes and dtypes."""
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
 
 
 def show_item(item: Any) -> str:

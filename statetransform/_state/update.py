@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import typeof
 from .._objects.library import is_users_class
 from .adapters import as_state
 from .errors import StateStructureError
 from .find import states as find_states
-from .formatting import show_types
+from .formatting import show_types, type_of
 from .frame import look_at, own_arrays, read
 from .gather import Gathered
 from .state import State
@@ -66,7 +65,7 @@ def update(states: Any, values: Any) -> None:
     paths = [(path, _state(state)) for path, state in zip(gathered.paths, gathered.states, strict=True)]
     for (path, state), value in zip(paths, new, strict=True):
         held = read(state)
-        if not state.static and _type_of(held) != _type_of(value):
+        if not state.static and type_of(held) != type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
             raise StateStructureError.update(state, where, show_types(held), show_types(value))
     for (_, state), value in zip(paths, new, strict=True):
@@ -90,8 +89,3 @@ def _state(leaf: Any) -> State:
             "For the states of a model write `st.states(model)`."
         )
     return leaf
-
-
-def _type_of(value: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(value)
-    return treedef, [(typeof(leaf).shape, typeof(leaf).dtype) for leaf in leaves]

@@ -19,7 +19,7 @@ from .._state.raw_reads import as_ever
 from .._state.sites import user_site
 from .._state.state import State
 from . import stage
-from .arguments import is_reference, named_arguments
+from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .structure.edges import brief, said_of, show_path
 from .structure.leaks import refuse_leaks, take_back
@@ -27,6 +27,7 @@ from .structure.recorder import Recorder
 from .structure.reuse import Reuse
 from .structure.structure import Other
 from .trace import Call, Trace
+from .wrapper import unbound
 
 _MUCH = 8 << 20  # bytes: a comparison takes about a millisecond
 
@@ -220,19 +221,27 @@ def _first_fitting(traces: Sequence[Trace], roots: Sequence[Any]) -> tuple[Trace
     return None
 
 
-def find_for_once(where: str, fun: Callable[..., Any], *args: Any, **options: Any) -> Call:
+def find_for_once(
+    where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: Sequence[Any], birthless: str = ""
+) -> tuple[Call, tuple[Any, ...]]:
     """The call of a function that a loop or branch was given, and that may be gone after it.
 
     Args:
       where: the loop or branch.
-      fun: the function.
-      *args, **options: as in `TraceCache.find`.
+      fun: the function, which may be a bound method.
+      args, kwargs, objects, birthless: as in `TraceCache.find`.
+
+    Returns:
+      The call, and what comes in front of `args`: the instance of a method.
     """
+    fun, obj = unbound(fun)
+    instance, owners = hide_self(obj) if obj is not NO_SELF else (None, [])
+    leading = () if obj is NO_SELF else (instance,)
     cache = cache_of(fun, where, TraceCache)
-    call = cache.find(fun, *args, **options)
+    call = cache.find(fun, (*leading, *args), kwargs, [*owners, *objects], birthless=birthless)
     if call.trace.structure is not None:
         keep_recent(call.trace, cache.family)
-    return call
+    return call, leading
 
 
 class RefusedArgument(TypeError):

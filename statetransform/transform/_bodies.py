@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,12 @@ from .._jaxcompat import Tracer, type_text, typeof
 from .._loops.budget import MemoryBudget
 from .._loops.options import check_carries
 from .._state.errors import StateStructureError, show_site
-from .._state.formatting import show_types
+from .._state.formatting import show_types, type_of
 from .._state.frame import Frame, leave, look_at, look_at_all
 from .._state.state import State
-from .._trace.arguments import NO_SELF, hide_self, is_reference, reveal
+from .._trace.arguments import is_reference, reveal
 from .._trace.trace import Call, Trace
 from .._trace.traces import find_for_once
-from .._trace.wrapper import unbound
 
 Checkpoint = None | int | str | MemoryBudget
 
@@ -43,19 +43,13 @@ class TracedFunction:
         objects: Sequence[Any],
         values: Mapping[State, Any],
     ) -> None:
-        fun, obj = unbound(fun)
-        instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
-        self.leading: tuple[Any, ...] = () if obj is NO_SELF else (instance,)
-        leaves, treedef = jax.tree.flatten((*self.leading, *args))
-        abstract = treedef.unflatten(map(typeof, leaves))
-        roots = [*owners, *objects]
-        if values:
-            with Frame() as frame:
-                for state, value in values.items():
-                    frame.seed(state, value)
-                self.found: Call = find_for_once(where, fun, abstract, {}, roots, birthless=where)
-        else:
-            self.found = find_for_once(where, fun, abstract, {}, roots, birthless=where)
+        args = jax.tree.map(typeof, args)
+        self.found: Call
+        self.leading: tuple[Any, ...]
+        with Frame() if values else contextlib.nullcontext() as frame:
+            for state, value in values.items():
+                frame.seed(state, value)  # type: ignore[union-attr]
+            self.found, self.leading = find_for_once(where, fun, args, {}, objects, birthless=where)
         for i, _ in self.found.trace.static_written:
             raise StateStructureError.static_write(where, self.found.states[i])
 
@@ -165,12 +159,6 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
             is_scalar = type(leaf) is float and np.issubdtype(dtype, np.floating)
             leaves[i] = dtype.type(leaf) if is_scalar else jax.lax.convert_element_type(leaf, dtype)
     return treedef.unflatten(leaves), changed
-
-
-def type_of(value: Any) -> tuple[Any, ...]:
-    """What has to be equal where two values come to the same place: the structure, shapes and dtypes."""
-    leaves, treedef = jax.tree.flatten(value)
-    return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
 
 
 def _check_carry(where: str, before: Any, after: Any) -> None:

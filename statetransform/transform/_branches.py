@@ -11,13 +11,13 @@ import jax
 
 from .._jaxcompat import has_tracer, is_jit_disabled
 from .._state.errors import StateStructureError, show_site
-from .._state.formatting import show_types
+from .._state.formatting import show_types, type_of
 from .._state.frame import leave, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import TracedFunction, bind, type_of
+from ._bodies import TracedFunction, bind
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 

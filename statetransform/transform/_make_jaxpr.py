@@ -12,11 +12,10 @@ from .._jaxcompat import typeof
 from .._state.errors import check_function
 from .._state.frame import Frame, kept_by_nobody, leave, read
 from .._state.values import Values
-from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, hide_self, named_apart, reveal
+from .._trace.arguments import StaticArguments, abstract, hide, named_apart, reveal
 from .._trace.trace import Call
 from .._trace.tracebacks import boundary
 from .._trace.traces import find_for_once
-from .._trace.wrapper import unbound
 from ._options import as_in
 
 
@@ -43,7 +42,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     (args, kwargs), objects = hide(abstract((args, kwargs)))
-    call = _find("eval_shape", fun, args, kwargs, objects)
+    call, _ = find_for_once("eval_shape", fun, args, kwargs, objects)
     with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
         out = call.finish(*jax.tree.map(_shape, call.out_avals))
         born = dict(frame.born)
@@ -96,18 +95,18 @@ def make_jaxpr(
         args, kwargs = static.hide(args, kwargs, has_self=False)
         (args, kwargs), objects = hide((args, kwargs))
         args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))
-        found: list[Call] = []
+        found: list[tuple[Call, tuple[Any, ...]]] = []
 
         def find(*args: Any, **kwargs: Any) -> None:
             with kept_by_nobody():
-                found.append(_find("make_jaxpr", fun, args, kwargs, objects))
+                found.append(find_for_once("make_jaxpr", fun, args, kwargs, objects))
 
         jax.make_jaxpr(named_apart(find, kwargs), axis_env=axis_env)(*args, **kwargs)
-        call = found[0]
+        call, leading = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
         def pure(values: Any, /, *args: Any, **kwargs: Any) -> Any:
-            out, written, _ = call.apply(args, kwargs, values)
+            out, written, _ = call.apply((*leading, *args), kwargs, values)
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})
@@ -117,13 +116,6 @@ def make_jaxpr(
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
 
     return traced
-
-
-def _find(where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: list[Any]) -> Call:
-    fun, obj = unbound(fun)
-    instance, owners = (None, []) if obj is NO_SELF else hide_self(obj)
-    leading = () if obj is NO_SELF else (instance,)
-    return find_for_once(where, fun, (*leading, *args), kwargs, [*owners, *objects])
 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:
