@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
+from .._jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._loops import loops
 from .._state.errors import StateTraceError
 from .._trace.arguments import hide, reveal
@@ -205,18 +205,10 @@ def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
 
 
 def _common_dtype(lower: Any, upper: Any) -> Any:
-    """The type of both bounds; a Python scalar takes that of the other."""
-    try:
-        a, b = typeof(lower), typeof(upper)
-    except (TypeError, ValueError):
-        jax.lax.fori_loop(lower, upper, lambda i, carry: carry, 0)  # says what is wrong
-        raise
-    if a.dtype == b.dtype:
-        return a.dtype
-    is_signed = lambda aval: jax.numpy.issubdtype(aval.dtype, jax.numpy.signedinteger)
-    if is_signed(a) and is_signed(b) and a.weak_type != b.weak_type:
-        return b.dtype if a.weak_type else a.dtype
-    raise TypeError(
-        f"fori_loop: `lower` and `upper` must have equal types, but are {type_text(a)} "
-        f"and {type_text(b)}. Convert one of them, `upper.astype(lower.dtype)` for example."
-    )
+    """The type of both bounds; of different ones, that of JAX's index, and JAX says what is wrong with them."""
+    with contextlib.suppress(TypeError, ValueError):
+        if (dtype := typeof(lower).dtype) == typeof(upper).dtype:
+            return dtype
+    found: list[Any] = []
+    jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
+    return found[0]
