@@ -15,12 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.rewrite import BUDGETED
 from .._jaxpr.sizes import format_bytes
+from .._loops.arrays import zero_tangent
 from .._loops.budget import MemoryBudget
 from .._loops.choice import FunctionChoice
 from .._loops.lanes import lanes_first, noticed
@@ -134,7 +134,7 @@ class Budgeted:
         def rule(primals: Leaves, tangents: Leaves) -> Any:
             moves = _moving(tangents)
             if not any(moves):
-                return lanes_first(out := self.plain(*primals)), [_zero_tangent(y) for y in out]
+                return lanes_first(out := self.plain(*primals)), [zero_tangent(y) for y in out]
             found = self.decision(Pattern(moves, self._guess, self._lanes))
             primals = noticed(self._lanes.axes, functools.partial(self._notice, found))(list(primals))
             if isinstance(found, Decision) and not isinstance(found.program, Emitted):
@@ -212,10 +212,10 @@ class Budgeted:
             out, kept = run(*primals)
             moved = _moving(tangents)
             if not any(moved):
-                dots = [_zero_tangent(y) for y in out]
+                dots = [zero_tangent(y) for y in out]
             else:
                 dots = self._jvp_of(self.plain, moved, primals, tangents)[1]
-            return (out, kept), (dots, [_zero_tangent(x) for x in kept])
+            return (out, kept), (dots, [zero_tangent(x) for x in kept])
 
         run.defjvp(rule, symbolic_zeros=True)
         return run
@@ -263,7 +263,7 @@ class Budgeted:
         avals = tuple(self._body.outvars[i].aval.strip_weak_type() for i in moving_out)
         linear = Linear(forward_mode, transpose, avals, n + len(kept))
         moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
-        return [next(moved) if can else _zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
+        return [next(moved) if can else zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
 
     def _backward(self, moves: tuple[bool, ...]) -> Callable[..., list[Any]]:
         """The cotangents of the inputs that are differentiated, differentiable in its turn."""
@@ -324,9 +324,3 @@ def _closed(body: Any) -> Any:
 def _moving(tangents: Leaves) -> tuple[bool, ...]:
     """Which of the inputs have a tangent that is not zero for certain."""
     return tuple(not jaxcompat.is_zero_tangent(dot) for dot in tangents)
-
-
-def _zero_tangent(x: Any) -> Any:
-    if jnp.issubdtype(jnp.result_type(x), jnp.inexact):
-        return jnp.zeros_like(x)
-    return np.zeros(np.shape(x), jax.dtypes.float0)

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from .._jaxcompat import has_tracer, runs_rule_directly
+from .._loops.arrays import zero_tangent
 from .._state.errors import check_function
 from .._trace.arguments import integers
 from .._trace.lift import bind
 from .._trace.wrapper import Transformed
-from ._rules import RuleCall, as_function, zero
+from ._rules import RuleCall, as_function
 
 
 class CustomRule(Transformed):
@@ -132,7 +133,7 @@ class CustomJvp(CustomRule):
         def rule(primals: Any, tangents: Any) -> Any:
             out = self(*primals)
             dots = [jvp(dot, out, *primals) for dot, jvp in zip(tangents, jvps, strict=False) if jvp is not None]
-            return out, jax.tree.map(_total, jax.tree.map(zero, out), *dots)
+            return out, jax.tree.map(_total, jax.tree.map(zero_tangent, out), *dots)
 
         self.defjvp(rule)
 
@@ -201,10 +202,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
     Tangents flow through the arguments only.
 
     Args:
-      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
-      nondiff_argnums (Sequence[int]): positions of arguments that are not differentiated; the rules get them
-        first. Default: ().
-      nondiff_argnames (Sequence[str]): the same, by name. Default: ().
+      fun, nondiff_argnums, nondiff_argnames: as for :func:`custom_vjp`.
 
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and must write the same

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
-from .._jaxcompat import lowered, typeof
+from .._jaxcompat import lowered
+from .._loops.arrays import zero_tangent
 from .._state.errors import StateStructureError, StateTraceError
 from .._state.frame import Frame
 from .._state.state import State
@@ -114,7 +114,7 @@ class RuleCall:
             gone = lambda state: StateTraceError.read_in_backward_rule(state) if state in written else None
             lift = Lift(rule, lambda: RuleFrame(gone))
             cts = lift.leave(*lift.call(known, given, {}))
-            zeros = jax.tree.map(zero, values[: len(self._inputs)])
+            zeros = jax.tree.map(zero_tangent, values[: len(self._inputs)])
             return (*zeros, *cts) if isinstance(cts, tuple | list) else cts
 
         return backward
@@ -127,7 +127,7 @@ class RuleCall:
             pair = [reveal(part, self._objects) for part in (primals, tuple(tangents[len(values) :]))]
             args = (*self._fixed.values(), *pair)
             results, _ = self._lifted(rule, values, args)
-            return _with_states(results, lambda dots: (dots, *jax.tree.map(zero, results[1:])))
+            return _with_states(results, lambda dots: (dots, *jax.tree.map(zero_tangent, results[1:])))
 
         return jvp
 
@@ -184,14 +184,6 @@ def _with_states(results: Any, second: Callable[[Any], Any]) -> Any:
     if not isinstance(out, tuple | list) or len(out) != 2:
         return out  # JAX says what is wrong
     return (out[0], written, born), second(out[1])
-
-
-def zero(value: Any) -> Any:
-    """A zero tangent; float0 for a dtype that has no tangent."""
-    aval = typeof(value)
-    if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact):
-        return jax.numpy.zeros(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, jax.dtypes.float0)
 
 
 def as_function(fun: Function, pure: Function) -> Function:
