@@ -172,19 +172,7 @@ def value_and_grad(fun: Any = None, argnums: Any = None, *, states: Any = None, 
     """Value and gradient of a scalar function that uses states: :func:`jax.value_and_grad`. States are written once.
 
     Args:
-      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
-      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
-        Default: 0, or no argument if `states` is given.
-      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
-        entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
-        Default: False.
-      allow_int (bool): whether to differentiate with respect to integers, which gives derivatives of dtype
-        `float0`. Default: False.
-      reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
-        of JAX that have it. Default: ().
+      fun, argnums, states, has_aux, holomorphic, allow_int, reduce_axes: as for :func:`grad`.
 
     Returns:
       The function of the same arguments that gives `(value, gradient)`, the gradient in the form that :func:`grad`
@@ -211,15 +199,7 @@ def jacfwd(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     """The Jacobian of a function that uses states, column by column: :func:`jax.jacfwd`. States are written once.
 
     Args:
-      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
-      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
-        Default: 0, or no argument if `states` is given.
-      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
-        entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
-        Default: False.
+      fun, argnums, states, has_aux, holomorphic: as for :func:`grad`.
 
     Returns:
       The function of the same arguments that gives the Jacobian: in the form of :func:`jax.jacfwd` with respect to
@@ -245,17 +225,7 @@ def jacrev(fun: Any = None, argnums: Any = None, *, states: Any = None, **option
     """The Jacobian of a function that uses states, row by row: :func:`jax.jacrev`. States are written once.
 
     Args:
-      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
-      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
-        Default: 0, or no argument if `states` is given.
-      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
-        entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
-        Default: False.
-      allow_int (bool): whether to differentiate with respect to integers, which gives derivatives of dtype
-        `float0`. Default: False.
+      fun, argnums, states, has_aux, holomorphic, allow_int: as for :func:`grad`.
 
     Returns:
       The function of the same arguments that gives the Jacobian: in the form of :func:`jax.jacrev` with respect to
@@ -281,15 +251,7 @@ def hessian(fun: Any = None, argnums: Any = None, *, states: Any = None, **optio
     """The matrix of second derivatives of a function that uses states: :func:`jax.hessian`. States are written once.
 
     Args:
-      fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
-      argnums (int | Sequence[int], optional): which positional arguments to differentiate with respect to.
-        Default: 0, or no argument if `states` is given.
-      states (pytree of `State`, optional): the states to differentiate with respect to, at their values on
-        entry. Default: None, no state.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      holomorphic (bool): whether `fun` promises to be holomorphic; then inputs and outputs must be complex.
-        Default: False.
+      fun, argnums, states, has_aux, holomorphic: as for :func:`grad`.
 
     Returns:
       The function of the same arguments that gives the second derivatives: in the form of :func:`jax.hessian` with

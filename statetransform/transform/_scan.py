@@ -117,13 +117,7 @@ def for_loop(
     Args:
       f (Callable): called with one slice of each of `xs`.
       *xs (pytree): arrays with the same leading axis; none with `length`.
-      length (int, optional): the number of steps; needed where `xs` has no array. Default: None.
-      reverse (bool): whether to run over `xs` from last to first. Default: False.
-      unroll (int | bool): how many steps one iteration of the compiled loop evaluates; True unrolls the whole
-        loop. Default: 1.
-      checkpoint (None | int | str | MemoryBudget): what reverse mode stores; see :func:`scan`. Default: None.
-      progress (bool | str | int | Mapping): True for a `tqdm` bar, a string for its label, a number of steps
-        between updates, or a mapping of `every` and arguments of `tqdm.tqdm`. Default: None, no bar.
+      length, reverse, unroll, checkpoint, progress: as for :func:`scan`.
 
     Returns:
       The outputs, stacked on a new leading axis.
