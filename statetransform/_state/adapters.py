@@ -178,7 +178,8 @@ def meet_all(fun: Any) -> None:
     while waiting:
         _looked_at[0] += 1
         if _looked_at[0] > _PATIENCE:
-            _meet_imported()
+            for framework in sys.modules.keys() & _offers:
+                meet(sys.modules[framework])
             return
         obj = waiting.pop()
         kind: Any = type(obj)
@@ -202,11 +203,6 @@ def meet_all(fun: Any) -> None:
             waiting.append(getattr(obj, "__wrapped__", None))
         else:
             closed.add(kind)
-
-
-def _meet_imported() -> None:
-    for framework in sys.modules.keys() & _offers:
-        meet(sys.modules[framework])
 
 
 def _methods(cls: type) -> list[types.FunctionType]:

@@ -65,8 +65,8 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
         if state._cell.is_named_by_path and state._name is None and label:
             state._name = ".".join(label)
     found = {id(state): label for label, state in labels if is_wanted(state)}
-    # `walk` goes by distance, which gives the shortest paths; people expect the order of definition.
-    ordered = {id(state): state for state in _in_order(tree) if id(state) in found}
+    # The nearest first gives the shortest paths; people expect the order of definition.
+    ordered = {id(state): state for _, state in walk([tree], is_deep=True) if id(state) in found}
     return {".".join(found[key]): state for key, state in ordered.items()}
 
 
@@ -107,20 +107,21 @@ def _satisfies(state: State, predicate: Callable[[State], bool]) -> bool:
 
 
 def walk(
-    roots: Iterable[Any], *, through_globals: bool = False, limit: int | None = None
+    roots: Iterable[Any], *, through_globals: bool = False, limit: int | None = None, is_deep: bool = False
 ) -> Iterator[tuple[tuple[str, ...], State]]:
-    """Yields each reachable state once, nearest first, with its label.
+    """Yields each reachable state once, with its label.
 
     Args:
       roots: where to start.
       through_globals: also follow the global names that functions use, classes and their methods.
       limit: give up behind so many objects.
+      is_deep: whether to go depth first, in the order of definition, and not by distance.
     """
     queue: deque[tuple[tuple[str, ...], Any]] = deque(((), root) for root in roots)
     # By address, with the object, to keep temporary ones alive so that no address is used twice.
     seen: dict[int, Any] = {}
     while queue and (limit is None or len(seen) < limit):
-        label, obj = queue.popleft()
+        label, obj = queue.pop() if is_deep else queue.popleft()
         if id(obj) in seen:
             continue
         seen[id(obj)] = obj
@@ -128,25 +129,9 @@ def walk(
         if isinstance(obj, State):
             yield label, obj
         elif _is_open(obj, through_globals):
-            for name, child in _children(obj, through_globals):
-                if _is_open(child, through_globals):
-                    queue.append(((*label, name) if name else label, child))
-
-
-def _in_order(obj: Any) -> Iterator[State]:
-    """The reachable states depth first, in the order of definition."""
-    seen: dict[int, Any] = {}
-    pending = [obj]
-    while pending:
-        obj = pending.pop()
-        if id(obj) in seen:
-            continue
-        seen[id(obj)] = obj
-        obj = as_state(obj)
-        if isinstance(obj, State):
-            yield obj
-        elif _is_open(obj, False):
-            pending.extend(reversed([child for _, child in _children(obj, False)]))
+            children = [pair for pair in _children(obj, through_globals) if _is_open(pair[1], through_globals)]
+            below = [((*label, name) if name else label, child) for name, child in children]
+            queue.extend(reversed(below) if is_deep else below)
 
 
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:

@@ -126,7 +126,7 @@ class Staged(Transformed):
     """A function under a JAX transform that maps functions to functions and stages them.
 
     Args:
-      around: the JAX transform, applied within the one trace.
+      around: the JAX transform, applied within the one trace; None for none.
       where: its name, for messages.
       static_argnums, static_argnames: as in :func:`jax.jit`.
       states: which states are lifted; None for all.
@@ -138,7 +138,7 @@ class Staged(Transformed):
         self,
         fun: Callable[..., Any],
         *,
-        around: Callable[[Callable[..., Any]], Callable[..., Any]],
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
         where: str = "checkpoint",
         is_method: bool = False,
         static_argnums: Any = (),
@@ -164,7 +164,7 @@ class Staged(Transformed):
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
         return self._cache_for_call(around).find(self._fun, args, kwargs, roots[1:], around, self._is_lifted).run()
 
-    def _cache_for(self, around: Callable[..., Any]) -> TraceCache:
+    def _cache_for(self, around: Any) -> TraceCache:
         return cache_of(self._fun, (around, self._key_of_states), TraceCache)
 
     def _cache_for_call(self, around: Any) -> TraceCache:
@@ -172,7 +172,7 @@ class Staged(Transformed):
         del around
         return self._cache
 
-    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Callable[..., Any]:
+    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""
         del args, has_self
         return self._around

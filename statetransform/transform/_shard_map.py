@@ -33,13 +33,9 @@ class Sharded(Staged):
 
     def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
         # Staged, so that what the function closes over are inputs of one jaxpr, whatever transforms are around.
-        super().__init__(_OnShards(fun, **options), is_method=is_method, around=_unchanged)  # type: ignore[arg-type]
+        super().__init__(_OnShards(fun, **options), is_method=is_method, around=None)  # type: ignore[arg-type]
         self.__wrapped__ = fun
         self._options = options
-
-
-def _unchanged(body: Callable[..., Any]) -> Callable[..., Any]:
-    return body
 
 
 class InParts(Exception):

@@ -87,17 +87,12 @@ def take_back(recorder: Recorder) -> None:
     for register, name, before in reversed(recorder.changes):
         obj = recorder.objects[register]
         now = instance_attribute(obj, name)
-        if not _has_no_value(now):
-            continue
+        state = as_state(now)
+        if not isinstance(state, State) or peek(state) is not UNSET:
+            continue  # it was not made in the trace that failed
         if before is not MISSING:
             object.__setattr__(obj, name, before)
         elif isinstance(now, State):
             object.__delattr__(obj, name)
         else:  # a module of another framework may keep a list of what is in it
             delattr(obj, name)
-
-
-def _has_no_value(obj: Any) -> bool:
-    """Whether a state or a cell was made in a trace that failed."""
-    state = as_state(obj)
-    return isinstance(state, State) and peek(state) is UNSET
