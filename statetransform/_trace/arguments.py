@@ -131,12 +131,17 @@ def reveal(tree: Any, objects: Sequence[Any] = ()) -> Any:
     return jax.tree.map(shown, tree, is_leaf=is_hidden)
 
 
+def named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """JAX's messages and profiles name the user's function and its arguments, not ours."""
+    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+
+
 def revealing(fun: Callable[..., Any], objects: Sequence[Any]) -> Callable[..., Any]:
     """The function for arguments in which these objects are hidden."""
     if not objects:
         return fun
 
-    @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+    @named_like(fun)
     def revealed(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = reveal((args, kwargs), objects)
         return fun(*args, **kwargs)
@@ -299,17 +304,6 @@ def name_of(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__qualname__", None) or type(fun).__qualname__
-
-
-def named_apart(fun: Callable[..., Any], keywords: Iterable[str]) -> Callable[..., Any]:
-    """A function of ours with names of parameters that no keyword of the user's has: JAX takes the two for one."""
-    taken = {*keywords}
-    parameters = list(inspect.signature(fun, follow_wrapped=False).parameters.values())
-    if any(parameter.name in taken for parameter in parameters):
-        longer = "_" * (1 + max(map(len, taken)))
-        renamed = [parameter.replace(name=f"{parameter.name}{longer}") for parameter in parameters]
-        fun.__signature__ = inspect.Signature(renamed)  # type: ignore[attr-defined]
-    return fun
 
 
 def named_arguments(

@@ -28,7 +28,7 @@ from .._state.errors import StateTraceError, describe
 from .._state.frame import Frame, innermost, trace_around
 from .._state.raw_reads import code_of, fresh
 from .._state.state import State
-from .arguments import name_of, reveal
+from .arguments import name_of, named_like, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .outcome import pack
 from .placed import noted, sharding_of
@@ -175,7 +175,7 @@ class _Tracing:
     def _runner(self) -> Callable[..., Any]:
         """What JAX traces: the transform around the body, in the frame."""
 
-        @_named_like(self._fun)
+        @named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = adapters.detached((args, kwargs))
             self.frame = frame = StagedFrame(self._is_lifted)
@@ -193,7 +193,7 @@ class _Tracing:
     def _body(self) -> Callable[..., Any]:
         """The user's function, with what it writes as further results."""
 
-        @_named_like(self._fun)
+        @named_like(self._fun)
         def body(*args: Any, **kwargs: Any) -> Any:
             frame = self.frame
             frame.runs_here()
@@ -217,8 +217,3 @@ def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:
     used = ", ".join(map(describe, constants))
     text = f"`states=` matches none of the states that {name_of(fun)} reads, so all of them are constants: {used}."
     warnings.warn(text, stacklevel=2)
-
-
-def _named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """JAX's messages and profiles name the user's function and its arguments, not ours."""
-    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

@@ -12,10 +12,11 @@ from .._jaxcompat import typeof
 from .._state.errors import check_function
 from .._state.frame import Frame, kept_by_nobody, leave, read
 from .._state.values import Values
-from .._trace.arguments import StaticArguments, abstract, hide, named_apart, reveal
+from .._trace.arguments import StaticArguments, abstract, hide, positional_parameters, reveal
 from .._trace.trace import Call
 from .._trace.tracebacks import boundary
 from .._trace.traces import find_for_once
+from ._names import name_inputs
 from ._options import as_in
 
 
@@ -101,7 +102,8 @@ def make_jaxpr(
             with kept_by_nobody():
                 found.append(find_for_once("make_jaxpr", fun, args, kwargs, objects))
 
-        jax.make_jaxpr(named_apart(find, kwargs), axis_env=axis_env)(*args, **kwargs)
+        names = positional_parameters(fun)[0][: len(args)]
+        jax.make_jaxpr(name_inputs(find, names, kwargs), axis_env=axis_env)(*args, **kwargs)
         call, leading = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
@@ -110,7 +112,8 @@ def make_jaxpr(
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})
-        jaxpr = jax.make_jaxpr(named_apart(pure, kwargs), axis_env=axis_env, **options)(values, *args, **kwargs)
+        make = jax.make_jaxpr(name_inputs(pure, ["values", *names], kwargs), axis_env=axis_env, **options)
+        jaxpr = make(values, *args, **kwargs)
         if not return_shape:
             return jaxpr
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)

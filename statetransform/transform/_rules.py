@@ -20,7 +20,7 @@ from .._loops.arrays import zero_tangent
 from .._state.errors import StateStructureError, StateTraceError
 from .._state.frame import Frame
 from .._state.state import State
-from .._trace.arguments import hide, reveal
+from .._trace.arguments import hide, named_like, reveal
 from .._trace.lift import Lift
 from .._trace.stage import trace
 from .._trace.trace import Call
@@ -189,7 +189,7 @@ def _with_states(results: Any, second: Callable[[Any], Any]) -> Any:
 def as_function(fun: Function, pure: Function) -> Function:
     """`pure` with the name and signature of `fun`; as in JAX, a partial object takes no keywords."""
 
-    @functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+    @named_like(fun)
     def named(*args: Any) -> Any:
         try:
             return pure(*args)

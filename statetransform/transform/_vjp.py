@@ -76,10 +76,7 @@ def jvp(
       primals (tuple | list): the arguments at which to differentiate.
       tangents (tuple | list): their tangents, of the same structure, shapes and tangent dtypes. With `states`:
         `(state_tangents, *tangents)`.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
-        first primal. Default: None, no state.
+      has_aux, states: as for :func:`vjp`.
 
     Returns:
       `(out, tangent)`, or `(out, tangent, aux)`.
@@ -117,12 +114,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
     Args:
       fun (Callable): the function.
       *primals: the arguments at which to differentiate: pytrees of arrays.
-      has_aux (bool): whether `fun` returns a pair `(output, aux)`; only `output` is differentiated.
-        Default: False.
-      in_nzs (pytree of bool, optional): which primals have a nonzero tangent, for the primals without the
-        states. Only for releases of JAX that have it. Default: all.
-      states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
-        first primal. Default: None, no state.
+      has_aux, in_nzs, states: as for :func:`vjp`.
 
     Returns:
       `(out, pushforward)`, or `(out, pushforward, aux)`; `pushforward` takes a tangent for each primal; with `states`,
