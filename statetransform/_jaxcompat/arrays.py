@@ -118,21 +118,17 @@ def weak(x: Any) -> Any:
 
 
 def is_zero_tangent(dot: Any) -> bool:
-    """Whether a tangent is zero for certain, in a rule of `jax.custom_jvp` with `symbolic_zeros`.
+    """Whether a tangent or cotangent is zero for certain, in a rule of a primitive or with `symbolic_zeros`.
 
     JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
     """
-    return type(dot) is jax.custom_derivatives.SymbolicZero or getattr(dot, "dtype", None) == jax.dtypes.float0
+    is_symbolic = type(dot) in (ad.Zero, jax.custom_derivatives.SymbolicZero)
+    return is_symbolic or getattr(dot, "dtype", None) == jax.dtypes.float0
 
 
 def symbolic_zero(primal: Any) -> Any:
     """The tangent of a value that does not move, as a rule of `custom_jvp` may return it."""
     return jax.custom_derivatives.SymbolicZero(typeof(primal).to_tangent_aval())
-
-
-def is_zero(value: Any) -> bool:
-    """Whether a tangent or cotangent in the rules of a primitive is zero for certain."""
-    return type(value) is ad.Zero or getattr(value, "dtype", None) == jax.dtypes.float0
 
 
 def type_text(aval: Any, short: bool = False) -> str:

@@ -11,7 +11,7 @@ from jax.extend import source_info_util
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
 
-from .arrays import is_zero, typeof
+from .arrays import is_zero_tangent, typeof
 from .contexts import set_current_trace, take_current_trace
 from .jaxprs import consts_of, eval_jaxpr, opened
 
@@ -43,13 +43,13 @@ def define(
     """
 
     def jvp_rule(primals: Sequence[Any], dots: Sequence[Any], **params: Any) -> Any:
-        out, moved = jvp(primals, [None if is_zero(dot) else dot for dot in dots], **params)
+        out, moved = jvp(primals, [None if is_zero_tangent(dot) else dot for dot in dots], **params)
         return out, [
             ad.Zero(typeof(y).to_tangent_aval()) if dot is None else dot for y, dot in zip(out, moved, strict=True)
         ]
 
     def transpose_rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> Any:
-        return transpose([None if is_zero(ct) else ct for ct in cotangents], *operands, **params)
+        return transpose([None if is_zero_tangent(ct) else ct for ct in cotangents], *operands, **params)
 
     def batch_rule(axis: Any, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         if all(operand_axis is None for operand_axis in axes):

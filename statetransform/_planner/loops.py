@@ -16,7 +16,7 @@ import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.rewrite import evaluate
+from .._jaxpr.rewrite import Visitor, evaluate, rewrite
 from .._jaxpr.walk import inner_jaxprs, moving
 from .._loops.budget import MemoryBudget
 from .._loops.loops import scan as binomial_scan
@@ -78,7 +78,7 @@ def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:
         chosen.append(budget.choices[-1])
         return out
 
-    jaxpr = _rewritten(closed, functools.partial(run, size))
+    jaxpr = rewrite(closed, _running(functools.partial(run, size)))
     return Opened(jaxpr, tuple((c.carries, c.block) for c in chosen), sum(c.bytes for c in chosen))
 
 
@@ -98,7 +98,7 @@ def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
     step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)
     scan = lambda body, *args, **options: jax.lax.scan(step(body), *args, **options)
     run = lambda eqn, inputs: _scanned(scan, eqn, inputs, run)
-    return Opened(_rewritten(closed, run), ("products" if keeps_products else "step",))
+    return Opened(rewrite(closed, _running(run)), ("products" if keeps_products else "step",))
 
 
 Run = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
@@ -111,17 +111,19 @@ def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: Run
     consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
 
     def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        out = _run_with(inner, inner_consts, [*consts, *carry, *x], run)
+        values = [*consts, *carry, *x]
+        if run is None:
+            out = jaxcompat.eval_jaxpr(inner, inner_consts, *values)
+        else:
+            out = evaluate(inner, inner_consts, values, _running(run))
         return out[:n_carry], out[n_carry:]
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
     return scan(body, list(init), list(xs), **options)
 
 
-def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run | None) -> list[Any]:
-    """Evaluates an open jaxpr with its loops run in some way."""
-    if run is None:
-        return jaxcompat.eval_jaxpr(body, consts, *inputs)
+def _running(run: Run) -> Visitor:
+    """What runs the loops in some way where a jaxpr is rewritten."""
 
     def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any] | None:
         del place
@@ -130,10 +132,4 @@ def _run_with(body: Any, consts: Sequence[Any], inputs: Sequence[Any], run: Run 
         carry, ys = run(eqn, inputs)
         return [*carry, *ys]
 
-    return evaluate(body, consts, inputs, visit)
-
-
-def _rewritten(closed: Any, run: Run) -> Any:
-    body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
-    avals = [var.aval for var in body.invars]
-    return jax.make_jaxpr(lambda *args: _run_with(body, consts, args, run))(*avals)
+    return visit

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-from .._report.optional import require
+from .._report.optional import progress_bar
 
 
 class Meter:
@@ -20,9 +19,7 @@ class Meter:
     """
 
     def __init__(self, name: str, delay: float = 0.5) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in a notebook without widgets it says so, and falls back to text
-            self._tqdm = require("tqdm.auto", "progress", "progress=").tqdm
+        self._tqdm = progress_bar()
         self._name, self._delay = name, delay
         self._bar: Any = None
 

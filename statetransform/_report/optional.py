@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 
@@ -16,3 +17,11 @@ def require(module: str, extra: str, what: str) -> Any:
             f"{what} needs {package}. Install it with `pip install {package}`, "
             f"or with `pip install 'statetransform[{extra}]'`."
         ) from error
+
+
+def progress_bar() -> Any:
+    """The class of `tqdm` that fits the place: a widget in a notebook, text elsewhere."""
+    with warnings.catch_warnings():
+        # In a notebook without widgets it says so, and falls back to text, which is what is wanted.
+        warnings.simplefilter("ignore")
+        return require("tqdm.auto", "progress", "progress=").tqdm

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from .._loops.chunks import Watch
 from .._loops.plan import LIMIT
-from .._report.optional import require
+from .._report.optional import progress_bar, require
 
 _UPDATES = 20  # of a bar, for a loop of known length
 
@@ -51,7 +50,7 @@ class Bars:
     """The bars of one loop, on the host: one forward, one backward, anew for each run."""
 
     def __init__(self, n: int | None, options: dict[str, Any]) -> None:
-        self._tqdm = _tqdm()  # better to hear now that it is missing than in the compiled program
+        self._tqdm = progress_bar()  # better to hear now that it is missing than in the compiled program
         self._n, self._options = n, options
         self._lock = threading.Lock()
         self._bar: Any = None
@@ -87,11 +86,3 @@ class Bars:
         self._bar.update(to - self._bar.n)
         if to == self._bar.total:
             self._close()
-
-
-def _tqdm() -> Any:
-    """The kind of bar that fits the place: a widget in a notebook, text elsewhere."""
-    with warnings.catch_warnings():
-        # In a notebook without widgets it says so, and falls back to text, which is what is wanted.
-        warnings.simplefilter("ignore")
-        return require("tqdm.auto", "progress", "progress=").tqdm
