@@ -86,8 +86,8 @@ def register_state_type(
     Args:
       cls: the class; its subclasses come with it.
       attribute: the attribute in which instances keep the value.
-      get: instead of `attribute`: reads the value of an instance, `lambda cell: cell.content`.
-      set: writes it, `lambda cell, value: cell.assign(value)`. Needed where `get` does not name an attribute.
+      get: instead of `attribute`: reads the value of an instance, `lambda cell: cell.content`, or by a method of it.
+      set: writes it, `lambda cell, value: cell.assign(value)`. Both must come down to one attribute.
 
     Returns:
       The class, so that this is a decorator by `functools.partial`.
@@ -117,7 +117,7 @@ def register_state_type(
     if (attribute is None) == (get is None and set is None):
         raise TypeError("register_state_type: say where the value is kept: either `attribute=...`, or `get` and `set`")
     if attribute is None:
-        attribute = _storage(get, set, None)
+        attribute = _storage(cls, get, set, None)
         if attribute is None:
             raise TypeError(
                 f"register_state_type: `get` and `set` of {cls.__name__} do more than read and write one attribute. "
@@ -133,7 +133,7 @@ def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescript
     """The descriptor on a class, put there if there is none; for a property, that of the attribute behind it."""
     found = class_lookup(cls, name)
     if isinstance(found, property) and cell_behind(found) is None:
-        name = _storage(found.fget, found.fset, name) or name
+        name = _storage(cls, found.fget, found.fset, name) or name
         found = class_lookup(cls, name)
     if (cells := cell_behind(found)) is not None:
         return cells
@@ -151,23 +151,31 @@ def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescript
 
 
 class _Probe:
-    """Notes which attributes a function reads and writes, each with its value, and nothing else works on it."""
+    """In the place of an instance: runs the class's methods and properties, and notes the attributes they use."""
 
-    def __init__(self) -> None:
+    def __init__(self, cls: type) -> None:
+        object.__setattr__(self, "cls", cls)
         object.__setattr__(self, "noted", [])
 
     def __getattribute__(self, name: str) -> Any:
+        cls = object.__getattribute__(self, "cls")
+        if isinstance(found := class_lookup(cls, name), types.FunctionType | property):
+            return found.__get__(self, cls)
         value = object()
-        setattr(self, name, value)
+        object.__getattribute__(self, "noted").append((name, value))
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__getattribute__(self, "noted").append((name, value))
+        found = class_lookup(object.__getattribute__(self, "cls"), name)
+        if isinstance(found, property):
+            found.__set__(self, value)
+        else:
+            object.__getattribute__(self, "noted").append((name, value))
 
 
-def _storage(get: Any, put: Any, own: str | None) -> str | None:
+def _storage(cls: type, get: Any, put: Any, own: str | None) -> str | None:
     """The one attribute that two functions read and write; None where they do anything else."""
-    probe, given = _Probe(), object()
+    probe, given = _Probe(cls), object()
     try:
         got = get(probe)
         if put is not None:

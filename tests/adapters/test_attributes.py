@@ -167,3 +167,31 @@ def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None
 
     assert [float(look(obj)) for obj in (lacks, lacks, Plain(), has, has, lacks)] == [0, 0, 0, 1, 1, 0]
     assert len(runs) == 2
+
+
+def test_get_and_set_may_go_through_methods_and_properties() -> None:
+    class Cell:
+        def __init__(self, value: Any) -> None:
+            self._value = value
+
+        @property
+        def value(self) -> Any:
+            return self._value
+
+        @value.setter
+        def value(self, value: Any) -> None:
+            self._value = value
+
+        def get(self) -> Any:
+            return self.value
+
+        def assign(self, value: Any) -> None:
+            self.value = value
+
+    st.register_state_type(Cell, get=lambda cell: cell.get(), set=lambda cell, value: cell.assign(value))
+    cell = Cell(N)
+    f = transform.jit(lambda x: cell.assign(cell.get() * x))
+    for _ in range(2):
+        f(X)
+    np.testing.assert_allclose(cell.value, N * X * X, rtol=1e-6)
+    np.testing.assert_allclose(transform.grad(lambda: cell.value.sum(), states=cell)(), jnp.ones(3))
