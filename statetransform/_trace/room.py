@@ -27,7 +27,7 @@ class _Room(threading.local):
 room = _Room()
 
 
-def with_room(fun: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def with_room(fun: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Calls a function that traces, with room on the stack; at once where there is some already."""
     if room.is_made:
         return fun(*args, **kwargs)
