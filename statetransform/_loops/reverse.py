@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -144,23 +144,25 @@ class ByTape(Reverse):
     def record(
         self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
     ) -> tuple[Leaves, Leaves, Leaves]:
-        def one(i: Index, state: Any) -> Any:
-            carry, ys, recorded = state
-            place = self.step.place(i)
-            carry, y, new = self._tape.record(self.consts, carry, take(self.xs, place))
-            return carry, put(ys, place, y), put(recorded, i - first + row, new)
-
         with counted(self._last):
-            return fori_loop(first, self._length, one, (carry, ys, recorded), self.step.watch)
+            state = carry, recorded, ys
+            carry, recorded, ys = fori_loop(first, self._length, self._recording(first, row), state, self.step.watch)
+        return carry, ys, recorded
 
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
-        def one(i: Index, state: Any) -> Any:
-            carry, recorded = state
-            carry, _, new = self._tape.record(self.consts, carry, take(self.xs, self.step.place(i)))
-            return carry, put(recorded, i - first + row, new)
-
         with counted(self._length - self._last, self._count):
-            return lax.fori_loop(first, behind, one, (carry, recorded))[1]
+            return lax.fori_loop(first, behind, self._recording(first, row), (carry, recorded))[1]
+
+    def _recording(self, first: Index, row: Index) -> Callable[[Index, Any], Any]:
+        """One step of the carry and what is recorded, and of the outputs where they are wanted."""
+
+        def one(i: Index, state: Any) -> Any:
+            carry, recorded, *ys = state
+            place = self.step.place(i)
+            carry, y, new = self._tape.record(self.consts, carry, take(self.xs, place))
+            return carry, put(recorded, i - first + row, new), *(put(some, place, y) for some in ys)
+
+        return one
 
     def reverse(
         self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
