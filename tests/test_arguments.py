@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import types
 from typing import Any, NamedTuple
@@ -41,8 +42,8 @@ def test_an_object_passed_as_an_argument_is_followed() -> None:
     assert [f({"a": c}, 1.0) for c in (a, b, a, b)] == [1.0, 2.0, 1.0, 2.0]
     a.s = State(jnp.float32(5))
     assert f({"a": a}, 1.0) == 5.0
-    namespace = types.SimpleNamespace(s=State(jnp.float32(7)))
-    assert f({"a": namespace}, 1.0) == 7.0
+    for namespace in (types.SimpleNamespace, argparse.Namespace):
+        assert f({"a": namespace(s=State(jnp.float32(7)))}, 1.0) == 7.0
 
 
 def test_the_same_array_in_two_states_and_an_argument() -> None:

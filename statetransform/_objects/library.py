@@ -6,6 +6,8 @@ package of the user's may be installed, or have the name of a module of Python, 
 
 from __future__ import annotations
 
+import argparse
+import collections
 import functools
 import importlib.util
 import os
@@ -13,6 +15,10 @@ import sys
 import types
 from typing import Any
 
+#: Classes of the standard library whose instances hold what the user put there.
+HOLDERS = (
+    types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap
+)  # fmt: skip
 _PACKAGE = __name__.partition(".")[0]
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes")

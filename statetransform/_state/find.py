@@ -137,9 +137,9 @@ def walk(
 def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
     """The objects directly below one, each with its label."""
     found = parts(obj)
-    is_mapping = isinstance(obj, Mapping) and not jax.tree_util.all_leaves([obj])
-    if found is None and (is_mapping or isinstance(obj, weakref.WeakValueDictionary)):
-        found = list(obj.items())
+    if found is None and isinstance(obj, Mapping):
+        is_followed = isinstance(obj, weakref.WeakValueDictionary) or not jax.tree_util.all_leaves([obj])
+        found = list(obj.items()) if is_followed else None
     if found is not None:
         yield from ((str(key), child) for key, child in found)
         if through_globals and isinstance(obj, types.FunctionType) and is_users_function(obj):

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._objects.library import is_ours, is_users_class, is_users_function
+from .._objects.library import HOLDERS, is_ours, is_users_class, is_users_function
 from .._objects.plain import is_plain
 from .._state import adapters
 from .._state.state import State
@@ -26,10 +26,8 @@ from .._state.state import State
 NO_SELF: Any = object()
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _TYPED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-#: Classes of the standard library whose instances hold what the user put there.
 _HOLDERS = (
-    functools.partial, types.MethodType, types.SimpleNamespace, types.MappingProxyType, set, frozenset,
-    collections.deque, collections.UserDict, collections.UserList, collections.ChainMap,
+    *HOLDERS, functools.partial, types.MethodType, types.MappingProxyType, set, frozenset, collections.deque
 )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ that it looks up; of an instance of the user's classes, what is looked up later.
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import collections
 import contextvars
@@ -24,7 +23,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ..._objects.library import is_of_library, is_ours, is_users_class, is_users_function, is_users_module
+from ..._objects.library import HOLDERS, is_of_library, is_ours, is_users_class, is_users_function, is_users_module
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
@@ -36,10 +35,6 @@ Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
 _SETS = (set, frozenset)
-#: Classes of the standard library whose instances hold what the user put there.
-_HOLDERS = (
-    types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap
-)  # fmt: skip
 #: Classes of which one instance is as good as another.
 BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
@@ -277,7 +272,7 @@ def visit_of(kind: type) -> Visit:
             return visit
     if is_ours(kind):
         return _transformed
-    if is_users_class(kind) or issubclass(kind, _HOLDERS):
+    if is_users_class(kind) or issubclass(kind, HOLDERS):
         return _object
     return _by_class if issubclass(kind, BY_CLASS) else _other
 
