@@ -159,7 +159,8 @@ def custom_vjp(
 def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a reverse-mode rule for a function that uses states: :class:`jax.custom_vjp`.
 
-    Gradients flow through the arguments only.
+    Gradients flow through the arguments only: with respect to a state that the function reads, or through one that it
+    writes, they are zero. Pass a value that you differentiate as an argument.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -199,7 +200,8 @@ def custom_jvp(
 def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a forward-mode rule for a function that uses states: :class:`jax.custom_jvp`.
 
-    Tangents flow through the arguments only.
+    Tangents flow through the arguments only: those of a state that the function reads are dropped, and one that it
+    writes has none. Pass a value that you differentiate as an argument.
 
     Args:
       fun, nondiff_argnums, nondiff_argnames: as for :func:`custom_vjp`.
