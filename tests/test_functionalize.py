@@ -255,6 +255,20 @@ def test_functionalize_and_make_jaxpr_are_decorators_with_options() -> None:
     assert same.apply(same.values(1.0), 1.0)[0] == 4.0
     assert power.__name__ == "power"
 
+    class Cell:
+        def __init__(self, value: float) -> None:
+            self.u = State(jnp.float32(value), name="u")
+
+        @transform.functionalize(static_argnums=1)
+        def power(self, x: Any, k: int) -> Any:
+            self.u.value = self.u.value + x**k
+            return self.u.value
+
+    for start in (1.0, 2.0):
+        cell = Cell(start)
+        out, new = cell.power.apply(cell.power.values(3.0, 2), 3.0, 2)
+        assert (out, new[cell.u], cell.u.value) == (start + 9.0, start + 9.0, start)
+
     @transform.make_jaxpr(static_argnums=1, return_shape=True)
     def shown(x: Any, k: int) -> Any:
         return x**k * n.value

@@ -14,7 +14,7 @@ from .._state.state import State
 from .._state.values import Values
 from .arguments import StaticArguments, hide, reveal
 from .families import Family
-from .lift import Lift, Staged
+from .lift import Lift, Staged, bind
 from .trace import Call
 from .tracebacks import boundary
 from .traces import TraceCache
@@ -42,6 +42,9 @@ class Functionalized:
 
     def __reduce__(self) -> Any:
         return Functionalized, (self.__wrapped__, *self._options)
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Functionalized:
+        return self if obj is None else Functionalized(bind(self.__wrapped__, obj), *self._options)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
