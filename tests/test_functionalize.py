@@ -208,6 +208,9 @@ def test_a_lifted_transform_carries_states() -> None:
 
     assert transform.lift(twice)(f)(1.0) == 6.0
     assert n.value == 6.0
+    power = lambda x, k: x**k * n.value if k > 1 else x  # Python decides on `k`
+    assert transform.lift(jax.jit)(power, static_argnums=1)(2.0, 3) == 48.0
+    assert transform.lift(jax.checkpoint)(static_argnames="k")(power)(2.0, k=1) == 2.0
 
 
 def test_a_lifted_transform_works_as_a_decorator_of_methods() -> None:

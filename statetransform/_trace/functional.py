@@ -171,8 +171,9 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(jax_transform, updated=())
     def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        static = {name: kwargs.pop(name) for name in ("static_argnums", "static_argnames") if name in kwargs}
         around = _Applied(jax_transform, args, tuple(sorted(kwargs.items())))
-        return decorate(Staged, fun, where=getattr(jax_transform, "__name__", "lift"), around=around)
+        return decorate(Staged, fun, where=getattr(jax_transform, "__name__", "lift"), around=around, **static)
 
     return transform
 
