@@ -67,9 +67,10 @@ class Reverse(abc.ABC):
     ) -> tuple[Leaves, Leaves, Leaves]:
         """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
 
-    @abc.abstractmethod
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
-        """Records the steps of a block from the carry before it, from a row on."""
+        """Records the steps of a block from the carry before it, from a row on, if that is to be."""
+        del first, behind, carry, row
+        return recorded
 
     @abc.abstractmethod
     def reverse(
@@ -97,10 +98,6 @@ class ByVjp(Reverse):
         if step.watch is not None:
             jax.debug.callback(step.watch.forward, step.length)
         return carry, ys, recorded
-
-    def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
-        del first, behind, carry, row
-        return recorded
 
     def reverse(
         self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents

@@ -68,13 +68,7 @@ class Blocks:
         return jnp.maximum(self.n - (self.count - block) * self.last, 0)
 
     def leg(self, at: Index, end: Index, top: Index) -> Index:
-        """The block before which the next carry is stored.
-
-        Args:
-          at: the block before which the topmost carry is.
-          end: the block on the way to which it is.
-          top: how many carries are stored besides the initial one.
-        """
+        """Before which block the next carry is stored, from block `at` to `end`, with `top` besides the initial one."""
         return at + self._split(end + 1 - at, self.k + 1 - top)
 
 
