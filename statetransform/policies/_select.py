@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import os
 import re
 import types
@@ -23,6 +22,7 @@ from .._jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
 from .._state.errors import cell_of
+from .._state.raw_reads import code_of
 from ._policy import UNKNOWN, Policy, Verdict, ask, describe, is_kept
 from ._refuse import check_policy
 
@@ -145,13 +145,9 @@ def save_from(where: Callable[..., Any] | str | os.PathLike[str]) -> Policy:
 
 
 def _code_of(where: Any) -> types.CodeType:
-    found = inspect.unwrap(where) if callable(where) else where
-    while isinstance(found, functools.partial):
-        found = inspect.unwrap(found.func)
-    found = getattr(found, "__func__", found)
-    if not hasattr(found, "__code__") and not isinstance(found, type):
-        found = getattr(type(found).__call__, "__func__", type(found).__call__) if callable(found) else found
-    code = getattr(found, "__code__", None)
+    code = code_of(where)
+    if code is None and callable(where) and not isinstance(where, type):
+        code = code_of(type(where).__call__)
     if not isinstance(code, types.CodeType):
         raise TypeError(
             f"save_from takes a function written in Python, or a file as text, not {where!r} "
