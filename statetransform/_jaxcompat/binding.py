@@ -13,7 +13,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .arrays import is_zero_tangent, typeof
 from .contexts import set_current_trace, take_current_trace
-from .jaxprs import consts_of, eval_jaxpr, opened
+from .jaxprs import consts_of, eval_jaxpr, opened, without_constvars
 
 
 def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
@@ -136,12 +136,15 @@ def bind_name(value: Any, name: str) -> Any:
 
 
 def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, ...], policy: Any) -> list[Any]:
-    """The checkpoint of an open jaxpr without constants, in the encoding that does not depend on `jax_remat3`.
+    """The checkpoint of a jaxpr, whose constants become inputs, in the encoding that does not depend on `jax_remat3`.
 
     `jax.checkpoint` asks a policy about other primitives when the flag is set, and honours fewer policies.
     """
-    params = {"jaxpr": jaxpr, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
-    return list(primitives.remat_p.bind(*args, **params))
+    body, consts = without_constvars(jaxpr)
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (False,) * len(consts) + prevent_cse
+    params = {"jaxpr": body, "prevent_cse": prevent_cse, "differentiated": False, "policy": policy}
+    return list(primitives.remat_p.bind(*consts, *args, **params))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import jax.extend.core as jex
 from .. import _jaxcompat as jaxcompat
 from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
-from .walk import backward_slice, inner_jaxprs
+from .walk import backward_slice, counts_of_scan, inner_jaxprs
 
 BUDGETED = "statetransform.within_a_budget"  # the name of each function under a budget, in a jaxpr
 
@@ -71,6 +71,19 @@ def evaluate(
 def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
     params = changed_params(eqn, lambda inner: _rewritten(inner, visitor, place.inside(inner)))
     return jaxcompat.bind(eqn.primitive, inputs, params)
+
+
+def rescanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], step: Callable[..., Any]) -> Any:
+    """The carry and outputs of a scan run by another function like :func:`jax.lax.scan`; `step` runs its jaxpr."""
+    n_consts, n_carry = counts_of_scan(eqn)
+    consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+
+    def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        out = step(*consts, *carry, *x)
+        return out[:n_carry], out[n_carry:]
+
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    return scan(body, list(init), list(xs), **options)
 
 
 def changed_params(eqn: Any, change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ package, whose user has said what they store; and what a primitive with rules of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,9 +25,9 @@ from jax import lax
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
-from .._jaxpr.rewrite import changed_params, evaluate
+from .._jaxpr.rewrite import changed_params, evaluate, rescanned
 from .._jaxpr.sources import Place
-from .._jaxpr.walk import counts_of_scan, inner_jaxprs, moving, walk
+from .._jaxpr.walk import inner_jaxprs, moving, walk
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from . import loops
@@ -99,11 +100,7 @@ class Rewriter:
             return jaxcompat.bind_with_rules(eqn, inputs, lambda fun: self._rule(fun, n_known))
         if jaxcompat.is_remat(eqn):
             inner, policy = jaxcompat.remat_params(eqn)
-            body, consts = jaxcompat.without_constvars(change(inner))
-            prevent_cse = eqn.params.get("prevent_cse", True)
-            if isinstance(prevent_cse, tuple):
-                prevent_cse = (False,) * len(consts) + prevent_cse
-            return jaxcompat.bind_remat(body, [*consts, *inputs], prevent_cse, policy)
+            return jaxcompat.bind_remat(change(inner), inputs, eqn.params.get("prevent_cse", True), policy)
         return jaxcompat.bind(eqn.primitive, inputs, changed_params(eqn, change))
 
     def _rule(self, fun: Callable[..., Any], n_known: int | None) -> Callable[..., Any]:
@@ -129,23 +126,14 @@ class Rewriter:
         params = eqn.params
         in_step = self if self._plans_scans else self._in_step(params["jaxpr"])
         inner = in_step.changed(params["jaxpr"], place.inside(params["jaxpr"]))
-        n_consts, n_carry = counts_of_scan(eqn)
-        consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
-
-        def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            out = jaxcompat.run(inner, *consts, *carry, *x)
-            return out[:n_carry], out[n_carry:]
-
-        options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
         obstacle = "" if self._plans_scans else _obstacle(eqn)
         if obstacle:
             warn(f"policies.loops: the scan{_at(place)} keeps all its residuals, since it {obstacle}.", PolicyWarning)
-        if obstacle or self._plans_scans or not _is_floating(eqn):
-            carry, ys = lax.scan(body, list(init), list(xs), **options)
-        else:
-            where = f"the scan{_at(place)}"
-            options |= {"where": where, "checkpoint": self._checkpoint, "sharing": self._sharing}
-            carry, ys = loops.scan(body, list(init), list(xs), **options)
+        scan: Callable[..., Any] = lax.scan
+        if not obstacle and not self._plans_scans and _is_floating(eqn):
+            options: Any = {"where": f"the scan{_at(place)}", "checkpoint": self._checkpoint, "sharing": self._sharing}
+            scan = functools.partial(loops.scan, **options)
+        carry, ys = rescanned(scan, eqn, inputs, functools.partial(jaxcompat.run, inner))
         return [*carry, *ys]
 
     def _while(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:

@@ -16,12 +16,11 @@ import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.rewrite import Visitor, evaluate, rewrite
+from .._jaxpr.rewrite import Visitor, evaluate, rescanned, rewrite
 from .._jaxpr.walk import inner_jaxprs, moving
 from .._loops.budget import MemoryBudget
 from .._loops.loops import scan as binomial_scan
 from .._state.errors import BudgetError
-from .cost import counts_of_scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,19 +106,9 @@ Run = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 def _scanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], run: Run | None = None) -> Any:
     """The carry and outputs of a scan that runs in some way; so do the loops in its step, with `run`."""
     inner, inner_consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
-    n_consts, n_carry = counts_of_scan(eqn)
-    consts, init, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
-
-    def body(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        values = [*consts, *carry, *x]
-        if run is None:
-            out = jaxcompat.eval_jaxpr(inner, inner_consts, *values)
-        else:
-            out = evaluate(inner, inner_consts, values, _running(run))
-        return out[:n_carry], out[n_carry:]
-
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    return scan(body, list(init), list(xs), **options)
+    plain = functools.partial(jaxcompat.eval_jaxpr, inner, inner_consts)
+    step = plain if run is None else lambda *values: evaluate(inner, inner_consts, values, _running(run))
+    return rescanned(scan, eqn, inputs, step)
 
 
 def _running(run: Run) -> Visitor:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
-from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat, without_constvars
+from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat
 from .._jaxpr.rewrite import rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
@@ -146,10 +146,7 @@ def remat_call(
     if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
         return jex.jaxpr_as_fun(policy.changed(jaxpr))(*args)
     policy, jaxpr = prepare(policy, jaxpr)
-    body, consts = without_constvars(jaxpr)
-    if isinstance(prevent_cse, tuple):
-        prevent_cse = (False,) * len(consts) + prevent_cse
-    return bind_remat(body, [*consts, *args], prevent_cse, policy)
+    return bind_remat(jaxpr, args, prevent_cse, policy)
 
 
 def checkpointed(
