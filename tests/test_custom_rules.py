@@ -294,6 +294,41 @@ def test_arguments_of_methods_that_are_not_differentiated_do_not_count_self(way:
         assert WAYS[way](lambda x: call(3, x))(X) == 300.0  # noqa: B023 - called at once
 
 
+class Rules:
+    """A class whose rules are methods, too."""
+
+    def __init__(self, w: float) -> None:
+        self.w, self.k = State(jnp.float32(w), name="w"), w
+
+    @transform.custom_vjp
+    def pulled(self, x: Any) -> Any:
+        return self.w.value * x
+
+    def forward(self, x: Any) -> Any:
+        return self.w.value * x, x
+
+    def backward(self, x: Any, ct: Any) -> Any:
+        return (ct * x * self.w.value * self.k,)
+
+    pulled.defvjp(forward, backward)
+
+    @functools.partial(transform.custom_jvp, nondiff_argnums=0)
+    def pushed(self, n: int, x: Any) -> Any:
+        return self.w.value * x * n
+
+    @pushed.defjvp
+    def rule(self, n: int, primals: Any, tangents: Any) -> Any:
+        return self.pushed(n, *primals), tangents[0] * self.w.value * self.k * n
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_rule_of_a_method_may_take_the_instance(way: str) -> None:
+    for w in (2.0, 3.0):
+        rules = Rules(w)
+        assert WAYS[way](rules.pulled)(X) == X * w * w
+        assert WAYS[way](lambda x: rules.pushed(3, x))(X) == 3 * w * w  # noqa: B023 - called at once
+
+
 def test_a_deep_copy_keeps_the_rule() -> None:
     layer = copy.deepcopy(Layer())
     assert transform.grad(layer.own)(X) == 5.0

@@ -111,7 +111,7 @@ class CustomVjp(CustomRule):
         return args
 
     def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
-        fwd, bwd = bind(self._rules[0], obj), self._rules[1]
+        fwd, bwd = bind(self._rules[0], obj), _with_self(self._rules[1], obj, call)
         return [as_function(fwd, call.forward(fwd)), as_function(bwd, call.backward(bwd))]
 
 
@@ -143,7 +143,17 @@ class CustomJvp(CustomRule):
         return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
     def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
-        return [as_function(self._rules[0], call.jvp(self._rules[0]))]
+        rule = _with_self(self._rules[0], obj, call)
+        return [as_function(rule, call.jvp(rule))]
+
+
+def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[..., Any]:
+    """A rule of a method as JAX calls it; one that takes an argument more takes the instance first."""
+    try:
+        inspect.signature(rule).bind(*[None] * call.n_given)
+    except (TypeError, ValueError):
+        return bind(rule, obj)
+    return rule
 
 
 def _total(zero: Any, *tangents: Any) -> Any:
@@ -169,7 +179,8 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       nondiff_argnames (Sequence[str]): the same, by name. Default: ().
 
     Returns:
-      The function, with `defvjp`. The forward rule runs in place of the function and must write the same states.
+      The function, with `defvjp`. The forward rule runs in place of the function and must write the same states. The
+      forward rule of a method gets the instance first, and so does a backward rule that has a parameter for it.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
@@ -208,7 +219,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
 
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and must write the same
-      states.
+      states. A rule of a method that has a parameter for the instance gets it first.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.

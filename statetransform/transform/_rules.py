@@ -65,6 +65,7 @@ class RuleCall:
         self._fun, self._n_args = fun, len(args)
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
+        self.n_given = len(nondiff) + 2  # arguments of a backward or forward-mode rule
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
         self._found: Call | None = None
