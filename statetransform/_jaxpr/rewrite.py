@@ -25,8 +25,8 @@ BUDGETED = "statetransform.within_a_budget"  # the name of each function under a
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
 
 
-def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
-    """A closed jaxpr in which ``visitor`` has replaced the equations that it wants to.
+def rewrite(jaxpr: Any, visitor: Visitor, caller: Place | None = None) -> Any:
+    """A closed jaxpr in which ``visitor`` has replaced the equations that it wants to; `caller` is around them.
 
     >>> import jax, jax.numpy as jnp
     >>> def cosine_for_sine(eqn, inputs, place):
@@ -35,10 +35,6 @@ def rewrite(jaxpr: Any, visitor: Visitor) -> Any:
     >>> [eqn.primitive.name for eqn in jaxpr.jaxpr.eqns]
     ['cos', 'mul']
     """
-    return _rewritten(jaxpr, visitor, None)
-
-
-def _rewritten(jaxpr: Any, visitor: Visitor, caller: Place | None) -> Any:
     body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
     avals = [v.aval for v in body.invars]
     return jax.make_jaxpr(lambda *args: evaluate(body, consts, args, visitor, caller))(*avals)
@@ -69,7 +65,7 @@ def evaluate(
 
 
 def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
-    params = changed_params(eqn, lambda inner: _rewritten(inner, visitor, place.inside(inner)))
+    params = changed_params(eqn, lambda inner: rewrite(inner, visitor, place.inside(inner)))
     return jaxcompat.bind(eqn.primitive, inputs, params)
 
 

@@ -25,7 +25,7 @@ from jax import lax
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.references import made_in
-from .._jaxpr.rewrite import changed_params, evaluate, rescanned
+from .._jaxpr.rewrite import changed_params, evaluate, rescanned, rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import inner_jaxprs, moving, walk
 from .._state.errors import BudgetError, PolicyWarning
@@ -70,17 +70,12 @@ class Rewriter:
             self._in_steps[n] = Rewriter(near, (n, 1), self._plans_scans)
         return self._in_steps[n]
 
-    def run(self, jaxpr: Any, args: Sequence[Any], caller: Place | None = None) -> list[Any]:
-        """The outputs of a jaxpr."""
-        return evaluate(jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr), args, self._visit, caller)
-
     def changed(self, jaxpr: Any, caller: Place | None = None) -> Any:
         """A jaxpr with its loops treated, closed; the same object if there is none. What is shared stays shared."""
         if id(jaxpr) not in self._changed:
             new = jaxpr
             if any(map(_concerns, jaxcompat.opened(jaxpr).eqns)):
-                avals = [var.aval for var in jaxcompat.opened(jaxpr).invars]
-                new = jax.make_jaxpr(lambda *args: self.run(jaxpr, args, caller))(*avals)
+                new = rewrite(jaxpr, self._visit, caller)
             self._changed[id(jaxpr)] = jaxpr, new
         return self._changed[id(jaxpr)][1]
 
@@ -166,7 +161,8 @@ class Rewriter:
 
     def _shard_map(self, eqn: Any, inputs: Sequence[Any], place: Place) -> list[Any]:
         params = eqn.params
-        run = lambda *args: self.run(params["jaxpr"], args, place.inside(params["jaxpr"]))
+        body, consts = jaxcompat.opened(params["jaxpr"]), jaxcompat.consts_of(params["jaxpr"])
+        run = lambda *args: evaluate(body, consts, args, self._visit, place.inside(params["jaxpr"]))
         return jax.shard_map(
             run,
             mesh=params["mesh"],
