@@ -7,6 +7,7 @@ differentiation does not use them.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,18 @@ BUDGETED = "statetransform.within_a_budget"  # the name of each function under a
 
 # A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
+
+
+def program_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, list[Any]]:
+    """A function of pytrees as a closed jaxpr of their leaves, the abstract values of its result, and the leaves."""
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+
+    @functools.wraps(fun, updated=())
+    def flat(*xs: Any) -> Any:
+        args, kwargs = treedef.unflatten(xs)
+        return fun(*args, **kwargs)
+
+    return *jax.make_jaxpr(flat, return_shape=True)(*leaves), leaves
 
 
 def rewrite(jaxpr: Any, visitor: Visitor, caller: Place | None = None) -> Any:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.references import made_in, refuse_references
-from .._jaxpr.rewrite import BUDGETED
+from .._jaxpr.rewrite import BUDGETED, program_of
 from .._jaxpr.sizes import format_bytes
 from .._loops.arrays import zero_tangent
 from .._loops.budget import MemoryBudget
@@ -58,14 +58,8 @@ def planned(
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-
-        def flat(*xs: Any) -> Any:
-            args, kwargs = treedef.unflatten(xs)
-            return fun(*args, **kwargs)
-
-        traced: Any = jax.make_jaxpr(functools.wraps(fun, updated=())(flat), return_shape=True)(*leaves)
-        closed, shapes = with_reversible_loops(traced[0], max(budget.bytes // lanes.count, 1)), traced[1]
+        traced, shapes, leaves = program_of(fun, args, kwargs)
+        closed = with_reversible_loops(traced, max(budget.bytes // lanes.count, 1))
         flags = jax.tree.leaves(jax.tree.broadcast(active, shapes))
         body, consts = jaxcompat.without_constvars(closed)
         name = getattr(fun, "__name__", type(fun).__name__)

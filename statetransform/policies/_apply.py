@@ -27,7 +27,7 @@ from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
 from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat
-from .._jaxpr.rewrite import rewrite
+from .._jaxpr.rewrite import program_of, rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
 from .._state.errors import PolicyWarning
@@ -167,21 +167,12 @@ def checkpointed(
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        jaxpr, out = jax.make_jaxpr(
-            functools.wraps(fun, updated=())(lambda *xs: _apply(fun, treedef.unflatten(xs))),
-            return_shape=True,
-        )(*leaves)
+        jaxpr, out, leaves = program_of(fun, args, kwargs)
         which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
         flat = remat_call(jaxpr, leaves, policy=policy, prevent_cse=which)
         return jax.tree.unflatten(jax.tree.structure(out), flat)
 
     return call
-
-
-def _apply(fun: Callable[..., Any], arguments: tuple[Any, Any]) -> Any:
-    args, kwargs = arguments
-    return fun(*args, **kwargs)
 
 
 def _flags(prefix: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
