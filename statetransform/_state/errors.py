@@ -182,14 +182,6 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def kept_in_result(cls, path: str) -> StateTraceError:
-        """A traced value is in an object in the result that JAX does not look into."""
-        return cls(
-            f"`{path}` is a traced value, in an object that is not a pytree: JAX does not see it, and it means nothing "
-            "after the trace.\nReturn arrays in a pytree. `jax.tree_util.register_dataclass` makes a dataclass one."
-        )
-
-    @classmethod
     def changed_meanwhile(cls) -> StateTraceError:
         """A callback of a program has changed the objects that the program is about."""
         return cls(

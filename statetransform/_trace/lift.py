@@ -84,7 +84,7 @@ class Lift:
         self._outer = self._place = None
         if (trace := self._trace()) is not None:  # which is over, so a tracer of it is somewhere
             with unheard():
-                refuse_leaks(trace, (self._fun,), self.outcome.objects)
+                refuse_leaks(trace, (self._fun,))
         return self.outcome.finish(out, written, born)
 
     def reveal(self, values: Mapping[State, Any], out: Any, written: list[Any], born: list[Any]) -> tuple[Any, Values]:

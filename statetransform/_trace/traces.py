@@ -135,7 +135,7 @@ class TraceCache:
             with recorder:
                 made = stage.trace(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
             for alive in filter(None, [over() for over in made.over]):
-                refuse_leaks(alive, roots, made.objects or (), root_names(fun, args, kwargs), recorder)
+                refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
             if birthless and made.created:
                 raise StateTraceError.born_inside(birthless, made.created[0])
         except BaseException:

@@ -23,15 +23,16 @@ For one state, one array and a closure it reads::
             out, new = run(v0, a0)
         except Exception as error:
             return jitted._failed(program, error, obj, args, kwargs)
-        if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new), [r1])
+        if type(new) is not list or len(new) != 1: return jitted._finish(program, obj, args, kwargs, (out, new), (r1, ))
         n0, = new
-        if (type(n0) is not Array) and not is_top_level(): refuse_tracers(((r1, n0), ))
+        if (type(n0) is not Array) and not is_top_level(): refuse_tracers(zip((r1, ), (n0,)))
         r1._value = n0
         return out
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -40,8 +41,9 @@ import jax
 from .._jaxcompat import concrete_array, is_top_level
 from .._objects.plain import same_plain
 from .._state.frame import refuse_tracers
+from .._state.state import State
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
-from .._trace.structure.generated import WalkWriter
+from .._trace.structure.generated import WalkWriter, edges_to_compile
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
@@ -50,8 +52,9 @@ OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {
     "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
+    "deque": collections.deque, "store": State.__dict__["_value"].__set__,
 }  # fmt: skip
-_EDGES_AT_MOST = 100_000  # those of some 15,000 variables
+_EDGES_AT_MOST = 100_000  # those of some 15,000 variables that are all different
 _LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
 
 
@@ -70,7 +73,7 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
       args, kwargs: the hidden arguments of one call.
     """
     structure = program.structure
-    if structure is None or len(structure.edges) > _EDGES_AT_MOST:
+    if structure is None or edges_to_compile(structure) > _EDGES_AT_MOST:
         return None
     arguments = _Arguments(program.keeps_places)
     if not arguments.unpack(has_self, args, kwargs):
@@ -78,42 +81,49 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     writer = WalkWriter(structure, arguments.roots)
     writer.lines[:0] = arguments.lines
     writer.names.update(arguments.names, **_NAMES, run=program.jitted, Array=concrete_array())
-    in_place = structure.registers_in_place()  # which the program copies itself
-    handle = [writer.handle(i) for i in structure.states]
-    value_of = [f"r{i}._bare" if i in in_place else writer.value(i) for i in structure.states]
+    written = [structure.states[i] for i in program.written]
     # Read in here: what fails on the way says that the structure is another.
-    leading = [f"v{k}" for k in range(len(program.inputs))]
-    if leading:
-        writer.lines.append(f"{', '.join(leading)}, = {', '.join(value_of[i] for i in program.inputs)},")
+    inputs = [structure.states[i] for i in program.inputs]
+    if writer.loops:
+        leading = ["*values"]
+        writer.lines.append(f"values = [state._value for state in {writer.handles(inputs)}]")
+    else:
+        leading = [f"v{k}" for k in range(len(inputs))]
+        if leading:
+            writer.lines.append(f"{', '.join(leading)}, = {', '.join(map(writer.value, inputs))},")
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
-    targets = [(handle[i], value_of[i]) for i in program.written]
-    states = ", ".join(map(writer.handle, structure.states))
-    other = f"return jitted._finish(program, obj, args, kwargs, (out, new), [{states}])"
-    store = _stores(targets, other)
-    store += writer.marks([structure.states[i] for i in program.written])
+    states = writer.handles(structure.states)
+    other = f"return jitted._finish(program, obj, args, kwargs, (out, new), {states})"
+    store = _stores(writer, written, other)
+    store += writer.marks(written)
     guarded = ["try:", *[f" {line}" for line in writer.lines], "except Exception:", " return OTHER"]
     # If anything fails on the way, in the user's code as well, the structure is another one.
     return writer.compile("program, jitted, obj, args, kwargs", [*guarded, *call, *store, "return out"])
 
 
-def _stores(targets: list[tuple[str, str]], other: str) -> list[str]:
-    """The lines that store the new values, which nothing can interrupt; of each state itself, and its value."""
-    lines = [f"if type(new) is not list or len(new) != {len(targets)}: {other}"]
-    if not targets:
+def _stores(writer: WalkWriter, written: list[int], other: str) -> list[str]:
+    """The lines that store the new values, which nothing can interrupt."""
+    lines = [f"if type(new) is not list or len(new) != {len(written)}: {other}"]
+    if not written:
         # What comes out may belong to a raw transform around, where the states that were read are constants.
         look = "jitted._look_at(program, obj, args, kwargs)"
         return [*lines, f"if type(out) is not Array and not is_top_level(): {look}"]
-    if len(targets) > _LOOKED_AT:
-        pairs = f"zip([{', '.join(handle for handle, _ in targets)}], new)"
-        lines.append(f"if not is_top_level(): refuse_tracers({pairs})")
-        return [*lines, f"{', '.join(place for _, place in targets)} = new"]
-    values = [f"n{i}" for i in range(len(targets))]
-    pairs = "".join(f"({handle}, {value}), " for (handle, _), value in zip(targets, values, strict=True))
+    handles = writer.handles(written)
+    if writer.loops:
+        lines.append(f"targets = {handles}")
+        lines.append("if not is_top_level(): refuse_tracers(zip(targets, new))")
+        return [*lines, "deque(map(store, targets, new), 0)"]
+    places = [*map(writer.value, written)]
+    if len(written) > _LOOKED_AT:
+        lines.append(f"if not is_top_level(): refuse_tracers(zip({handles}, new))")
+        return [*lines, f"{', '.join(places)} = new"]
+    values = [f"n{i}" for i in range(len(written))]
     lines.append(f"{', '.join(values)}, = new")
     is_other = " or ".join(f"type({value}) is not Array" for value in values)
-    lines.append(f"if ({is_other}) and not is_top_level(): refuse_tracers(({pairs}))")
-    return lines + [f"{place} = {value}" for (_, place), value in zip(targets, values, strict=True)]
+    pairs = f"zip({handles}, ({', '.join(values)},))"
+    lines.append(f"if ({is_other}) and not is_top_level(): refuse_tracers({pairs})")
+    return lines + [f"{place} = {value}" for place, value in zip(places, values, strict=True)]
 
 
 def is_dropped(arg: Any) -> bool:

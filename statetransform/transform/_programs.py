@@ -24,6 +24,7 @@ from .._state.state import State
 from .._trace.arguments import is_reference, positional_parameters
 from .._trace.families import Family
 from .._trace.room import with_room
+from .._trace.structure.generated import edges_to_compile
 from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
@@ -89,7 +90,7 @@ class Program:
         self._has_self, self._has_instance = has_self, has_self and not is_reference(args[0])
         self.n_leading: int = len(self.inputs) + self._has_instance
         self.way_in: Entry | None = None
-        self._uses = 0
+        self._uses, self._due = 0, 0
         self.keeps_places = bool(jitted._jax_options)
         self._outputs: dict[int, Trace] = {}
         self._sharding_of: Callable[[State], Any] = jitted._shardings.of
@@ -193,7 +194,9 @@ class Program:
         uses = self._uses = self._uses + 1
         if self.structure is None or self._has_instance:
             return
-        if uses == max(2, min(len(self.structure.edges) // 10, _PAYS_AFTER)):
+        if uses == 2:
+            self._due = max(2, min(edges_to_compile(self.structure) // 10, _PAYS_AFTER))
+        if uses == self._due:
             self.way_in = entry(self, self._has_self, args, kwargs)
 
     def explain(self, error: Exception, states: Sequence[State]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -283,37 +281,3 @@ def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:
 
     f(jnp.ones(3))
     assert len(seen) == 1 and known["shape"] == (3,) and known["array"] == 1.0 and Shared.last is None
-
-
-@dataclasses.dataclass
-class Pair:
-    """Not registered as a pytree."""
-
-    first: Any
-    second: Any = None
-
-
-RESULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "dataclass": (r"`the result\.first` ", lambda x: Pair(x)),
-    "below": (r"`the result\.second\[0\]\.first` ", lambda x: {"pair": Pair(1, [Pair(x)])}),
-    "namespace": (r"`the result\.x` ", lambda x: types.SimpleNamespace(x=x)),
-    "queue": (r"`the result\[0\]` ", lambda x: collections.deque([x])),
-    "partial": (r"`the result\[0\]` ", lambda x: functools.partial(jnp.add, x)),
-    "closure": ("`x` still", lambda x: lambda y: x * y),
-}
-
-
-@pytest.mark.parametrize("way", ["jit", "checkpoint", "grad", "vmap", "scan"])
-@pytest.mark.parametrize("name", RESULTS)
-def test_a_traced_value_in_an_object_in_the_result_is_an_error(name: str, way: str) -> None:
-    place, make = RESULTS[name]
-    ways: dict[str, Callable[[Any], Any]] = {
-        "jit": transform.jit(make),
-        "checkpoint": transform.checkpoint(make),
-        "grad": transform.grad(lambda x: (x * x, make(x * 2)), has_aux=True),
-        "vmap": lambda x: transform.vmap(make)(x[None]),
-        "scan": lambda x: transform.scan(lambda c, _: (c, make(c)), x, length=2),
-    }
-    with pytest.raises(StateTraceError, match=place):
-        ways[way](jnp.float32(3))
-    assert transform.jit(lambda x: (Pair(1), x))(2.0)[0] == Pair(1)

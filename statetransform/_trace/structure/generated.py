@@ -1,11 +1,15 @@
 """The walk over a structure, written down as Python source for the compiled calls of `jit`.
 
 `dataclasses` does the same for `__init__`. An edge takes 45 to 110 us to compile, which pays after some 500 matches.
+Many objects below which the same is looked at, such as the layers of a model, are one loop: it is compiled once, and
+stays in the processor's caches.
 """
 
 from __future__ import annotations
 
+import itertools
 import keyword
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -14,6 +18,7 @@ from ..._objects.library import is_ours
 from ..._objects.plain import identity, same_plain
 from ..._state.cell import Cell
 from .edges import Edge, absent, holds, step
+from .repeats import kinds_of, repeated
 
 Structure: TypeAlias = Any  # the one of `structure`, which imports this module
 
@@ -28,6 +33,11 @@ class WalkWriter:
     Args:
       structure: the structure.
       roots: expressions for the roots.
+
+    Attributes:
+      names: what the function refers to.
+      head, lines: of the function; the first ones ask weak references, and make the lists that loops fill.
+      loops: how many there are. If there are some, the states are in the list `handles`.
     """
 
     def __init__(self, structure: Structure, roots: Sequence[str]) -> None:
@@ -35,31 +45,39 @@ class WalkWriter:
             "same_plain": same_plain, "identity": identity, "holds": holds, "absent": absent, "step": step,
             "FunctionType": types.FunctionType, "__name__": __name__,
         }  # fmt: skip
+        self.head: list[str] = []
         self.lines: list[str] = []
+        self._roots = roots
         self._constants: dict[int, str] = {}
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self._class_of: dict[str, str] = {}
         self._unpacked = _unpacked(structure)
         self._direct = _direct(structure)
+        self._in_place = structure.registers_in_place()  # which the program copies itself
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
         self._used = used.union(structure.states, *structure.distinct)
         states = {edge.register: edge for edge in structure.edges if edge.what == "state"}
+        owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
         groups = [group for group in structure.distinct if group[0] not in states]
         states = {register: edge for register, edge in states.items() if register not in self._direct}
-        at_once = len(states) >= _TOGETHER
+        self._groups = [tuple(states), *groups, owners]
+        self._group_of = {register: i for i, group in enumerate(self._groups) for register in group}
+        self._found: list[list[tuple[str, list[int]]]] = [[] for _ in self._groups]  # expressions, and their registers
+        self._at_once = len(states) >= _TOGETHER
+        self._kinds = _kinds(structure)
+        self._columns: list[tuple[str, list[Any]]] = []  # of the loop that is written
+        self._numbers = itertools.count()
+        self.loops = 0
         self._cells()
-        for edge in structure.edges:
-            self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge, roots)
-        if not at_once and len(states) > 1:
-            self._distinct(tuple(states), are_states=True)
-        for group in groups:
-            self._distinct(group, are_states=False)
-        owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
-        if len(owners) > 1:
-            self._distinct(owners, are_states=False)
-        if at_once:
+        self._write([structure.edges])
+        if self._at_once or self.loops:
             self._states(states)
+        elif len(states) > 1:
+            self._distinct(0)
+        for i in range(1, len(self._groups)):
+            if len(self._groups[i]) > 1:
+                self._distinct(i)
 
     def constant(self, value: Any) -> str:
         """A name for an object in the function."""
@@ -79,19 +97,30 @@ class WalkWriter:
 
     def compile(self, parameters: str, lines: Sequence[str]) -> Callable[..., Any]:
         """The function of these lines."""
-        body = "\n ".join(lines)
+        body = "\n ".join([*self.head, *lines])
         exec(compile(f"def walk({parameters}):\n {body}\n", _FILE, "exec"), self.names)
         return self.names.pop("walk")
 
-    def handle(self, register: int) -> str:
-        """The expression for a state, looked for now if nothing else needed it."""
+    def handles(self, registers: Sequence[int]) -> str:
+        """The expression for some states, looked for now if nothing else needed them."""
+        if not self.loops:
+            return f"({''.join(f'{self._handle(i)}, ' for i in registers)})"
+        place = {register: i for i, register in enumerate(i for _, some in self._found[0] for i in some)}
+        places = [place[i] for i in registers]
+        if places == [*range(len(place))]:
+            return "handles"
+        return f"[*map(handles.__getitem__, {self.constant(tuple(places))})]"
+
+    def _handle(self, register: int) -> str:
         edge = self._direct.get(register)
         return f"r{register}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})"
 
     def value(self, register: int) -> str:
-        """The expression for a state's value."""
+        """The expression for a state's value, where there are no loops."""
         edge = self._direct.get(register)
-        return f"r{register}._value" if edge is None else f"d{register}[{_in_dict(edge).name!r}]"
+        if edge is not None:
+            return f"d{register}[{_in_dict(edge).name!r}]"
+        return f"r{register}._bare" if register in self._in_place else f"r{register}._value"
 
     def marks(self, registers: Sequence[int]) -> list[str]:
         """The lines that say of cells that they have been written."""
@@ -104,7 +133,62 @@ class WalkWriter:
             if is_busy is not None:
                 self.leave_if(f"{self.constant(is_busy)}()")
 
-    def _edge(self, edge: Edge, roots: Sequence[str]) -> None:
+    def _write(self, parts: Sequence[Sequence[Edge]], key: str | None = None) -> None:
+        """Writes the edges of equal parts of the structure, as those of the first one.
+
+        Args:
+          parts: the edges of each, in the same order.
+          key: the name of the key, or index, that the loop over the parts has; None outside of loops.
+        """
+        part = parts[0]
+        loops = repeated(part, self._kinds)
+        for loop in loops:
+            self._unpacked.pop(part[loop[0][0]].parent, None)
+        begin = {loop[0][-1]: loop for loop in loops}  # where all is there that the first one needs
+        inside = {place for loop in loops for places in loop for place in places}
+        found: dict[int, list[int]] = {}
+        for place, edge in enumerate(part):
+            if place in begin:
+                self._loop(begin[place], parts)
+            elif place not in inside:
+                if self._at_once and edge.what == "state" and edge.register not in self._direct:
+                    edge = edge._replace(what="", argument=None)
+                argument = self._column([other[place].argument for other in parts]) if edge.what == "plain" else None
+                self._edge(edge, argument, key if place == 0 else None)
+                group = self._group_of.get(edge.register)
+                if group is not None and key is None:
+                    self._found[group].append((f"r{edge.register}", [edge.register]))
+                elif group is not None:
+                    found.setdefault(group, []).append(place)
+        for group, places in found.items():
+            name = f"found_{key}_{group}"
+            self.head.append(f"{name} = []")
+            self.lines.append(f"{name} += {''.join(f'r{part[place].register}, ' for place in places)}")
+            self._found[group].append((f"*{name}", [other[place].register for other in parts for place in places]))
+
+    def _loop(self, loop: Sequence[Sequence[int]], parts: Sequence[Sequence[Edge]]) -> None:
+        """Writes one loop for equal objects below one, by the places of their edges in each of some parts."""
+        lines, self.lines = self.lines, []
+        self.loops += 1
+        key = f"at{self.loops}"
+        inner = [[part[place] for place in places] for part in parts for places in loop]
+        columns, self._columns = self._columns, [(key, [some[0].key for some in inner])]
+        self._write(inner, key)
+        names, values = zip(*self._columns, strict=True)
+        self._columns = columns
+        rows = [*zip(*values, strict=True)] if len(names) > 1 else values[0]
+        source = self._column([tuple(rows[i : i + len(loop)]) for i in range(0, len(rows), len(loop))])
+        self.lines = [*lines, f"for {', '.join(names)} in {source}:", *[f" {line}" for line in self.lines]]
+
+    def _column(self, values: list[Any]) -> str:
+        """A name for the plain value of each part: a constant if all are the same, otherwise a variable of the loop."""
+        if all(same_plain(value, values[0]) for value in values):
+            return self.constant(values[0])
+        name = f"plain{next(self._numbers)}"
+        self._columns.append((name, values))
+        return name
+
+    def _edge(self, edge: Edge, column: str | None, key_name: str | None) -> None:
         parent, how, key, what, argument, register = edge
         above = f"r{parent}"
         if what == "absent":
@@ -123,11 +207,11 @@ class WalkWriter:
             return
         known = self._unpacked.get(parent) if how == "item" else None
         is_known = known is not None
-        value = known[key] if known is not None else self._expression(above, how, key, roots)
+        value = known[key] if known is not None else self._expression(above, how, key, key_name)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
-        elif what == "plain":
-            self._plain(value, argument)
+        elif column is not None:
+            self._plain(value, argument, column)
         else:
             if not is_known and (what != "is" or (register >= 0 and register in self._used)):
                 self.lines.append(f"r{register} = {value}")
@@ -154,26 +238,35 @@ class WalkWriter:
     def _states(self, states: dict[int, Edge]) -> None:
         """Classes, and that no two are one. A token belongs to one state: for those of the last call all is known."""
         lines, self.lines = self.lines, []
-        for register, edge in states.items():
-            self._condition(f"r{register}", "state", edge.argument)
-        self._distinct(tuple(states), are_states=True)
+        if self.loops:
+            lines.append(f"handles = [{', '.join(name for name, _ in self._found[0])}]")
+            expected = [states[register].argument for _, some in self._found[0] for register in some]
+            self.names["repeat"] = itertools.repeat
+            self.unless(f"all(map(holds, handles, repeat('state'), {self.constant(expected)}))")
+            tokens = "*map(token_of, handles)"
+            self.names["token_of"] = operator.attrgetter("_token")
+        else:
+            for register, edge in states.items():
+                self._condition(f"r{register}", "state", edge.argument)
+            tokens = ", ".join(f"r{register}._token" for register in states)
+        self._distinct(0)
         self.names["seen"] = [None]
-        lines.append(f"tokens = [{', '.join(f'r{register}._token' for register in states)}]")
+        lines.append(f"tokens = [{tokens}]")
         lines.append("if tokens != seen[0]:")
         self.lines = [*lines, *[f" {line}" for line in self.lines], " seen[0] = tokens"]
 
-    def _expression(self, above: str, how: str, key: Any, roots: Sequence[str]) -> str:
+    def _expression(self, above: str, how: str, key: Any, key_name: str | None) -> str:
         if how == "root":
-            return str(roots[key])
+            return str(self._roots[key])
         if how in ("attr", "method"):
-            plain = key.isidentifier() and not keyword.iskeyword(key)
-            found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
+            plain = key_name is None and key.isidentifier() and not keyword.iskeyword(key)
+            found = f"{above}.{key}" if plain else f"getattr({above}, {key_name or repr(key)})"
             return f"{found}.__func__" if how == "method" else found
         if how == "value":
             return self.value(int(above[1:]))
         if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
-        index = repr(key) if type(key) in (int, str) else self.constant(key)
+        index = key_name or (repr(key) if type(key) in (int, str) else self.constant(key))
         simple = {
             "item": f"{above}[{index}]",
             "cell": f"{above}.__closure__[{key[0] if how == 'cell' else ''}].cell_contents",
@@ -191,13 +284,14 @@ class WalkWriter:
             self.lines.append(f"{name} = {above}.__globals__")
         return name
 
-    def _plain(self, value: str, argument: Any) -> None:
-        if argument is None or argument is True or argument is False:
+    def _plain(self, value: str, argument: Any, name: str) -> None:
+        """Compares with a plain value, under its name."""
+        is_constant = name in self.names
+        if is_constant and (argument is None or argument is True or argument is False):
             self.leave_if(f"{value} is not {argument}")
             return
-        name = self.constant(argument)
         self.lines.append(f"x = {value}")
-        if type(argument) in (int, str):
+        if is_constant and type(argument) in (int, str):
             self.leave_if(f"x is not {name} and (x != {name} or type(x) is not {type(argument).__name__})")
         else:
             self.leave_if(f"x is not {name} and not same_plain(x, {name})")
@@ -246,20 +340,32 @@ class WalkWriter:
         name = self.constant(reference)
         if name not in self._asked:
             self._asked.add(name)
-            self.lines.append(f"{name}_now = {name}()")
+            self.head.append(f"{name}_now = {name}()")
         return f"{name}_now"
 
-    def _distinct(self, group: tuple[int, ...], are_states: bool) -> None:
-        names = [f"r{i}" for i in group]
-        if len(names) == 2:
+    def _distinct(self, group: int) -> None:
+        """Leaves if two objects of a group are one; the first group is that of the states."""
+        names, n = [name for name, _ in self._found[group]], len(self._groups[group])
+        if len(names) == n == 2:
             self.leave_if(f"{names[0]} is {names[1]}")
-        elif are_states:
-            self.leave_if(f"len({{{', '.join(names)}}}) != {len(names)}")  # states are hashed by identity
+        elif group == 0:
+            self.leave_if(f"len({{{', '.join(names)}}}) != {n}")  # states are hashed by identity
         else:  # whose addresses were looked at in the last call
             known = self.constant([None])
-            self.lines.append(f"places = [*map(identity, ({', '.join(names)}))]")
-            self.leave_if(f"places != {known}[0] and len({{*places}}) != {len(names)}")
+            self.lines.append(f"places = [*map(identity, ({', '.join(names)},))]")
+            self.leave_if(f"places != {known}[0] and len({{*places}}) != {n}")
             self.lines.append(f"{known}[0] = places")
+
+
+def edges_to_compile(structure: Structure) -> int:
+    """How many edges are compiled: of the objects of a loop, those of one."""
+    loops = repeated(structure.edges, _kinds(structure))
+    return len(structure.edges) - sum((len(loop) - 1) * len(loop[0]) for loop in loops)
+
+
+def _kinds(structure: Structure) -> dict[int, int]:
+    """Which objects may be in one loop; none where cells keep their values themselves."""
+    return {} if _direct(structure) or structure.registers_in_place() else kinds_of(structure.edges)
 
 
 def _unpacked(structure: Structure) -> dict[int, list[str]]:

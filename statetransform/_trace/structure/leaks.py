@@ -25,25 +25,18 @@ from ..._state.frame import UNSET, peek
 from ..._state.state import State
 from .recorder import Recorder
 
-_RESULT = "the result"
-
 
 def refuse_leaks(
-    trace: Any,
-    roots: Sequence[Any],
-    results: Sequence[Any],
-    names: Sequence[str] = ("",),
-    recorder: Recorder | None = None,
+    trace: Any, roots: Sequence[Any], names: Sequence[str] = ("",), recorder: Recorder | None = None
 ) -> None:
     """Refuses a tracer that a trace which is over has left behind.
 
-    Looked for from the function and the objects among its arguments and in its result on.
+    Looked for from the function and the objects among its arguments on.
 
     Args:
       trace: the trace.
       roots: the function and the objects.
-      results: the objects in the result.
-      names: how the user calls the roots.
+      names: how the user calls them.
       recorder: what has listened to the trace, if it was staged.
 
     Raises:
@@ -52,14 +45,11 @@ def refuse_leaks(
     waiting: deque[tuple[Any, str, str, str, Any, Any]] = deque(
         (None, "", "", path, root, None) for root, path in zip(roots, names, strict=False)
     )
-    waiting += [(None, "", "", _RESULT, obj, None) for obj in results]
     seen: dict[int, Any] = {}
     while waiting:
         owner, name, inner, path, obj, holder = waiting.popleft()
         if belongs_to(obj, trace):
             was_state = recorder is not None and holder is not None and recorder.led_to_state(*holder)
-            if path.startswith(_RESULT):
-                raise StateTraceError.kept_in_result(path)
             raise StateTraceError.kept_tracer(owner, name, inner, was_state, path)
         if identity(obj) in seen or is_plain(obj) or isinstance(obj, State | jax.Array):
             continue
@@ -75,13 +65,13 @@ def refuse_leaks(
             below = [(f".{key}", child, key) for key, child in variables] if owner is not None else []
             waiting += [(None, key, "", key, child, None) for key, child in variables if owner is None]
         elif isinstance(obj, types.MethodType | functools.partial):
-            shown = path if path == _RESULT else "self" if isinstance(obj, types.MethodType) else ""
+            shown = "self" if isinstance(obj, types.MethodType) else ""
             waiting += [(None, "", "", shown, child, None) for _, child in parts(obj) or ()]
         elif isinstance(obj, CONTAINERS):
             below = [(f"[{key!r}]", child, key) for key, child in parts(obj) or ()]
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
-        elif isinstance(obj, types.SimpleNamespace) or (is_users_class(type(obj)) and as_state(obj) is obj):
+        elif is_users_class(type(obj)) and as_state(obj) is obj:
             names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
             waiting.append((None, "", "", type(obj).__name__, type(obj), None))

@@ -1,0 +1,190 @@
+"""Many layers in one loop of the generated walk: what a loop does not look at would be stale."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from statetransform import State, transform
+
+
+class Config:
+    gain = 2.0
+
+
+class Cell:
+    def __init__(self, value: float) -> None:
+        self.value = State(jnp.float32(value))
+        self.flags = {"on": True, "mode": "sum"}
+
+
+class Layer:
+    def __init__(self, i: int, config: Config, n_cells: int) -> None:
+        self.w, self.index, self.config = State(jnp.float32(i + 1)), i, config
+        self.cells = [Cell(10 * i + j) for j in range(n_cells)]
+        self.name = f"layer {i}"
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.config.gain * self.w.value * (self.index + 1)
+        for cell in self.cells:
+            if cell.flags["on"]:
+                x = x + cell.value.value
+            cell.value.value = cell.value.value + len(self.name)
+        return x
+
+
+class Model:
+    def __init__(self, n_layers: int = 30, n_cells: int = 9) -> None:
+        self.config = Config()
+        self.layers = [Layer(i, self.config, n_cells) for i in range(n_layers)]
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x
+
+
+def states(model: Model) -> list[float]:
+    cells = [cell.value for layer in model.layers for cell in layer.cells]
+    return [float(state.value) for state in [*[layer.w for layer in model.layers], *cells]]
+
+
+def settled(model: Model) -> Any:
+    """A function called until its walk is written down, with loops."""
+    run = transform.jit(lambda model, x: model.forward(x))
+    for _ in range(101):
+        run(model, 1.0)
+        if run._store.programs[0].way_in is not None:
+            break
+    assert "handles" in run._store.programs[0].way_in.__code__.co_varnames
+    return run
+
+
+def check(run: Any, model: Model) -> None:
+    """Twice, by the compiled function and by a copy of the model in eager mode."""
+    twin = copy.deepcopy(model)
+    for _ in range(2):
+        out, by_hand = run(model, 1.0), twin.forward(jnp.float32(1.0))
+        assert float(out) == pytest.approx(float(by_hand), rel=1e-5)
+        assert states(model) == states(twin)
+
+
+def test_it_runs_and_writes() -> None:
+    model = Model()
+    check(settled(model), model)
+
+
+def test_another_model_of_the_structure_takes_the_same_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, other = settled(Model()), Model()
+    (program,) = run._store.programs
+    monkeypatch.setattr(program.structure, "match", None)  # what a call by another way asks
+    check(run, other)
+
+
+def change_an_index(model: Model) -> None:
+    model.layers[17].index = 99
+
+
+def change_the_type_of_an_index(model: Model) -> None:
+    model.layers[17].index = 17.0  # type: ignore[assignment]
+
+
+def change_a_name(model: Model) -> None:
+    model.layers[29].name = "another"
+
+
+def change_a_flag_far_below(model: Model) -> None:
+    model.layers[12].cells[8].flags["on"] = False
+
+
+def change_the_shared_config(model: Model) -> None:
+    model.config.gain = 3.0
+
+
+def give_a_layer_a_config_of_its_own(model: Model) -> None:
+    model.layers[5].config = Config()
+    model.layers[5].config.gain = -1.0
+
+
+def swap_two_layers(model: Model) -> None:
+    model.layers[3], model.layers[20] = model.layers[20], model.layers[3]
+
+
+def remove_a_layer(model: Model) -> None:
+    del model.layers[11]
+
+
+def remove_a_cell(model: Model) -> None:
+    del model.layers[11].cells[2]
+
+
+def repeat_a_layer(model: Model) -> None:
+    model.layers[11] = model.layers[12]
+
+
+def share_a_state(model: Model) -> None:
+    model.layers[11].cells[3].value = model.layers[25].w
+
+
+def make_a_state_static(model: Model) -> None:
+    model.layers[7].w = State(2.0, static=True)
+
+
+def replace_a_state(model: Model) -> None:
+    model.layers[7].w = State(jnp.float32(-7))
+
+
+def replace_a_cell_by_one_of_a_subclass(model: Model) -> None:
+    model.layers[7].cells[1] = type("Other", (Cell,), {})(0.5)
+
+
+CHANGES = [
+    change_an_index, change_the_type_of_an_index, change_a_name, change_a_flag_far_below, change_the_shared_config,
+    give_a_layer_a_config_of_its_own, swap_two_layers, remove_a_layer, remove_a_cell, repeat_a_layer, share_a_state,
+    make_a_state_static, replace_a_state, replace_a_cell_by_one_of_a_subclass,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_in_the_middle_is_seen(change: Any) -> None:
+    model = Model()
+    run = settled(model)
+    check(run, model)
+    change(model)
+    check(run, model)
+
+
+def test_arguments_by_name_and_no_states() -> None:
+    model = Model(n_layers=200)
+
+    def gains(model: Model, *, x: Any, y: Any) -> Any:
+        return x * sum(layer.index * len(layer.name) for layer in model.layers if layer.cells) - y
+
+    run = transform.jit(gains)
+    for _ in range(101):
+        assert float(run(model, x=jnp.float32(2), y=jnp.float32(5))) == gains(model, x=2, y=5)
+    assert "handles" in run._store.programs[0].way_in.__code__.co_varnames
+    model.layers[9].index = 0
+    assert float(run(model, x=jnp.float32(2), y=jnp.float32(5))) == gains(model, x=2, y=5)
+
+
+def test_the_first_layers_and_reads_out_of_order() -> None:
+    model = Model(n_layers=40, n_cells=2)
+
+    def total(model: Model, x: Any) -> Any:
+        for layer in reversed(model.layers):
+            x = x * 0.9 + layer.w.value
+        for layer in model.layers[::3]:
+            layer.cells[1].value.value = x + layer.cells[0].value.value
+        return x
+
+    run = transform.jit(total)
+    for _ in range(101):
+        run(model, 1.0)
+    assert run._store.programs[0].way_in is not None
+    twin = copy.deepcopy(model)
+    assert float(run(model, 2.0)) == pytest.approx(float(total(twin, jnp.float32(2.0))), rel=1e-5)
+    assert states(model) == pytest.approx(states(twin))
