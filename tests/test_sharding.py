@@ -268,3 +268,18 @@ def test_a_read_in_a_raw_loop_within_shard_map(mesh: Any) -> None:
 
     mapped = transform.shard_map(f, mesh=mesh, in_specs=P(), out_specs=P())
     assert [float(mapped(jnp.float32(1))) for _ in range(2)] == [11.0, 11.0]
+
+
+@pytest.mark.parametrize("specs", [None, {State: P("i")}])
+def test_a_static_state_is_read_and_written_by_shard_map(specs: Any) -> None:
+    u, mode = State(jnp.zeros(2), name="u"), State("first", static=True, name="mode")
+
+    def f(x: Any) -> Any:
+        u.value = u.value + (x if mode.value == "first" else 10 * x)
+        mode.value = "later"
+        return x
+
+    mapped = transform.shard_map(f, mesh=mesh_of(2), in_specs=P(), out_specs=P(), state_specs=specs)
+    for total in (1.0, 11.0, 21.0):
+        mapped(1.0)
+        assert (u.value.tolist(), mode.value) == ([total] * 2, "later")

@@ -78,10 +78,11 @@ class ShardFrame(StagedFrame):
         """What was written; a state must be the same on all devices over which it is not partitioned."""
         written = super().written()
         for state, value in written.items():
-            spec = () if state.static else self._spec_of(state)
-            known = {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))}
+            if state.static:
+                continue
+            known = {name for entry in self._spec_of(state) for name in (entry if isinstance(entry, tuple) else (entry,))}
             varying = set().union(*[varying_axes(leaf) for leaf in jax.tree.leaves(value)]) - known
-            if varying and not state.static:
+            if varying:
                 raise StateAxisError.unreplicated(state, show_site(self.sites[state]), sorted(map(str, varying)))
         return written
 
