@@ -195,20 +195,14 @@ def _key_of(bound: Any) -> Any:
 
 def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
     """The bounds as :func:`jax.lax.fori_loop` takes them, and the number of steps if they are known."""
+    found: list[Any] = []
+    with contextlib.suppress(TypeError, ValueError):
+        found += {typeof(lower).dtype, typeof(upper).dtype}
+    if len(found) != 1:  # JAX says what is wrong with them, or what type its index has
+        found.clear()
+        jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
     if not has_tracer((lower, upper)):
-        _common_dtype(lower, upper)
         start, stop = int(lower), int(upper)
         return start, stop, max(stop - start, 0)
-    dtype = _common_dtype(lower, upper)
-    cast = lambda bound: bound if typeof(bound).dtype == dtype else jax.lax.convert_element_type(bound, dtype)
+    cast = lambda bound: bound if typeof(bound).dtype == found[0] else jax.lax.convert_element_type(bound, found[0])
     return cast(lower), cast(upper), None
-
-
-def _common_dtype(lower: Any, upper: Any) -> Any:
-    """The type of both bounds; of different ones, that of JAX's index, and JAX says what is wrong with them."""
-    with contextlib.suppress(TypeError, ValueError):
-        if (dtype := typeof(lower).dtype) == typeof(upper).dtype:
-            return dtype
-    found: list[Any] = []
-    jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
-    return found[0]
