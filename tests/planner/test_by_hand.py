@@ -77,6 +77,24 @@ def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(policy: Any)
         assert jnp.allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
+def test_a_product_that_a_layer_writes_twice_is_recomputed_once() -> None:
+    """As in each block by hand, where nothing keeps the compiler from merging the two."""
+    weights = [
+        (jax.random.normal(key, (48, 96)) / 7, jnp.ones((96, 48)) / 99)
+        for key in jax.random.split(jax.random.key(0), 8)
+    ]
+    gated = lambda x, p: x + (jax.nn.silu(x @ p[0]) * (x @ p[0] + 1)) @ p[1]
+
+    def figures(loss: Any) -> tuple[int, float]:
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(weights, jnp.ones((256, 48))).compile()
+        return compiled.memory_analysis().temp_size_in_bytes, compiled.cost_analysis()["flops"]
+
+    size, work = figures(loss_of(jax.checkpoint(gated)))
+    found = figures(transform.checkpoint(loss_of(gated), policy=policies.fit(size)))
+    assert found[0] <= size and found[1] <= work
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 def test_nothing_is_compiled_twice_for_several_budgets_and_few_candidates_are(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, measured = [], measure.temporary_bytes

@@ -68,6 +68,18 @@ def test_functions_with_rules_of_their_own_are_opened() -> None:
     assert not any(name.startswith("custom_") or name in ("pjit", "jit") for name in names)
 
 
+def test_a_network_that_is_called_twice_is_planned_once() -> None:
+    net = lambda x: jnp.tanh(x @ x)
+    x = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+    loss = lambda x: (net(x) ** 2).sum() + jnp.abs(net(x)).sum() + (1 / (0.0 * x)).sum() + (1 / (-0.0 * x)).sum()
+    flat = flattened(joint_step(jax.make_jaxpr(loss)(x), PATTERN))
+    products = [node for node in build(flat, PATTERN).graph.nodes if node.is_product and not node.is_backward]
+    assert len(products) == 1
+    value, gradient = jax.core.eval_jaxpr(flat.jaxpr, flat.consts, x, 1.0)
+    assert jnp.isnan(value)  # zeros of different signs are not equal
+    assert jnp.array_equal(gradient, jax.grad(loss)(x), equal_nan=True)
+
+
 def test_what_the_compiler_fuses_need_not_be_held() -> None:
     """A plan with a barrier at each run would hold the differences of all pairs."""
     x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
