@@ -164,6 +164,8 @@ def test_update_writes_nothing_when_a_static_value_is_not_hashable() -> None:
     a, mode = State(0.0), State("x", static=True)
     with pytest.raises(TypeError, match="hashable"):
         st.update([a, mode], [1.0, {"not": "hashable"}])
+    with pytest.raises(TypeError, match=r"State 'a' .* value of type str"):
+        st.update([mode, a], ["test", "1.0"])
     assert a.value == 0.0
 
 

@@ -64,12 +64,11 @@ def update(states: Any, values: Any) -> None:
         ) from error
     paths = [(path, _state(state)) for path, state in zip(gathered.paths, gathered.states, strict=True)]
     for (path, state), value in zip(paths, new, strict=True):
+        state._check(value)
         held = read(state)
         if not state.static and type_of(held) != type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
             raise StateStructureError.update(state, where, show_types(held), show_types(value))
-    for (_, state), value in zip(paths, new, strict=True):
-        state._check(value)
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
 
