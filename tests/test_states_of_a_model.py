@@ -161,7 +161,7 @@ def test_update_writes_nothing_when_any_structure_is_wrong(wrong: Any) -> None:
 
 
 def test_update_writes_nothing_when_a_static_value_is_not_hashable() -> None:
-    a, mode = State(0.0), State("x", static=True)
+    a, mode = State(0.0, name="a"), State("x", static=True)
     with pytest.raises(TypeError, match="hashable"):
         st.update([a, mode], [1.0, {"not": "hashable"}])
     with pytest.raises(TypeError, match=r"State 'a' .* value of type str"):

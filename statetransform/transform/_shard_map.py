@@ -80,7 +80,8 @@ class ShardFrame(StagedFrame):
         for state, value in written.items():
             if state.static:
                 continue
-            known = {name for entry in self._spec_of(state) for name in (entry if isinstance(entry, tuple) else (entry,))}
+            spec = self._spec_of(state)
+            known = {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))}
             varying = set().union(*[varying_axes(leaf) for leaf in jax.tree.leaves(value)]) - known
             if varying:
                 raise StateAxisError.unreplicated(state, show_site(self.sites[state]), sorted(map(str, varying)))
