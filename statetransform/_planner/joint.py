@@ -134,19 +134,14 @@ def flattened(step: Any) -> Any:
 def without_equal(flat: Any) -> Any:
     """A gradient step that computes no product or loop twice, as where a function calls a network twice.
 
-    Compilers merge equal operations, too, unless a barrier is between them. Without equal products there is little to
-    gain. What is fused with its only user stays: it takes no memory there, and would take some to serve two.
+    Compilers merge equal operations as well, unless a barrier is between them. Without equal products there is little
+    to gain. What is fused with its only user stays: it takes no memory there, and would take some to serve two.
     """
     body, eqns = jaxcompat.opened(flat), list[Any]()
     is_variable = lambda atom: not isinstance(atom, jex.Literal)
-    uses = collections.Counter(atom for eqn in body.eqns for atom in eqn.invars if is_variable(atom))
-    fusing = {
-        a
-        for e in body.eqns
-        if e.primitive.name in cost.ELEMENTWISE | cost.REDUCTIONS
-        for a in e.invars
-        if is_variable(a)
-    }
+    read_by = [(atom, eqn.primitive.name) for eqn in body.eqns for atom in eqn.invars if is_variable(atom)]
+    uses = collections.Counter(atom for atom, _ in read_by)
+    fusing = {atom for atom, name in read_by if name in cost.ELEMENTWISE | cost.REDUCTIONS}
     first, numbers, kept, is_worth = dict[Any, Any](), dict[Any, Any](), dict[Any, Any](), False
     read = lambda atom: kept.get(atom, atom) if is_variable(atom) else atom
     for eqn in body.eqns:

@@ -13,7 +13,7 @@ import numpy as np
 from .._jaxcompat import has_tracer, runs_rule_directly
 from .._loops.arrays import zero_tangent
 from .._state.errors import check_function
-from .._trace.arguments import integers
+from .._trace.arguments import NO_SELF, integers
 from .._trace.lift import bind
 from .._trace.wrapper import Transformed
 from ._rules import RuleCall, as_function
@@ -149,6 +149,8 @@ class CustomJvp(CustomRule):
 
 def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[..., Any]:
     """A rule of a method as JAX calls it; one that takes an argument more takes the instance first."""
+    if obj is NO_SELF:
+        return rule
     try:
         inspect.signature(rule).bind(*[None] * call.n_given)
     except (TypeError, ValueError):

@@ -24,11 +24,10 @@ from .._state.state import State
 from .._trace.arguments import is_reference, positional_parameters
 from .._trace.families import Family
 from .._trace.room import with_room
-from .._trace.structure.generated import edges_to_compile
 from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
-from ._entry import Entry, entry, is_dropped, no_entry
+from ._entry import Entry, entry, is_dropped, no_entry, pays_after
 from ._names import name_inputs, names_of
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
@@ -51,9 +50,6 @@ class _Pending(threading.local):
 
 
 _pending = _Pending()
-
-#: Calls after which the way in has paid for being written down, measured on 760 to 7,600 variables.
-_PAYS_AFTER = 100
 
 
 class Program:
@@ -195,7 +191,7 @@ class Program:
         if self.structure is None or self._has_instance:
             return
         if uses == 2:
-            self._due = max(2, min(edges_to_compile(self.structure) // 10, _PAYS_AFTER))
+            self._due = pays_after(self.structure)
         if uses == self._due:
             self.way_in = entry(self, self._has_self, args, kwargs)
 

@@ -1,8 +1,8 @@
 """The walk over a structure, written down as Python source for the compiled calls of `jit`.
 
 `dataclasses` does the same for `__init__`. An edge takes 45 to 110 us to compile, which pays after some 500 matches.
-Many objects below which the same is looked at, such as the layers of a model, are one loop: it is compiled once, and
-stays in the processor's caches.
+Many equal objects, such as the layers of a model, are one loop: it is compiled once, and stays in the processor's
+caches.
 """
 
 from __future__ import annotations

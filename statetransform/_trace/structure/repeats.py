@@ -1,4 +1,7 @@
-"""Objects below one, such as the layers of a model, of which the same is looked at: the walk over them is a loop."""
+"""Finds equal objects below one, such as the layers of a model: the walk over them is written as a loop.
+
+Objects are equal here if a trace looks at the same attributes, items and classes of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _EDGES = 1000  # of all objects together
 
 
 def kinds_of(edges: Sequence[Edge]) -> dict[int, int]:
-    """For each object, by register, a number: the same for objects below which the same is looked at.
+    """For each object, by register, a number that equal objects share.
 
     Plain values may differ, and so may the keys under which the objects are.
     """
