@@ -127,12 +127,14 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
 
 
 def flattened(step: Any) -> Any:
-    """A gradient step without calls and rules, which nothing differentiates once more, and without what is idle."""
-    return without_dead(without_equal(inlined(step, rules=True)))
+    """A gradient step without calls, without functions with rules of their own, and with nothing dead in its loops."""
+    return without_dead(inlined(step, rules=True))  # nothing differentiates them once more
 
 
 def without_equal(flat: Any) -> Any:
-    """A gradient step that computes no product or loop twice, as where a function calls a network twice.
+    """A flattened gradient step that computes no product or loop twice, as where a function calls a network twice.
+
+    Not for a step with checkpoints, which would lose its recomputation.
 
     Compilers merge equal operations as well, unless a barrier is between them. Without equal products there is little
     to gain. What is fused with its only user stays: it takes no memory there, and would take some to serve two.
@@ -154,7 +156,9 @@ def without_equal(flat: Any) -> Any:
             is_worth |= name in cost.PRODUCTS | cost.LOOPS
             kept.update(zip(eqn.outvars, outputs, strict=True))
     consts = dict(zip(body.constvars, jaxcompat.consts_of(flat), strict=True))
-    return jaxcompat.with_equations(body, eqns, list(map(read, body.outvars)), consts) if is_worth else flat
+    if not is_worth:
+        return flat
+    return without_dead(jaxcompat.with_equations(body, eqns, list(map(read, body.outvars)), consts))
 
 
 def _known_by(eqn: Any, numbers: Mapping[Any, Any]) -> Any:
