@@ -33,6 +33,7 @@ For one state, one array and a closure it reads::
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -41,7 +42,6 @@ import jax
 from .._jaxcompat import concrete_array, is_top_level
 from .._objects.plain import same_plain
 from .._state.frame import refuse_tracers
-from .._state.state import State
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._trace.structure.generated import WalkWriter, edges_to_compile
 from .._trace.structure.structure import Structure
@@ -53,7 +53,7 @@ OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {
     "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
-    "deque": collections.deque, "store": State.__dict__["_value"].__set__,
+    "deque": collections.deque, "repeat": itertools.repeat,
 }  # fmt: skip
 _PAYS_AFTER = 100  # calls, measured on 760 to 7,600 variables
 _EDGES_AT_MOST = 100_000  # those of some 15,000 variables that are all different
@@ -121,7 +121,7 @@ def _stores(writer: WalkWriter, written: list[int], other: str) -> list[str]:
     if writer.loops:
         lines.append(f"targets = {handles}")
         lines.append("if not is_top_level(): refuse_tracers(zip(targets, new))")
-        return [*lines, "deque(map(store, targets, new), 0)"]
+        return [*lines, "deque(map(setattr, targets, repeat('_value'), new), 0)"]
     places = [*map(writer.value, written)]
     if len(written) > _LOOKED_AT:
         lines.append(f"if not is_top_level(): refuse_tracers(zip({handles}, new))")

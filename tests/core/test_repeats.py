@@ -9,6 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
+from statetransform._trace.structure import repeats
+
+
+@pytest.fixture(autouse=True)
+def _loops_of_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_EDGES", 500)
 
 
 class Config:

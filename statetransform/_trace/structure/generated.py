@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import keyword
-import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -163,7 +162,8 @@ class WalkWriter:
         for group, places in found.items():
             name = f"found_{key}_{group}"
             self.head.append(f"{name} = []")
-            self.lines.append(f"{name} += {''.join(f'r{part[place].register}, ' for place in places)}")
+            names = [f"r{part[place].register}" for place in places]
+            self.lines.append(f"{name}.append({names[0]})" if len(names) == 1 else f"{name} += {', '.join(names)}")
             self._found[group].append((f"*{name}", [other[place].register for other in parts for place in places]))
 
     def _loop(self, loop: Sequence[Sequence[int]], parts: Sequence[Sequence[Edge]]) -> None:
@@ -241,10 +241,8 @@ class WalkWriter:
         if self.loops:
             lines.append(f"handles = [{', '.join(name for name, _ in self._found[0])}]")
             expected = [states[register].argument for _, some in self._found[0] for register in some]
-            self.names["repeat"] = itertools.repeat
             self.unless(f"all(map(holds, handles, repeat('state'), {self.constant(expected)}))")
-            tokens = "*map(token_of, handles)"
-            self.names["token_of"] = operator.attrgetter("_token")
+            tokens = "state._token for state in handles"
         else:
             for register, edge in states.items():
                 self._condition(f"r{register}", "state", edge.argument)
