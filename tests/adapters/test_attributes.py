@@ -33,14 +33,6 @@ def obj(request: Any) -> Any:
     return make(request.param, N)
 
 
-def test_a_write_in_a_raw_jax_transform_is_refused(obj: Any) -> None:
-    with pytest.raises(st.StateTraceError, match="raw JAX transform"):
-        jax.jit(obj.step)(X)
-    with pytest.raises(st.StateTraceError, match="raw JAX transform"):
-        transform.jit(lambda x: jax.grad(obj.step)(x))(X)
-    np.testing.assert_allclose(obj.n, N)
-
-
 def test_another_object_of_the_class_keeps_its_plain_attribute() -> None:
     cell, plain = make(Plain, N), Plain(2.0)
     step = transform.jit(lambda x: cell.step(x) + plain.n)
@@ -107,11 +99,10 @@ def test_registered_cells_are_taken_where_states_are() -> None:
         found = transform.grad(lambda: cell.step(X), states=states)()
         np.testing.assert_allclose(jax.tree.leaves(found)[0], expected, rtol=1e-6)
         cell.n = N
-    transform.vmap(lambda x: cell.step(x), state_axes={Registered: 0})(N)
-    np.testing.assert_allclose(cell.n, N * N, rtol=1e-6)
-    cell.n = N
-    transform.vmap(lambda x: cell.step(x), state_axes={cell: 0})(N)
-    np.testing.assert_allclose(cell.n, N * N, rtol=1e-6)
+    for key in (Registered, cell):
+        transform.vmap(lambda x: cell.step(x), state_axes={key: 0})(N)
+        np.testing.assert_allclose(cell.n, N * N, rtol=1e-6)
+        cell.n = N
 
 
 @jax.tree_util.register_pytree_node_class
@@ -125,31 +116,13 @@ class Node(Plain):
 
 
 def test_a_pytree_with_a_cell_goes_by_reference() -> None:
-    node = make_node = Node(N)
+    node = Node(N)
     st.attr(node, "n")
     step = transform.jit(lambda o, x: o.step(x))
     for i in range(3):
-        np.testing.assert_allclose(step(make_node, X), pure(N * X**i, X)[0], rtol=1e-6)
+        np.testing.assert_allclose(step(node, X), pure(N * X**i, X)[0], rtol=1e-6)
     np.testing.assert_allclose(node.n, N * X**3, rtol=1e-6)
     assert transform.jit(lambda o: o)(node) is node
-
-
-def test_the_hundredth_trace_of_a_class_is_as_good() -> None:
-    obj, runs = make(Plain, N), []
-    for _ in range(120):
-        transform.jit(lambda: obj.step(X), donate_states=False).clear_cache()
-    for i in range(110):
-        transform.checkpoint(lambda x, i=i: obj.step(x) + i)(X)
-    obj.n = N
-
-    @transform.jit
-    def step(x: Any) -> Any:
-        runs.append(None)
-        return obj.step(x)
-
-    for i in range(3):
-        np.testing.assert_allclose(step(X), pure(N * X**i, X)[0], rtol=1e-6)
-    assert len(runs) == 1
 
 
 def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None:
@@ -169,29 +142,19 @@ def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None
     assert len(runs) == 2
 
 
-def test_get_and_set_may_go_through_methods_and_properties() -> None:
+def test_get_and_set_may_go_through_methods() -> None:
     class Cell:
         def __init__(self, value: Any) -> None:
             self._value = value
 
-        @property
-        def value(self) -> Any:
+        def get(self) -> Any:
             return self._value
 
-        @value.setter
-        def value(self, value: Any) -> None:
-            self._value = value
-
-        def get(self) -> Any:
-            return self.value
-
         def assign(self, value: Any) -> None:
-            self.value = value
+            self._value = value
 
     st.register_state_type(Cell, get=lambda cell: cell.get(), set=lambda cell, value: cell.assign(value))
     cell = Cell(N)
-    f = transform.jit(lambda x: cell.assign(cell.get() * x))
-    for _ in range(2):
-        f(X)
-    np.testing.assert_allclose(cell.value, N * X * X, rtol=1e-6)
-    np.testing.assert_allclose(transform.grad(lambda: cell.value.sum(), states=cell)(), jnp.ones(3))
+    transform.jit(lambda x: cell.assign(cell.get() * x))(X)
+    np.testing.assert_allclose(cell.get(), N * X, rtol=1e-6)
+    np.testing.assert_allclose(transform.grad(lambda: cell.get().sum(), states=cell)(), jnp.ones(3))

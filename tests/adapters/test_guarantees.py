@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import threading
 import weakref
 from typing import Any
@@ -25,6 +26,7 @@ EACH = [(kind,) for kind in ROWS if kind != "state"]
 ALL = [*EACH, MIXED]
 #: Cells of plain objects differ in how they are stored only.
 SIMPLE = {kind.__name__ for kind in KINDS}
+ERRORS_OF_FLAX = (importlib.import_module("flax.errors").TraceContextError,) if "nnx" in ROWS else ()
 FEW = ("jit", "checkpoint", "grad", "checkpointed scan", "cond", "named_call", "eval of functionalize")
 
 
@@ -157,6 +159,19 @@ def test_a_call_that_raises_changes_nothing(name: str, kinds: tuple[str, ...]) -
 
 
 @EACH_KIND
+def test_a_write_in_a_raw_transform_is_refused(kinds: tuple[str, ...]) -> None:
+    model = Model(kinds)
+    before = model.values()
+    raw = [lambda: transform.jit(lambda x: jax.lax.scan(lambda c, x: (c, model.step(x)), None, x))(jnp.ones(2))]
+    if {*kinds} <= SIMPLE:  # the others are refused by their own frameworks
+        raw.append(lambda: jax.jit(model.step)(X))
+    for call in raw:
+        with pytest.raises((st.StateTraceError, *ERRORS_OF_FLAX), match=r"raw JAX transform|different trace level"):
+            call()
+    assert model.values() == before
+
+
+@EACH_KIND
 def test_the_body_runs_once_for_models_of_one_structure(kinds: tuple[str, ...]) -> None:
     runs = []
 
@@ -165,8 +180,8 @@ def test_the_body_runs_once_for_models_of_one_structure(kinds: tuple[str, ...]) 
         runs.append(1)
         return model.step(x)
 
-    for _ in range(3):
-        model = Model(kinds)
+    models = [Model(kinds) for _ in range(3)]
+    for model in models:
         values = model.values()
         for _ in range(3):
             expected, values = pure(values, X)

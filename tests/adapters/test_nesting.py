@@ -116,17 +116,6 @@ def test_theirs_inside_ours_inside_theirs() -> None:
         agree(step(model, X), reference(twin, X), model, twin)
 
 
-def test_lanes_by_nnx_inside_ours() -> None:
-    class Scale(nnx.Module):
-        def __init__(self) -> None:
-            self.w = nnx.Param(jnp.arange(2.0))
-
-    lanes = nnx.vmap(lambda m, x: m.w[...] * x, in_axes=(0, 0))
-    model = Scale()
-    for wrap in OURS["jit"], OURS["checkpoint"]:
-        np.testing.assert_allclose(wrap(lanes)(model, jnp.ones(2)), jnp.arange(2.0))
-
-
 def test_a_call_that_raises_within_theirs_changes_nothing() -> None:
     model = Net()
     before = arrays(model)

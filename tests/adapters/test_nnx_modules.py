@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .modules import nnx, same
+from .modules import Net, X, nnx, same
 
 XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
 
@@ -67,18 +68,6 @@ def test_gradients_of_layers_are_those_of_nnx(name: str) -> None:
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
     same(ours, theirs)
-
-
-def test_lanes_of_an_ensemble() -> None:
-    make = lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0))
-    ours, singles = make(), [make() for _ in range(2)]
-    for state in st.states(ours).values():
-        state.value = jnp.stack([state.value] * 2)
-    axes = {nnx.Param: 0, nnx.BatchStat: 0}
-    found = transform.jit(transform.vmap(lambda x: ours(x), state_axes=axes))(XS)
-    for i, single in enumerate(singles):
-        np.testing.assert_allclose(found[i], single(XS[i]), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(ours.mean[...][i], single.mean[...], rtol=1e-4, atol=1e-6)
 
 
 def test_a_cache_for_decoding_goes_on() -> None:
@@ -162,3 +151,52 @@ def test_a_variable_that_is_made_anew_comes_out() -> None:
     for i in range(3):
         step(model, jnp.full(3, float(i)))
         np.testing.assert_allclose(model.seen[...], i)
+
+
+def test_recurrent_layers_can_be_used_eagerly_afterwards() -> None:
+    make = lambda: nnx.RNN(nnx.LSTMCell(3, 5, rngs=nnx.Rngs(0)))
+    ours, theirs = make(), make()
+    expected = nnx.jit(lambda m: jnp.sum(m(XS)))(theirs)
+    np.testing.assert_allclose(transform.jit(lambda m: jnp.sum(m(XS)))(ours), expected, rtol=1e-4)
+    np.testing.assert_allclose(jnp.sum(ours(XS)), expected, rtol=1e-4)
+
+
+def test_a_module_made_inside_holds_its_values() -> None:
+    for wrap in (transform.jit, lambda f: f):
+        model = wrap(lambda: Net())()
+        np.testing.assert_allclose(model(X), Net()(X), rtol=1e-4)
+        assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def test_a_deep_copy_goes_on_by_itself() -> None:
+    model = Net()
+    transform.jit(lambda m, x: m(x))(model, X)
+    other = copy.deepcopy(model)
+    same(model, other)
+    np.testing.assert_allclose(model(X), other(X), rtol=1e-5)
+    assert int(other.calls[...]) == 2
+
+
+def test_a_training_step_by_nnx_within_ours_is_not_traced_again_and_again() -> None:
+    runs = []
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+
+    @transform.jit
+    def step(m: Any, x: Any) -> Any:
+        runs.append(1)
+        value, gradient = nnx.value_and_grad(lambda m, x: jnp.mean(m(x) ** 2))(m, x)
+        nnx.update(m, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(m, nnx.Param), gradient))
+        return value
+
+    values = [float(step(model, jnp.ones((3, 2)))) for _ in range(4)]
+    assert len(runs) <= 2  # nnx brings the attributes of a module into another order, once
+    assert sorted(values, reverse=True) == values
+
+
+def test_a_variable_that_is_made_halfway_has_no_value() -> None:
+    transform.jit(lambda: nnx.Variable(jnp.zeros(2))[...])()
+    half = object.__new__(nnx.Variable)
+    object.__setattr__(half, "_var_metadata", {})
+    for name in ("_raw_value", "shape"):
+        with pytest.raises(AttributeError):
+            getattr(half, name)

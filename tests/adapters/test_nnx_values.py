@@ -132,31 +132,6 @@ def test_a_transform_inside_lifts_the_argument_of_the_one_around() -> None:
     np.testing.assert_allclose(found["linear"]["kernel"][...], jnp.cos(kernel) + 2 * jnp.cos(2 * kernel), rtol=1e-4)
 
 
-def test_gradients_by_handles_go_into_an_optimizer() -> None:
-    optax = pytest.importorskip("optax")
-    ours, theirs = Net(), Net()
-    make = lambda model: nnx.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
-    our_optimizer, their_optimizer = make(ours), make(theirs)
-
-    @transform.jit
-    def our_step(x: Any) -> Any:
-        params = nnx.state(ours, nnx.Param)
-        value, gradient = transform.value_and_grad(lambda: ours(x), states=params)()
-        our_optimizer.update(ours, gradient)
-        return value
-
-    @nnx.jit
-    def their_step(model: Any, optimizer: Any, x: Any) -> Any:
-        value, gradient = nnx.value_and_grad(lambda m: m(x))(model)
-        optimizer.update(model, gradient)
-        return value
-
-    for _ in range(3):
-        np.testing.assert_allclose(our_step(X), their_step(theirs, their_optimizer, X), rtol=1e-4)
-    same(nnx.state(ours), nnx.state(theirs))
-    same(nnx.state(our_optimizer), nnx.state(their_optimizer))
-
-
 def test_no_tracer_is_left_in_a_state() -> None:
     params = nnx.state(Net(), nnx.Param)
     with jax.checking_leaks():

@@ -66,7 +66,7 @@ def test_a_step_trains_as_that_of_nnx(name: str, optimizer: str) -> None:
     assert "budget" not in name or not BUDGET.choices[-1].is_plain  # pyright: ignore
 
 
-def test_training_and_evaluation_have_a_trace_each() -> None:
+def test_training_and_evaluation_have_a_trace_each_and_a_replaced_layer_is_seen() -> None:
     model, twin, runs = Net(), Net(), []
 
     @transform.jit
@@ -78,6 +78,9 @@ def test_training_and_evaluation_have_a_trace_each() -> None:
         getattr(model, mode)(), getattr(twin, mode)()
         np.testing.assert_allclose(out(X), twin(X), rtol=1e-4)
     assert len(runs) == 2
+    model.linear = nnx.Linear(3, 5, rngs=nnx.Rngs(7))
+    twin = nnx.clone(model)
+    np.testing.assert_allclose(out(X), twin(X), rtol=1e-4)
 
 
 def test_gradients_are_added_up_over_small_batches() -> None:
