@@ -28,8 +28,8 @@ def step_of(ref: Any) -> Any:
         ref[...] = jax.ref.get(ref) * x
         ref[1] = ref[1] + x / 2
         jax.ref.addupdate(ref, 1, x / 2)
-        before = jax.ref.swap(ref, 0, jnp.float32(0.0))
-        ref.addupdate(before, 0)
+        before = jax.ref.swap(ref, 0, x)
+        ref.addupdate(before - x, 0)
         jax.ref.set(ref, 2, ref[2])
         return jnp.sum(jnp.sin(ref[...]))
 
