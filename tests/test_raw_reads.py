@@ -198,6 +198,15 @@ def test_a_program_that_is_shown_is_not_run_and_warns_of_nothing() -> None:
     assert len(jax.make_jaxpr(transform.grad(kept))(1.0).eqns) > 0
 
 
+def test_what_is_jitted_in_a_program_that_was_shown_is_not_stale_afterwards() -> None:
+    w = Param(3.0, name="w")
+    g = jax.jit(lambda x: w.value * x)
+    jax.make_jaxpr(lambda x: g(x))(ONE)
+    w.value = 5.0
+    assert transform.grad(lambda x: g(x))(ONE) == 5.0
+    assert transform.jit(lambda x: g(x))(ONE) == 5.0
+
+
 def test_a_checkpoint_under_raw_jax_alone_warns_as_a_derivative_does() -> None:
     """Though this package itself looks at the program of the function."""
     w = State(jnp.float32(2.0), name="w")

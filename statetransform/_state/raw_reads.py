@@ -123,12 +123,14 @@ _warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKe
 
 def warn_of_stale(state: State) -> None:
     """Once for each state and place; a static value is nobody's to follow, and a program that is shown is not run."""
-    if state._static or is_shown():
+    if state._static:
+        return
+    with as_ever():
+        _outside.current()["is_read"] = True
+    if is_shown():
         return
     site = user_site()
     places = _warned.setdefault(state, set())
     if site not in places:
         warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
         places.add(site)
-    with as_ever():
-        _outside.current()["is_read"] = True
