@@ -53,6 +53,12 @@ def is_view(eqn: Any) -> bool:
     return eqn.primitive.name in VIEWS and len(eqn.outvars) == 1 and not eqn.effects
 
 
+def is_elementwise(eqn: Any) -> bool:
+    """Whether compilers fuse an equation with its user; an outer product is one of elements as well."""
+    name = eqn.primitive.name
+    return name in ELEMENTWISE or (name == "dot_general" and not eqn.params["dimension_numbers"][0][0])
+
+
 def is_batched(eqn: Any) -> bool:
     """Whether an equation is a product of many matrices, one for each index of a batch, or a convolution."""
     return eqn.primitive.name != "dot_general" or bool(eqn.params["dimension_numbers"][1][0])
@@ -98,11 +104,22 @@ def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:
       eqn: the equation.
       views: the equations of variables that are views.
     """
-    most = max((int(_peak_inside(inner.jaxpr) * _share(eqn, inner)) for inner in inner_jaxprs(eqn)), default=0)
+    inside = lambda inner: int(_peak_inside(inner.jaxpr, _carries(eqn, inner)) * _share(eqn, inner))
+    most = max(map(inside, inner_jaxprs(eqn)), default=0)
     if eqn.primitive.name == "cond":  # a branch computes its results where those of the equation are
         most = max(most - sum(nbytes(var.aval) for var in eqn.outvars), 0)
     rule = _RULES.get(eqn.primitive.name)
     return most + (rule(eqn, views) if rule else 0)
+
+
+def _carries(eqn: Any, inner: Inner) -> dict[Any, Any]:
+    """The results of the body of a loop whose buffers are those of its inputs, and these inputs."""
+    body, name = jaxcompat.opened(inner.jaxpr), eqn.primitive.name
+    if name not in LOOPS or inner.role != "body":
+        return {}
+    first, n = counts_of_scan(eqn) if name == "scan" else (-len(body.outvars), len(body.outvars))
+    pairs = zip(body.outvars[:n], body.invars[first:], strict=False)
+    return {out: given for out, given in pairs if not isinstance(out, jex.Literal)}
 
 
 def _share(eqn: Any, inner: Inner) -> float:
@@ -167,7 +184,7 @@ def _scatter(eqn: Any, views: Mapping[Any, Any]) -> int:
 _RULES = {"conv_general_dilated": _copies, "dot_general": _copies, "scatter-add": _scatter, "scatter_add": _scatter}
 
 
-def _peak_inside(jaxpr: Any) -> int:
+def _peak_inside(jaxpr: Any, carries: Mapping[Any, Any]) -> int:
     body = jaxcompat.opened(jaxpr)
     last: dict[Any, int] = {}
     for t, eqn in enumerate(body.eqns):
@@ -188,7 +205,9 @@ def _peak_inside(jaxpr: Any) -> int:
     for t, eqn in enumerate(body.eqns):
         given = [var for var in dying.get(t, ()) if held[var]] if eqn.primitive.name in LOOPS else []
         for var in eqn.outvars:
-            fused = eqn.primitive.name in ELEMENTWISE and users.get(var, 0) == 1 and last.get(var) != ends
+            is_alike = is_elementwise(eqn)
+            fused = is_alike and users.get(var, 0) == 1 and last.get(var) != ends
+            fused |= var in carries and last.get(carries[var], -1) < t + is_alike  # it takes the buffer of the carry
             size = 0 if fused or is_view(eqn) or eqn.primitive.name in _ALIASES else nbytes(var.aval)
             if var in last:
                 dying.setdefault(last[var], []).append(var)

@@ -219,11 +219,12 @@ class Planner:
             return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
         size = size if offer is None or offer[1].bytes <= size else budget
         tried = list(self._tried(pattern, budget, size, plain, offer))
-        if offer is None and all(record.compiled is None or record.compiled > budget for record in tried):
-            return self._shortage(pattern)
+        if offer is None and not any(record.fits(budget) for record in tried):
+            return self._shortage(pattern, tried)
         best = min([*tried, *self._before(pattern)], key=lambda record: record.rank(budget))
-        known.add(budget, self._confirmed(pattern, best, budget), tried)
-        return self._recalled(pattern, known.answers[budget])
+        answer = known.answers[budget] = self._confirmed(pattern, best, budget)
+        known.add([answer, *tried])
+        return self._recalled(pattern, answer)
 
     def _tried(
         self, pattern: Pattern, budget: int, size: int, plain: int | None, planned: Offer | None
@@ -381,11 +382,19 @@ class Planner:
         cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
         return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
 
-    def _shortage(self, pattern: Pattern) -> Shortage:
+    def _shortage(self, pattern: Pattern, tried: Sequence[MeasuredPlan] = ()) -> Shortage:
+        """What the thriftiest plan needs: as compiled, if that is known, so that a budget of as much can be kept."""
         version, plan = self.least(pattern)
+        least, sequence = plan.bytes, plan.sequence
+        sizes = [record.compiled for record in tried if record.compiled is not None]
+        if sizes:
+            best = next(record for record in tried if record.compiled == min(sizes))
+            best = self._both(pattern, best, min(sizes))
+            self.known(pattern).add([best, *tried])
+            least, sequence, version = best.compiled or 0, best.sequence, self.versions(pattern).made_by(best.recipe)
         graph = version.joint.graph
-        node = graph.nodes[plan.sequence[int(profile(graph, plan.sequence).argmax())]]
-        return Shortage(plan.bytes, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
+        node = graph.nodes[sequence[int(profile(graph, sequence).argmax())]]
+        return Shortage(least, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
 
 
 def _key(offer: Offer) -> tuple[Any, ...]:

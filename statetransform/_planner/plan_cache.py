@@ -102,10 +102,9 @@ class Known:
         self._plain = size
         self._write()
 
-    def add(self, budget: int, answer: MeasuredPlan, tried: list[MeasuredPlan]) -> None:
-        """A budget's plan, and what else was compiled for it."""
-        self.answers[budget] = answer
-        self.tried = list(dict.fromkeys([answer, *tried, *self.tried]))[:_TRIED]
+    def add(self, tried: Sequence[MeasuredPlan]) -> None:
+        """What was compiled; this is written down with all answers."""
+        self.tried = list(dict.fromkeys([*tried, *self.tried]))[:_TRIED]
         self._write()
 
     def _read(self, file: Path) -> None:

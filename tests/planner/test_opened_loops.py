@@ -67,6 +67,20 @@ def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_t
     assert 0.95 * budget <= found.planned + budget // 10 <= budget
 
 
+def test_what_a_loop_sums_up_in_its_carry_takes_no_bytes_besides() -> None:
+    """The gradient of a matrix that each step multiplies with a vector: a sum of outer products, in its own buffer."""
+
+    def f(w: jax.Array, x: jax.Array) -> jax.Array:
+        return (jax.lax.fori_loop(0, 40, lambda _, x: 0.9 * x + 0.1 * jnp.tanh(w @ x), x) ** 2).sum()
+
+    planner, pattern = planner_of(f, *[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 128), (128,))])
+    version = planner.versions(pattern).first
+    planned, compiled = version.solver.plain.bytes, planner.plain_bytes(pattern)
+    assert compiled is not None
+    assert 0.8 * compiled <= planned <= 1.1 * compiled
+    assert planner.least(pattern)[1].bytes < 0.2 * compiled
+
+
 def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
     """A loop with a product in each step, over what is made of an argument: its gradient is stacked, too."""
     step = lambda h, x: (jnp.cos(jnp.sin(jnp.tanh(h @ w + x))), None)
