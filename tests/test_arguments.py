@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import types
 from typing import Any, NamedTuple
 
 import jax
@@ -15,35 +13,20 @@ from statetransform import State, transform
 from statetransform._trace.arguments import named_arguments
 
 
-class Cell:
-    def __init__(self, value: float) -> None:
-        self.s = State(jnp.float32(value), name="s")
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
+def test_one_state_passed_twice_is_one_state(name: str) -> None:
+    def add(pair: Any, more: Any) -> Any:
+        for state in (*pair.values(), more):
+            state.value = state.value * 2.0
+        return pair["left"].value * 100 + pair["right"].value + more.value
 
-
-@pytest.mark.parametrize("name", ["jit", "checkpoint"])
-def test_an_alias_inside_an_argument_is_followed(name: str) -> None:
-    a, b = Cell(1.0), Cell(10.0)
-    f = getattr(transform, name)(lambda pair, x: pair.left.s.value * x + pair.right.s.value)
-    pair = types.SimpleNamespace(left=a, right=a)
-    assert f(pair, 1.0) == 2.0
-    pair.right = b
-    assert f(pair, 1.0) == 11.0
-    pair.left = b
-    assert f(pair, 1.0) == 20.0
-    g = getattr(transform, name)(lambda pair, x: pair["left"].value * x + pair["right"].value)
-    pairs = [(a.s, a.s), (a.s, b.s), (b.s, a.s), (b.s, b.s)]
-    for _ in range(2):
-        assert [g({"left": p, "right": q}, 2.0) for p, q in pairs] == [3.0, 12.0, 21.0, 30.0]
-
-
-def test_an_object_passed_as_an_argument_is_followed() -> None:
-    f = transform.jit(lambda cells, x: cells["a"].s.value * x)
-    a, b = Cell(1.0), Cell(2.0)
-    assert [f({"a": c}, 1.0) for c in (a, b, a, b)] == [1.0, 2.0, 1.0, 2.0]
-    a.s = State(jnp.float32(5))
-    assert f({"a": a}, 1.0) == 5.0
-    for namespace in (types.SimpleNamespace, argparse.Namespace):
-        assert f({"a": namespace(s=State(jnp.float32(7)))}, 1.0) == 7.0
+    f, a, b = getattr(transform, name)(add), State(jnp.float32(1)), State(jnp.float32(10))
+    for left, right in [(a, a), (a, b), (b, a), (b, b)] * 2:
+        a.value, b.value = jnp.float32(1), jnp.float32(10)
+        out = f({"left": left, "right": right}, a)
+        found, (a.value, b.value) = (a.value, b.value), (jnp.float32(1), jnp.float32(10))
+        assert out == add({"left": left, "right": right}, a)
+        assert found == (a.value, b.value)
 
 
 def test_the_same_array_in_two_states_and_an_argument() -> None:
@@ -57,24 +40,6 @@ def test_the_same_array_in_two_states_and_an_argument() -> None:
 
     assert f(array) == 6.0
     assert (a.value, b.value, array) == (4.0, 2.0, 2.0)
-
-
-def test_one_state_passed_twice_is_one_state() -> None:
-    m = State(jnp.int32(0), name="m")
-
-    def inc(s: State) -> None:
-        s.value += 1
-
-    for wrap in (transform.checkpoint, transform.jit, transform.named_call):
-        m.value = jnp.int32(0)
-        f = wrap(lambda a, b: inc(a) or inc(b))
-        f(m, m)
-        assert m.value == 2
-        other = State(jnp.int32(0))
-        f(m, other)
-        assert (m.value, other.value) == (3, 1)
-        f({"deep": [m]}["deep"][0], m)
-        assert m.value == 5
 
 
 class Named(NamedTuple):

@@ -70,16 +70,6 @@ def test_states_and_argnums_give_a_pair(argnums: Any, net_and_loss: Any) -> None
     assert_same(transform.grad(loss, argnums=argnums)(X, y), arguments)
 
 
-def test_methods_do_not_count_self() -> None:
-    net = Net()
-    y = jnp.array([1.0, 2.0])
-    value, gy = net.second_slope(X, y)
-    reference, ry = jax.value_and_grad(twin, argnums=3)(net.w.value, net.b.value, X, y)
-    assert_same((value, gy), (reference, ry))
-    assert_same(net.slope(X), jax.grad(twin, argnums=2)(net.w.value, net.b.value, X))
-    assert net.n.value == 2
-
-
 def test_auxiliary_data_come_where_jax_puts_them(net_and_loss: Any) -> None:
     net, loss = net_and_loss
 
@@ -203,12 +193,6 @@ def test_a_state_that_is_passed_as_an_argument_is_lifted_but_not_differentiated(
     with pytest.raises(TypeError, match="states="):
         transform.grad(f, argnums=0)(s, 2.0)
     assert s.value == 6.0
-
-
-def test_keyword_arguments_are_not_differentiated_but_traced_states_are_seen() -> None:
-    s = State(jnp.float32(3))
-    f = transform.grad(lambda x, *, scale: x**2 * scale * s.value)
-    assert f(2.0, scale=5.0) == 60.0
 
 
 @pytest.mark.parametrize("around", [transform.jit, transform.checkpoint, transform.vmap])

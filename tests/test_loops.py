@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import statetransform as st
-from statetransform import Param, RandomState, State, transform
+from statetransform import Param, State, transform
 
 from .cases import assert_same
 
@@ -114,36 +114,6 @@ def test_a_carried_state_is_typed_as_a_carry_of_jax(value: Any, delta: Any) -> N
         transform.scan(body, None, None, length=3)
         assert (s.value.dtype, s.value.weak_type) == (reference.dtype, reference.weak_type)
         assert jnp.array_equal(s.value, reference)
-
-
-def test_a_dropout_in_a_loop_draws_anew_in_each_step(wrap: Any) -> None:
-    rng, twin = RandomState(5), jax.random.key(5)
-    f = wrap(lambda: transform.for_loop(lambda: jax.random.uniform(rng.split()), length=4))
-    reference = []
-    for _ in range(8):
-        twin, fresh = jax.random.split(twin)
-        reference.append(float(jax.random.uniform(fresh)))
-    assert [*f().tolist(), *f().tolist()] == reference
-    assert jax.random.bits(rng.key) == jax.random.bits(twin)
-
-
-def test_nested_loops_share_a_state_at_every_level(wrap: Any) -> None:
-    n, w = State(jnp.int32(0), name="n"), State(jnp.int32(1), name="w")
-
-    def inner(c: Any, _: Any) -> Any:
-        n.value = n.value + w.value
-        return c, None
-
-    def outer(i: Any) -> Any:
-        transform.scan(inner, 0, None, length=3)
-        n.value = n.value + 100
-        return transform.cond(i % 2 == 0, lambda: n.value, lambda: -n.value)
-
-    f = wrap(lambda: transform.for_loop(outer, jnp.arange(3)))
-    assert f().tolist() == [103, -206, 309]
-    assert n.value == 309
-    w.value = jnp.int32(0)
-    assert f().tolist() == [409, -509, 609]
 
 
 def test_a_state_that_is_only_read_is_a_constant_of_the_loop_and_not_carried() -> None:

@@ -48,13 +48,6 @@ def refuse(error: type, call: Callable[[], Any], *clauses: str) -> None:
     assert re.search(".*".join(clauses), str(info.value), re.DOTALL), str(info.value)
 
 
-def test_a_write_under_raw_jit(u: State) -> None:
-    call = lambda: jax.jit(lambda x: write(u, x))(1.0)
-    refuse(StateTraceError, call, f"State 'u' {HERE} is written inside a raw JAX transform", "Nothing was changed",
-           r"`transform\.jit`", r"transform\.functionalize")  # fmt: skip
-    assert u.value.shape == (3,)
-
-
 def test_a_state_without_a_name_is_found_by_its_place() -> None:
     s = st.Param(1.0)
     refuse(StateTraceError, lambda: jax.grad(lambda x: write(s, x))(1.0), f"Param {HERE} is written inside")
@@ -84,18 +77,6 @@ def test_a_tracer_that_has_ended(u: State) -> None:
            r"It is at `leaked\[0\]`")  # fmt: skip
     given = f"State 'u' {HERE} was assigned a tracer of a trace that has ended"
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
-
-
-@pytest.mark.parametrize("where", ["scan", "cond"])
-def test_a_state_born_in_a_body(where: str) -> None:
-    kept = []
-    body = lambda c, _=None: (kept.append(State(c, name="born")) or c, None)
-    call = {
-        "scan": lambda: transform.scan(body, 1.0, None, 3),
-        "cond": lambda: transform.cond(True, body, lambda c: (c, None), 1.0),
-    }[where]
-    refuse(StateTraceError, call, f"{where}: State 'born' {HERE} is created inside a function that may run any number",
-           f"Create the state before the {where}")  # fmt: skip
 
 
 def test_a_condition_that_writes(u: State) -> None:
@@ -134,24 +115,6 @@ def test_a_rule_that_writes_other_states(u: State) -> None:
     f.defvjp(lambda x: (write(u, u.value + 1).sum() * x, None), lambda _, ct: (ct,))
     refuse(StateStructureError, lambda: transform.grad(transform.jit(f))(1.0),
            "the function writes no state, but its rule writes", f"State 'u' {HERE}")  # fmt: skip
-
-
-def test_an_error_of_the_users_keeps_the_users_frame(u: State) -> None:
-    def body(x: Any) -> Any:
-        write(u, x)
-        return x / undefined_name  # type: ignore[name-defined]  # noqa: F821
-
-    for f in (
-        transform.jit(body),
-        transform.grad(body),
-        transform.checkpoint(body),
-        transform.vmap(lambda x: body(1.0)),
-    ):
-        with pytest.raises(NameError) as info:
-            f(jnp.ones(1))
-        names = [entry.name for entry in info.traceback]
-        assert "body" in names
-        assert u.value.shape == (3,)
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {

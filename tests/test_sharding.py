@@ -107,25 +107,6 @@ def test_shardings_for_other_arguments_than_those_given_are_refused(u: State, sp
     np.testing.assert_array_equal(two(x, 2, x), 3 * x)
 
 
-def test_shard_map_reads_and_writes(u: State, mesh: Any, split: Any) -> None:
-    scale, total = State(2.0, name="scale"), State(jnp.float32(0), name="total")
-
-    def piece(x: Any) -> Any:
-        total.value = total.value + jax.lax.psum(x.sum(), "i")
-        return x * scale.value
-
-    mapped = transform.shard_map(piece, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
-    by_hand = jax.shard_map(
-        lambda x: (x * 2.0, jax.lax.psum(x.sum(), "i")), mesh=mesh, in_specs=jax.P("i"), out_specs=(jax.P("i"), jax.P())
-    )
-    expected, added = by_hand(u.value)
-    for calls in (1, 2):
-        out = transform.jit(mapped)(u.value) if calls == 2 else mapped(u.value)
-        np.testing.assert_array_equal(out, expected)
-        assert total.value == calls * added
-    assert out.sharding.is_equivalent_to(split, 1)
-
-
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
 @pytest.mark.parametrize("around", [lambda f: f, transform.jit, lambda f: transform.jit(transform.checkpoint(f))])
 def test_a_state_that_all_devices_share_is_read_and_written_by_shard_map_again_and_again(

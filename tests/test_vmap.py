@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
 XS = jnp.arange(3.0)
+hidden: contextvars.ContextVar[State] = contextvars.ContextVar("hidden")
 
 
 class Membrane(State):
@@ -27,11 +29,13 @@ def leaky(u: State) -> Any:
     return f
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, wrap: Any) -> None:
+@pytest.mark.parametrize("key", ["state", "kind"])
+@pytest.mark.parametrize("axis", [0, 1, -1, -2, np.int64(1)])
+def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, key: str, wrap: Any) -> None:
     start = jnp.arange(6.0).reshape((3, 2) if axis in (0, -2) else (2, 3))
-    u = State(start, name="u")
-    f = wrap(transform.vmap(leaky(u), state_axes={u: axis}))
+    u = Membrane(start, name="u")
+    hidden.set(u)  # where no search could find it
+    f = wrap(transform.vmap(lambda x: leaky(hidden.get())(x), state_axes={u if key == "state" else Membrane: axis}))
 
     def twin(u: Any, x: Any) -> Any:
         u = 0.5 * u + x
@@ -39,7 +43,7 @@ def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, wrap
 
     value = start
     for _ in range(3):
-        expected, value = jax.vmap(twin, (axis, 0), (0, axis))(value, XS)
+        expected, value = jax.vmap(twin, (int(axis), 0), (0, int(axis)))(value, XS)
         assert jnp.allclose(f(XS), expected)
         assert jnp.array_equal(u.value, value)
         assert u.value.shape == start.shape
@@ -230,9 +234,10 @@ INNER = {
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("key", ["state", "kind"])
 @pytest.mark.parametrize("inner", INNER)
-def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, is_compiled: bool) -> None:
-    u, w = State(jnp.array([1.0, 2.0, 3.0]), name="u"), State(jnp.float32(2), name="w")
+def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, key: str, is_compiled: bool) -> None:
+    u, w = Membrane(jnp.array([1.0, 2.0, 3.0]), name="u"), State(jnp.float32(2), name="w")
     alone = [State(value, name="alone") for value in u.value]
 
     def make(u: State) -> Any:
@@ -245,7 +250,7 @@ def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, is_
     if inner == "vmap":  # the lanes of the inner one share what the outer one maps
         make = lambda u: lambda x: (u.value + w.value) * x * x
     transformed = INNER[inner](make(u))
-    g = transform.vmap(transformed, state_axes={u: 0})
+    g = transform.vmap(transformed, state_axes={u if key == "state" else Membrane: 0})
     g = transform.jit(g) if is_compiled else g
     for _ in range(2):
         expected = [INNER[inner](make(state))(x) for state, x in zip(alone, XS, strict=True)]

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import contextvars
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from statetransform import Param, State, transform
 
 XS = jnp.arange(3.0)
-hidden: contextvars.ContextVar[dict[str, State]] = contextvars.ContextVar("hidden")
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_a_kind_takes_in_states_that_no_search_could_find(axis: int) -> None:
-    start = jnp.arange(6.0).reshape((3, 2) if axis == 0 else (2, 3))
-    hidden.set({"w": Param(start, name="w"), "scale": State(2.0)})
-
-    def f(x: Any) -> Any:
-        held = hidden.get()
-        held["w"].value = held["w"].value * held["scale"].value + x
-        return held["w"].value.sum()
-
-    g = transform.vmap(f, state_axes={Param: axis})
-    twin = jax.vmap(lambda w, x: ((w * 2.0 + x).sum(), w * 2.0 + x), (axis, 0), (0, axis))
-    value = start
-    for _ in range(3):
-        expected, value = twin(value, XS)
-        assert jnp.array_equal(g(XS), expected)
-        assert jnp.array_equal(hidden.get()["w"].value, value)
 
 
 @pytest.mark.parametrize("key", ["state", "kind", "predicate"])
@@ -57,24 +35,6 @@ def test_a_mapped_state_costs_what_a_mapped_argument_does(key: str) -> None:
     plain = jax.make_jaxpr(jax.vmap(twin, (0, 1, 0), (0, 1)))(w.value, n.value, XS)
     names = lambda jaxpr: sorted(eqn.primitive.name for eqn in jaxpr.eqns)
     assert names(ours) == names(plain)
-
-
-@pytest.mark.parametrize("inner", ["jit", "checkpoint", "scan", "cond", "grad", "vmap"])
-def test_a_state_of_a_kind_is_first_read_within_transforms_inside(inner: str, wrap: Any) -> None:
-    w = Param(jnp.array([1.0, 2.0, 3.0]), name="w")
-    read = lambda x: w.value * x
-    inside = {
-        "jit": transform.jit(read),
-        "checkpoint": transform.checkpoint(read),
-        "scan": lambda x: transform.scan(lambda c, _: (c + read(x), None), 0.0 * x, length=2)[0] / 2,
-        "cond": lambda x: transform.cond(x > -1.0, read, lambda x: x, x),
-        "grad": lambda x: transform.grad(lambda y: read(y) * x)(1.0),
-        "vmap": lambda x: transform.vmap(read, in_axes=None, axis_size=2)(x).sum() / 2,
-    }[inner]
-    lanes = transform.vmap(inside, state_axes={Param: 0})
-    compiled = wrap(lanes) if wrap is not transform.checkpoint else lanes
-    for _ in range(2):
-        assert compiled(XS).tolist() == [0.0, 2.0, 6.0]
 
 
 def test_a_kind_tells_the_number_of_lanes_where_no_argument_does() -> None:
@@ -173,8 +133,3 @@ def test_a_loop_inside_the_lanes_writes_a_state_that_they_share(checkpoint: Any)
 def test_axes_of_states_that_are_no_mapping_to_axes_are_a_type_error(axes: Any) -> None:
     with pytest.raises(TypeError, match="`state_axes`"):
         transform.vmap(lambda x: x, state_axes=axes)
-
-
-def test_an_axis_may_be_an_integer_of_numpy() -> None:
-    u = State(jnp.arange(3.0))
-    assert transform.vmap(lambda x: u.value * x, state_axes={u: np.int64(0)})(XS).tolist() == [0.0, 1.0, 4.0]

@@ -6,6 +6,7 @@ without a transform, the other under one.
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import collections
 import contextlib
@@ -546,7 +547,7 @@ scene.update({
     "a namespace": lambda: (
         lambda: Base(held=types.SimpleNamespace(s=new(1))),
         lambda m: m.held.s.value,
-        [lambda m: put("s", new(5))(m.held), put("held", types.SimpleNamespace(s=new(7)))],
+        [lambda m: put("s", new(5))(m.held), put("held", argparse.Namespace(s=new(7)))],
     ),
 })  # fmt: skip
 

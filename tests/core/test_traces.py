@@ -314,26 +314,6 @@ def functions_that_differ_in_an_attribute_that_nobody_looks_at() -> Any:
     return Layer.__call__, [(lambda i=i: Layer(i)(X), 4, 1) for i in range(4)]
 
 
-@program
-def a_state_in_the_place_of_another() -> Any:
-    model = types.SimpleNamespace(u=new(0))
-    f = transform.jit(lambda x: model.u.value * x)
-    put = lambda value: setattr(model, "u", new(value))
-    return f, [(lambda i=i: (put(i), f(2.0))[1], 2 * i, 1) for i in range(5)]
-
-
-@program
-def a_lambda_made_in_each_init() -> Any:
-    class Model:
-        def __init__(self) -> None:
-            self.u = new(2)
-            self.f = transform.jit(lambda x: self.u.value * x)
-
-    last = Model()
-    whole = transform.jit(lambda model, x: model.f(x))
-    return whole, [(lambda: whole(last, 3.0), 6, 1), *[(lambda: whole(Model(), 3.0), 6, 1)] * 3]
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "checkpoint": lambda f: transform.checkpoint(f),
     "policy": lambda f: transform.checkpoint(f, policy=policies.save_larger_than("1 KiB")),

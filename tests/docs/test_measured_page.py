@@ -9,7 +9,6 @@ import re
 import pytest
 from rich.table import Table
 
-import statetransform as st
 from benchmarks import report
 from benchmarks.examples import SHOWN
 
@@ -103,7 +102,3 @@ def test_the_readme_shows_the_columns_of_the_examples(example: str) -> None:
 def test_the_page_is_that_of_the_figures_beside_it() -> None:
     kept = json.loads((ROOT / "docs" / "measured.json").read_text())
     assert (ROOT / "docs" / "measured.md").read_text() == report.markdown(kept)
-
-
-def test_the_citation_names_this_version() -> None:
-    assert f"\nversion: {st.__version__}\n" in (ROOT / "CITATION.cff").read_text()

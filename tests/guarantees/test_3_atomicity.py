@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -124,21 +123,6 @@ def test_a_container_that_is_changed_in_place_counts_as_written_and_is_taken_bac
         assert s.value["a"] == 8.0
 
 
-def test_a_state_never_holds_a_tracer() -> None:
-    s = State(jnp.float32(1), name="s")
-    seen = []
-
-    def f(x: Any) -> Any:
-        s.value = s.value * x
-        other = threading.Thread(target=lambda: seen.append(s.value))  # which sees what the state holds, not the trace
-        other.start()
-        other.join()
-        return s.value
-
-    transform.jit(transform.grad(transform.checkpoint(f)))(2.0)
-    assert seen == [1.0] * len(seen) != []
-
-
 class Model:
     def __init__(self) -> None:
         self.u = State(1.0, name="u")
@@ -164,7 +148,8 @@ BIRTHLESS: dict[str, Callable[[Model], Any]] = {
 def test_a_refused_state_is_not_left_on_the_model(name: str) -> None:
     model = Model()
     for _ in range(2):
-        with pytest.raises(StateTraceError, match=r"State 'v' .* is created inside a function that may run any number"):
+        said = rf"State 'v' .* is created inside a function that may run any number(.|\n)*before the {name.split()[0]}"
+        with pytest.raises(StateTraceError, match=said):
             BIRTHLESS[name](model)
         assert not hasattr(model, "v")
     model.make()

@@ -178,11 +178,6 @@ def test_a_static_argnum_out_of_range_is_refused() -> None:
         transform.checkpoint(lambda x: x, static_argnums=5)(1.0)
 
 
-def test_a_default_of_an_omitted_argument_is_not_traced() -> None:
-    f = transform.checkpoint(lambda x, flag=True: x if flag else -x)
-    assert f(1.0) == 1.0
-
-
 def test_wrappers_copy_and_pickle_like_functions() -> None:
     assert pickle.loads(pickle.dumps(module_level)) is module_level
     s = Sim()

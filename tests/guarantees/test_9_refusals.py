@@ -41,7 +41,8 @@ def test_a_write_inside_a_raw_jax_transform_is_refused_where_it_stands(raw: str,
     f = f if around is None else getattr(transform, around)(f)
     with pytest.raises(st.StateTraceError, match=f"State 'u' {HERE} is written inside a raw JAX transform") as info:
         f(1.0)
-    assert "statetransform.transform" in str(info.value)
+    for clause in ("Nothing was changed", "`transform.jit`", "transform.functionalize"):
+        assert clause in str(info.value)
     assert any(entry.name == "f" and entry.path.name == "test_9_refusals.py" for entry in info.traceback)
     assert s.value == 1.0
 
@@ -90,18 +91,3 @@ def test_a_carry_that_changes_its_type_is_refused_with_both_types(loop: str, aft
     with pytest.raises(st.StateStructureError, match=message):
         calls[loop]()
     assert u.value.shape == (3,)
-
-
-def test_a_state_left_out_of_states_is_constant_and_its_write_refused() -> None:
-    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
-    f = transform.checkpoint(lambda x: a.value * b.value * x, states=a)
-    assert f(1.0) == 2.0
-    b.value = jnp.float32(5)
-    assert f(1.0) == 5.0
-    with pytest.raises(st.StateTraceError, match=r"State 'b' .*`states=`"):
-        transform.checkpoint(_writes(b), states=a)(1.0)
-
-
-def test_all_errors_derive_from_one() -> None:
-    for error in (st.StateTraceError, st.StateStructureError, st.StateAxisError):
-        assert issubclass(error, st.StateTransformError)
