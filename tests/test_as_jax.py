@@ -149,26 +149,11 @@ def step(c: Any, x: Any) -> Any:
     return c + x, c * x
 
 
+DECORATORS = ("jit", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap")
 WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "in_axes": (
         lambda t, v: t.vmap(f3, in_axes=v)(XS, XS),
-        (
-            0,
-            None,
-            (0, 0),
-            (0, None),
-            [0, None],
-            (0,),
-            (0, 0, 0),
-            "0",
-            1.0,
-            1,
-            -1,
-            (0, 1),
-            {"a": 0},
-            ({"a": 0}, 0),
-            True,
-        ),
+        (0, 1, -1, None, True, "0", 1.0, {"a": 0}, *[(0,) * n for n in (1, 2, 3)], (0, 1), (0, None), [0, None]),
     ),
     "out_axes": (
         lambda t, v: t.vmap(lambda x: (x, XS * x), out_axes=v)(XS),
@@ -210,19 +195,10 @@ WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "scan": (
         lambda t, v: t.scan(step, X, *v[0], **v[1]),
         (
-            ((XS,), {}),
-            ((XS, 3), {}),
-            ((XS, 2), {}),
-            ((None, 3), {}),
-            ((None,), {}),
+            *[((xs,), {}) for xs in (XS, None, X, (XS, jnp.ones(4)), "text", [], jnp.ones(0))],
+            *[((xs, n), {}) for xs, n in ((XS, 3), (XS, 2), (None, 3))],
+            *[((XS,), options) for options in ({"reverse": True, "unroll": 2}, {"unroll": 0})],
             ((), {"length": 0}),
-            ((X,), {}),
-            (((XS, jnp.ones(4)),), {}),
-            ((XS,), {"reverse": True, "unroll": 2}),
-            ((XS,), {"unroll": 0}),
-            (("text",), {}),
-            (([],), {}),
-            ((jnp.ones(0),), {}),
         ),
     ),
     "scan with a body": (
@@ -322,24 +298,10 @@ WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
             ({"nothing": 3}, (X,)),
         ),
     ),
-    "no function": (
-        lambda t, v: getattr(t, v)(3),
-        ("jit", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap"),
-    ),
+    "no function": (lambda t, v: getattr(t, v)(3), DECORATORS),
     "names of options": (
         lambda t, v: getattr(t, v)(f3, nothing=1),
-        (
-            "jit",
-            "grad",
-            "value_and_grad",
-            "jacfwd",
-            "jacrev",
-            "hessian",
-            "vmap",
-            "checkpoint",
-            "custom_vjp",
-            "custom_jvp",
-        ),
+        (*DECORATORS, "checkpoint", "custom_vjp", "custom_jvp"),
     ),
     "no rule": (lambda t, v: getattr(t, v)(f3)(X), ("custom_vjp", "custom_jvp")),
 }

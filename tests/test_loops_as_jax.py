@@ -11,21 +11,8 @@ import pytest
 
 from statetransform import State, transform
 
-BOUNDS = [
-    0,
-    3,
-    np.int8(0),
-    np.int8(3),
-    np.uint8(3),
-    0.0,
-    3.0,
-    np.float32(3),
-    jnp.int16(3),
-    jnp.int32(3),
-    True,
-    "a",
-    None,
-]
+NUMPYS = [np.int8(0), np.int8(3), np.uint8(3), np.float32(3), jnp.int16(3), jnp.int32(3)]
+BOUNDS = [0, 3, *NUMPYS, 0.0, 3.0, True, "a", None]
 
 
 def outcome(call: Any) -> Any:

@@ -33,6 +33,7 @@ OF_JAX = {
     for home in (jax, jax.lax)
     if hasattr(home, name)
 }
+DERIVATIVES = ("grad", "value_and_grad", "vjp", "jvp", "linearize", "jacfwd", "jacrev", "hessian")
 # What is private or on its way out in JAX itself.
 NOT_KEPT = {"device", "backend", "saveable_args", "in_nzs", "concrete"}
 
@@ -48,15 +49,12 @@ def test_every_transform_of_the_contract_is_there() -> None:
     assert all(callable(getattr(transform, name)) for name in transform.__all__)
 
 
-def test_remat_is_checkpoint() -> None:
+def test_objects_of_the_contract_are_and_derive_what_it_says() -> None:
     assert transform.remat is transform.checkpoint
-
-
-def test_the_classes_of_the_contract_derive_as_it_says() -> None:
-    assert issubclass(st.Param, st.State)
-    assert issubclass(st.RandomState, st.State)
-    for name in ("StateTraceError", "StateStructureError", "StateAxisError"):
-        assert issubclass(getattr(st, name), st.StateTransformError)
+    assert issubclass(st.Param, st.State) and issubclass(st.RandomState, st.State)
+    assert issubclass(st.RetraceWarning, UserWarning)
+    for error in (st.StateTraceError, st.StateStructureError, st.StateAxisError):
+        assert issubclass(error, st.StateTransformError)
 
 
 @pytest.mark.parametrize("name", sorted(FACE - {"__version__", "transform"}))
@@ -108,40 +106,24 @@ def parameters(name: str) -> dict[str, Any]:
 
 
 def test_checkpoint_has_the_signature_of_the_contract() -> None:
-    assert list(parameters("checkpoint").items()) == [
-        ("fun", None),
-        ("prevent_cse", True),
-        ("policy", None),
-        ("static_argnums", ()),
-        ("static_argnames", ()),
-        ("concrete", False),
-        ("states", None),
-        ("methods", None),
-    ]
+    statics = {"static_argnums": (), "static_argnames": ()}
+    options = {"prevent_cse": True, "policy": None, **statics, "concrete": False, "states": None, "methods": None}
+    assert list(parameters("checkpoint").items()) == list({"fun": None, **options}.items())
     kinds = {p.kind for p in list(inspect.signature(transform.checkpoint).parameters.values())[1:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
 def test_what_is_added_to_jax_has_the_names_of_the_contract() -> None:
-    for name in (
-        "grad",
-        "value_and_grad",
-        "vjp",
-        "jvp",
-        "linearize",
-        "jacfwd",
-        "jacrev",
-        "hessian",
-    ):
-        assert parameters(name)["states"] is None
-    assert parameters("jit")["donate_states"] is False
-    assert parameters("vmap")["state_axes"] is None
-    assert parameters("vmap")["split_rngs"] is True
-    for name in ("scan", "for_loop", "while_loop"):
-        assert parameters(name)["checkpoint"] is None
-    assert parameters("scan")["progress"] is None
-    assert list(parameters("while_loop"))[:3] == ["cond_fun", "body_fun", "init_val"]
-    assert parameters("while_loop")["max_steps"] is None
+    added = {
+        **{name: {"states": None} for name in DERIVATIVES},
+        "jit": {"donate_states": False, "state_shardings": None},
+        "vmap": {"state_axes": None, "split_rngs": True},
+        "shard_map": {"state_specs": None},
+        **{name: {"checkpoint": None, "progress": None} for name in ("scan", "for_loop", "fori_loop")},
+        "while_loop": {"checkpoint": None, "progress": None, "max_steps": None},
+    }
+    for name, options in added.items():
+        assert options.items() <= parameters(name).items()
     assert list(parameters("functionalize")) == ["fun", "static_argnums", "static_argnames"]
 
 

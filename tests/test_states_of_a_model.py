@@ -63,16 +63,6 @@ def test_states_are_found_by_path_each_once_in_the_order_of_definition() -> None
         (lambda s: types.MappingProxyType({"a": s}), "a"),
         (lambda s: [s], "0"),
     ],
-    ids=[
-        "dict",
-        "dataclass",
-        "namedtuple",
-        "namespace",
-        "deque",
-        "ordered dict",
-        "mapping proxy",
-        "list",
-    ],
 )
 def test_states_are_found_in_every_common_container(make: Any, path: str) -> None:
     s = State(1.0)
