@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,47 +32,47 @@ def notes_of(call: Any, kind: type[Exception] = jax.errors.TracerBoolConversionE
     return notes
 
 
-@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
-def test_a_decision_on_an_argument_names_the_argument(wrap: Any) -> None:
-    notes = notes_of(lambda: wrap(lambda x, threshold: x if threshold > 0 else -x)(1.0, 2.0))
-    assert "argument `threshold`" in notes
-    assert "`x`" not in notes
+mode, vector = State(jnp.float32(1), name="mode"), State(jnp.ones(3), name="vector")
+
+
+class Model:
+    def __init__(self) -> None:
+        self.gate = State(jnp.float32(1), name="gate")
+
+    def gated(self, x: Any) -> Any:
+        return x if self.gate.value else -x
+
+
+def of_both(x: Any, y: Any) -> Any:
+    z = jnp.sin(x) @ vector.value
+    for _ in range(3):
+        z = jax.jit(lambda z: z * 2.0)(z)
+    return y if z > 0 else -y
+
+
+#: What decides: a call under a transform, what the first line names, and what it does not.
+NAMED: dict[str, tuple[Callable[[Any], Any], list[str], list[str]]] = {
+    "argument": (lambda t: t(lambda x, low: x if low > 0 else -x)(1.0, 2.0), ["argument `low`"], ["`x`"]),
+    "keyword": (lambda t: t(lambda x, *, flag: x if flag else -x)(1.0, flag=True), ["argument `flag`"], []),
+    "leaf": (lambda t: t(lambda a, x: x if a["deep"][1] else -x)({"deep": [1, True]}, 1.0), ["a['deep'][1]"], []),
+    "state": (
+        lambda t: t(lambda x: x if mode.value > 0 * vector.value.size else -x)(1.0),
+        ["State 'mode' (created at test_concretization.py:"],
+        ["vector", "argument"],
+    ),
+    "state of a method": (lambda t: t(Model().gated)(1.0), ["State 'gate'"], []),
+    "both": (lambda t: t(of_both)(jnp.ones(3), 1.0), ["argument `x`", "State 'vector'"], ["`y`"]),
+    "inner function": (lambda t: transform.jit(lambda x: t(lambda y: y if y > 0 else -y)(x * 2))(1.0), ["`y`"], []),
+}
 
 
 @pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
-def test_a_decision_on_a_state_names_the_state_and_its_birthplace(wrap: Any) -> None:
-    other, mode = State(1.0, name="other"), State(jnp.float32(1), name="mode")
-
-    def f(x: Any) -> Any:
-        x = x + other.value
-        return x if mode.value > 0 else -x
-
-    notes = notes_of(lambda: wrap(f)(1.0))
-    assert "State 'mode' (created at test_concretization.py:" in notes
-    assert "other" not in notes
-    assert "argument" not in notes.partition("\n")[0]
-
-
-def test_a_decision_on_something_computed_from_both_names_both() -> None:
-    s = State(jnp.ones(3), name="s")
-
-    def f(x: Any, y: Any) -> Any:
-        z = jnp.sin(x) @ s.value
-        for _ in range(3):
-            z = jax.jit(lambda z: z * 2.0)(z)
-        return y if z > 0 else -y
-
-    first_line = notes_of(lambda: transform.checkpoint(f)(jnp.ones(3), 1.0)).partition("\n")[0]
-    assert "argument `x`" in first_line
-    assert "State 's'" in first_line
-    assert "`y`" not in first_line
-
-
-def test_a_leaf_of_a_container_is_named_by_its_path() -> None:
-    def f(config: Any, x: Any) -> Any:
-        return x if config["deep"][1] else -x
-
-    assert "config['deep'][1]" in notes_of(lambda: transform.checkpoint(f)({"deep": [1, True]}, 1.0))
+@pytest.mark.parametrize("name", NAMED)
+def test_the_note_names_that_on_which_python_decides(name: str, wrap: Any) -> None:
+    call, named, others = NAMED[name]
+    first_line = notes_of(lambda: call(wrap)).partition("\n")[0]
+    assert all(text in first_line for text in named)
+    assert not any(text in first_line for text in others)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +93,6 @@ def test_every_concretization_error_carries_the_note(body: Any, kind: type[Excep
     assert "argument `n`" in notes
 
 
-def test_methods_and_keyword_arguments_are_named() -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.gate = State(jnp.float32(1), name="gate")
-
-        @transform.checkpoint
-        def step(self, x: Any, *, flag: Any) -> Any:
-            return x if flag else -x
-
-        @transform.checkpoint
-        def gated(self, x: Any) -> Any:
-            return x if self.gate.value else -x
-
-    m = Model()
-    assert "argument `flag`" in notes_of(lambda: m.step(1.0, flag=True))
-    assert "State 'gate'" in notes_of(lambda: m.gated(1.0))
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_note_is_there_when_the_body_stands_deep_inside(depth: int) -> None:
     s = State(jnp.float32(1), name="inner")
@@ -122,14 +105,6 @@ def test_the_note_is_there_when_the_body_stands_deep_inside(depth: int) -> None:
     g = functools.reduce(lambda f, t: t(f), stack, f)
     assert "State 'inner'" in notes_of(lambda: g(1.0))
     assert s.value == 1.0
-
-
-def test_an_inner_function_names_the_value_by_its_own_argument() -> None:
-    @transform.checkpoint
-    def inner(y: Any) -> Any:
-        return y if y > 0 else -y
-
-    assert "argument `y`" in notes_of(lambda: transform.jit(lambda x: inner(x * 2))(1.0))
 
 
 def test_a_decision_inside_a_raw_loop_still_carries_the_advice() -> None:

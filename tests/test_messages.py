@@ -77,6 +77,8 @@ def test_a_tracer_that_has_ended(u: State) -> None:
            r"It is at `leaked\[0\]`")  # fmt: skip
     given = f"State 'u' {HERE} was assigned a tracer of a trace that has ended"
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
+    for make in (State, Param, lambda x: State({"a": [x]})):
+        refuse(StateTraceError, lambda make=make: make(leaked[0]), "a tracer of a trace that has ended")
 
 
 def test_a_condition_that_writes(u: State) -> None:

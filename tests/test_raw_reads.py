@@ -188,8 +188,6 @@ def test_what_is_jitted_in_a_program_that_was_shown_is_not_stale_afterwards() ->
     assert transform.jit(lambda x: g(x))(ONE) == 5.0
 
 
-
-
 def test_after_a_read_under_raw_jax_alone_other_functions_compile_once() -> None:
     v, other = State(jnp.ones(3)), State(jnp.ones(3))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-import gc
 import inspect
 import operator
 import pickle
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -151,27 +150,9 @@ def test_a_kind_may_be_abstract() -> None:
         @abc.abstractmethod
         def unit(self) -> str: ...
 
-    class Length(Kind):
-        def unit(self) -> str:
-            return "m"
-
     with pytest.raises(TypeError, match="abstract"):
         Kind(1.0)  # type: ignore[abstract]
-    s = Length(1.0)
-    assert isinstance(s, Kind) and isinstance(s, State) and s.unit() == "m"
-
-
-def test_a_dataclass_makes_states_for_its_fields() -> None:
-    @dataclasses.dataclass
-    class Own:
-        u: State = dataclasses.field(default_factory=lambda: State(1.0))
-        total: ClassVar[State] = State(0.0, name="total")
-        n: int = 0
-
-    a, b = Own(), Own()
-    assert a.u is not b.u and a.total is b.total
-    assert dataclasses.replace(a, n=1).u is a.u
-    assert isinstance(dataclasses.asdict(a)["u"], State)
+    assert isinstance(type("Length", (Kind,), {"unit": lambda self: "m"})(1.0), State)
 
 
 def test_a_subclass_may_define_operations_and_attributes_of_its_own() -> None:
@@ -274,16 +255,6 @@ def test_a_state_made_under_jit_has_its_slots_at_every_call() -> None:
     for x in (1.0, 2.0, 3.0):
         s = make(x)["s"]
         assert (float(s.value), s.unit, s.tell()) == (x, "m", "k")
-
-
-def test_a_tracer_whose_trace_has_ended_makes_no_state() -> None:
-    kept: list[Any] = []
-    jax.make_jaxpr(lambda x: kept.append(x) or x)(1.0)
-    for make in (State, Param, lambda x: State({"a": [x]})):
-        with pytest.raises(st.StateTraceError, match="a tracer of a trace that has ended"):
-            make(kept[0])
-    kept.clear()
-    gc.collect()
 
 
 def test_a_kind_with_a_type_argument_is_the_kind() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 
 import jax
@@ -120,6 +121,8 @@ def test_every_report_prints_without_rich_and_matplotlib(monkeypatch):
     f = lambda x: jnp.sin(x).sum()
     x = jnp.ones(4)
     reports = [inspect.residuals(f, x), inspect.cost(f, x), inspect.compare({"f": f}, x), inspect.timeline(f, x)]
+    for report in reports:
+        assert json.loads(json.dumps(report.to_dicts()))
     for report in [*reports, inspect.fwd_bwd(f, x)]:
         assert str(report) == repr(report)
         assert report._repr_html_().startswith("<")

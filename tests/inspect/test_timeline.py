@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -94,11 +92,6 @@ def test_a_function_without_a_backward_pass_and_one_without_equations():
     assert len(inspect.timeline(lambda x: x, X)) == 0
     assert "computes nothing" in str(inspect.timeline(lambda x: x, X))
     assert [m.phase for m in inspect.timeline(lambda i: i + 1, 3)] == ["forward"]
-
-
-def test_the_export_is_plain_data():
-    rows = json.loads(json.dumps(inspect.timeline(net, X).to_dicts()))
-    assert set(rows[0]) == {"step", "phase", "primitive", "source", "live", "bytes"}
 
 
 def test_the_plot_names_units_phases_sources_and_the_peak(matplotlib):

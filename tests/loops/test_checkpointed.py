@@ -80,12 +80,15 @@ COMPOSED: dict[str, Any] = {
         lambda t: jax.jvp(lambda x: f(w, x, xs), (x,), (t,))[1]
     )(jnp.eye(4))),
 }  # fmt: skip
-IN_BLOCKS = ("hessian", "grad_grad", "vmap_grad_weights")
+#: Stored carries and steps in a block, 0 for units of memory that hold a carry or a step, under which transforms.
+FORMS: dict[tuple[int, int], Any] = {
+    (3, 1): COMPOSED,
+    (1, 4): ("hessian", "grad_grad", "vmap_grad_weights"),
+    (3, 0): ("jvp", "hessian", "grad_grad", "vmap_grad", "grad_vmap"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "k", "block"), [*[(name, 3, 1) for name in COMPOSED], *[(name, 1, 4) for name in IN_BLOCKS]]
-)
+@pytest.mark.parametrize(("name", "k", "block"), [(name, *form) for form, names in FORMS.items() for name in names])
 def test_it_composes(name: str, k: int, block: int, data: Any) -> None:
     w, x, xs = data
     xs, transformed = xs[:9], COMPOSED[name]
@@ -258,13 +261,6 @@ def test_every_loop_with_few_carries_is_the_plain_one(loop: str, n: int) -> None
     else:
         expected, found = gradient(0.7, None, n), gradient(0.7, 2, n)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
-
-
-def test_a_long_loop() -> None:
-    loss = lambda x, checkpoint: transform.scan(
-        lambda x, i: (jnp.sin(x) + 1e-3 * i, None), x, jnp.arange(4097.0) / 4097, checkpoint=checkpoint
-    )[0]
-    assert jax.grad(loss)(0.3, 12) == jax.grad(loss)(0.3, None)
 
 
 state = State(0.0, name="state")

@@ -57,6 +57,7 @@ def fori_loop_traced(x: jax.Array, w: jax.Array, checkpoint: Any) -> jax.Array:
 TRANSFORMED: dict[str, Callable[..., Any]] = {
     "grad": lambda f: lambda x, w: jax.grad(f, (0, 1))(x, w),
     "jvp": lambda f: lambda x, w: jax.jvp(f, (x, w), (x, w)),
+    "grad_of_grad": lambda f: lambda x, w: jax.grad(lambda x, w: jax.grad(f)(x, w).sum(), (0, 1))(x, w),
     "grad_of_jvp": lambda f: lambda x, w: jax.jvp(jax.grad(f, (0, 1)), (x, w), (x, w)),
     "vmap_grad": lambda f: lambda x, w: jax.vmap(jax.grad(f, (0, 1)), (None, 0))(x, jnp.stack([w, -w])),
     "vmap_grad_over_devices": lambda f: lambda x, w: jax.vmap(jax.grad(f, (0, 1)), (0, None))(x[:, None] * w, w),
@@ -102,13 +103,6 @@ def test_the_mesh_may_be_that_of_the_arguments_alone() -> None:
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
     for checkpoint in (3, st.MemoryBudget(1000)):
         np.testing.assert_allclose(gradient(x, checkpoint), gradient(x, None), rtol=1e-4)
-
-
-def test_reverse_over_reverse_with_explicit_axes() -> None:
-    twice = lambda f: jax.grad(lambda x, w: jax.grad(f)(x, w).sum(), (0, 1))
-    mesh = mesh_of(EXPLICIT)
-    with jax.set_mesh(mesh):
-        compare(scan, mesh, twice, 3)
 
 
 def test_states_keep_their_sharding_with_explicit_axes() -> None:

@@ -12,22 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statetransform import MemoryBudget, State, transform
-from statetransform._loops.tangent import forward_only
-
-
-def test_a_function_for_forward_mode_only_has_all_its_derivatives_in_it() -> None:
-    f = forward_only(lambda x, n: [jnp.sin(x) * n, n + 1], "say how many")
-    first = lambda x: f(x, 3)[0]
-    second = lambda g: lambda x: jax.jvp(g, (x,), (1.0,))[1]
-    np.testing.assert_allclose(first(0.3), 3 * jnp.sin(0.3), rtol=1e-6)
-    np.testing.assert_allclose(second(first)(0.3), 3 * jnp.cos(0.3), rtol=1e-6)
-    np.testing.assert_allclose(second(second(first))(0.3), -3 * jnp.sin(0.3), rtol=1e-6)
-    np.testing.assert_allclose(
-        jax.jit(jax.vmap(second(second(first))))(jnp.ones(2)), -3 * jnp.sin(jnp.ones(2)), rtol=1e-6
-    )
-    for refused in (first, second(first), second(second(first))):
-        with pytest.raises(ValueError, match="say how many"):
-            jax.grad(refused)(0.3)
 
 
 def filtered(p: Any, **options: Any) -> Any:

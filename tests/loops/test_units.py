@@ -50,22 +50,6 @@ def test_long_loops_with_many_units_have_plans_without_a_table() -> None:
     assert choice.block and choice.evaluations
 
 
-@pytest.mark.parametrize(("n", "units"), [(10, 0), (41, 3), (200, 5), (30, 40)])
-def test_legs_reverse_every_step_within_the_units(n: int, units: int) -> None:
-    stored, end, run = [0], n, 0
-    starts, legs, offsets = mixed.legs(n, units)
-    for start, offset in zip(starts[::-1], offsets[::-1], strict=True):
-        at = stored[-1]
-        while at < start:
-            to = legs[offset + len(stored) - 1]
-            run, at = run + to - at, to
-            stored.append(at)
-        assert 0 < end - start <= units - len(stored) + 3
-        run, end = run + end - start, start
-        stored = stored[:-1] or [0]
-    assert end == 0 and run == mixed.evaluations(n, units)
-
-
 def program(x: Any, w: Any, n: int, k: int | None, block: int, is_reversed: bool = False, note: Any = None) -> Any:
     def step(c: Any, t: Any) -> Any:
         if note is not None:
@@ -93,24 +77,6 @@ def test_gradients_are_those_of_the_plain_loop_and_evaluations_are_as_planned(
     assert count[0] == mixed.evaluations(n, units)
     expected = gradient(None, 1, is_reversed)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
-
-
-TRANSFORMS: dict[str, Any] = {
-    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
-    "hessian": jax.hessian,
-    "reverse over reverse": lambda f: jax.grad(lambda x: (jax.grad(f)(x) ** 2).sum()),
-    "vmap of grad": lambda f: lambda x: jax.vmap(jax.grad(f))(jnp.stack([x, 2 * x])),
-    "grad of vmap": lambda f: jax.grad(lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])).sum()),
-    "in a scan": lambda f: jax.grad(
-        lambda x: jax.lax.scan(lambda c, _: (c + jnp.cos(f(c)), None), x, length=3)[0].sum()
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_under_other_transforms(name: str) -> None:
-    run = lambda *how: jax.jit(TRANSFORMS[name](lambda x: program(x, W, 20, *how)))(X)
-    np.testing.assert_allclose(run(3, 0), run(None, 1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("progress", [False, True])

@@ -211,14 +211,6 @@ def test_steps_run_as_often_as_the_placement_says(k: int, n: int) -> None:
     assert count[0] <= 1.25 * st.schedule(n, k).evaluations
 
 
-def test_the_device_counts_as_the_host() -> None:
-    n = np.arange(1, 300)
-    for c in range(1, 9):
-        beta = jnp.asarray(plan.table(c + 1, plan.LIMIT), jnp.float32)
-        found = unknown_length.advances(jnp.asarray(n), np.full(n.shape, c), beta)
-        np.testing.assert_array_equal(found, [plan.advances(int(i), c) for i in n])
-
-
 @pytest.mark.optimized
 def test_memory_does_not_grow_with_the_length() -> None:
     size, k = 64, 8

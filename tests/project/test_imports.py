@@ -13,19 +13,7 @@ import pytest
 import statetransform
 
 ROOT = pathlib.Path(statetransform.__file__).parent
-EXTRAS = [
-    "rich",
-    "matplotlib",
-    "tqdm",
-    "flax",
-    "brainstate",
-    "equinox",
-    "sklearn",
-    "orbax",
-    "optax",
-    "hypothesis",
-    "scipy.stats",
-]
+EXTRAS = ["rich", "matplotlib", "tqdm", "flax", "brainstate", "equinox", "sklearn", "orbax", "optax", "scipy.stats"]
 
 
 def python(code: str) -> str:
