@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import Param, State, transform
+from statetransform._state import adapters
 
 XS = jnp.arange(3.0)
 
@@ -56,7 +57,10 @@ class Watched(list):
 
 
 @pytest.mark.parametrize("axes", [None, {Param: 0}], ids=["no axes", "a kind"])
-def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(axes: Any) -> None:
+def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(
+    axes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "_is_one_unmet", lambda: False)  # for cells of such a one each call looks
     watched, w = Watched([object()]), Param(jnp.arange(3.0))
     f = transform.vmap(lambda x: x * w.value.sum() if watched is not None else x, state_axes=axes)
     Watched.looks = 0

@@ -1,10 +1,12 @@
-"""What the package knows of other frameworks, one module each, imported when the framework is.
+"""What the package knows of other frameworks, one module each, imported when something of the framework is met.
 
 A cell implements `Cell` of `_state/cell.py`. `descriptor` has all of it for a value in an attribute.
 """
 
+import jax
+
 from .._objects.library import adapt
-from .._state.adapters import offer
+from .._state.adapters import offer, offer_class
 from .._state.errors import hint
 from .attributes import attr, register_state_type
 
@@ -12,7 +14,7 @@ __all__ = ["attr", "register_state_type"]
 
 offer("flax.nnx", f"{__name__}.nnx")
 offer("brainstate", f"{__name__}.brainstate")
-offer("jax", f"{__name__}.ref")
+offer_class(jax.Ref, f"{__name__}.ref")
 adapt("flax")
 adapt("brainstate")
 adapt("torch")  # for torchax; following all that torch may run takes minutes

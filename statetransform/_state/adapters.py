@@ -1,7 +1,9 @@
 """The door to other frameworks: all that the rest of the package calls of their adapters.
 
 A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
-adapter is installed when a transform is called and its framework is imported.
+adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
+object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
+is in every program: there the adapter is installed once an instance of the class exists.
 
 Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
 made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
@@ -11,19 +13,24 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from .._objects.library import is_users_class
+from .._objects.library import is_ours, is_users_class, is_users_function
+from .._objects.lookup import instance_attribute, instance_dict, parts, slot_names
+from .._objects.names import globals_of
+from .._objects.plain import identity
 from .errors import StateTransformError
 from .frame import no_frame
-from .sites import warn
 from .state import State
 
 
@@ -36,21 +43,36 @@ class _KnownClass(NamedTuple):
     hidden: frozenset[str]
 
 
-_offers: dict[str, str] = {}  # adapters that are not installed yet: the framework's module, and the adapter's
+#: Adapters that are not installed yet: the framework, as the names of its classes begin, and the adapter's module.
+_offers: dict[str, str] = {}
 _lock = threading.RLock()
 _cells: dict[type, Any] = {}
 _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
+#: Classes that are always imported, and how many references there were to each when it had no instance.
+_awaited: dict[type, int] = {}
+#: How many objects a process looks at, at some 4 us each.
+_PATIENCE = 10_000
+_SCANS = 20  # of all objects, at some 20 ms each
+_looked_at = [0]
+_scans = [0]
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
 # -- what adapters say
 
 
 def offer(framework: str, adapter: str) -> None:
-    """Says which module has the adapter to a framework: its function `install` is called once that is imported."""
+    """Says which module has the adapter to a framework: its function `install` is called when that is met."""
     _offers[framework] = adapter
+
+
+def offer_class(cls: type, adapter: str) -> None:
+    """The same for a class that is always imported: an instance says that it is used."""
+    offer(f"{cls.__module__}.{cls.__qualname__}", adapter)
+    _awaited[cls] = 0
 
 
 def register(cls: type, cell: Any, is_node: bool = False) -> None:
@@ -76,29 +98,117 @@ def carries(cls: type) -> None:
 # -- meeting a framework
 
 
-def meet() -> None:
-    """Installs the adapters to the frameworks that are imported; one that cannot be installed says so once."""
-    if sys.modules.keys().isdisjoint(_offers):
-        return
-    with _lock:
-        for framework in sys.modules.keys() & _offers.keys():
-            try:
-                importlib.import_module(_offers[framework]).install()
-            except StateTransformError as error:
-                warn(str(error), UserWarning)
-            del _offers[framework]
+def _is_one_unmet() -> bool:
+    """Whether there may be cells whose adapter is not installed."""
+    return any(map(_exists, [*_awaited])) or not sys.modules.keys().isdisjoint(_offers)
+
+
+def _exists(cls: type) -> bool:
+    """Installs the adapter to a class that has an instance; whether it has one and the adapter cannot be installed.
+
+    An instance refers to its class. So there is none if there are as many references to the class as before.
+    """
+    count = sys.getrefcount(cls)
+    if count == _awaited.get(cls):
+        return False
+    _scans[0] += 1
+    if _scans[0] <= _SCANS and not any(type(obj) is cls for obj in gc.get_referrers(cls)):
+        _awaited[cls] = count
+        return False
+    meet(cls)
+    if is_met := _names(cls)[0] not in _offers:
+        _awaited.pop(cls, None)
+    return not is_met
+
+
+def meet(obj: Any) -> None:
+    """Installs the adapter to the framework of a module, class or function.
+
+    Nothing is said of an adapter that cannot be installed: the program may use no cell.
+    """
+    try:
+        if isinstance(obj, types.ModuleType):
+            _meet([obj.__name__])
+        else:
+            _meet(_names(obj) if isinstance(obj, type) else [f"{obj.__module__}"])
+    except StateTransformError:
+        pass
+
+
+def _names(cls: type) -> list[str]:
+    return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+
+
+def _meet(names: Iterable[str]) -> None:
+    for framework in [*_offers]:
+        if any(f"{name}.".startswith(f"{framework}.") for name in names):
+            with _lock:
+                if framework in _offers:
+                    importlib.import_module(_offers[framework]).install()
+                    del _offers[framework]
 
 
 def _kind(cls: type) -> _KnownClass:
+    """What is known of a class; the first look installs the adapter.
+
+    Raises:
+      StateTransformError: the adapter does not know this version of its framework.
+    """
     known = _kinds.get(cls)
     if known is None:
-        meet()
+        _meet(_names(cls))
         cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
         holder = next((names for base, names in _holders.items() if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
         known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)
     return known
+
+
+def meet_all(fun: Any) -> None:
+    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
+
+    Its global names, those of the user's functions that it reaches, what these close over, and what objects hold are
+    looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
+    framework is met instead.
+    """
+    if not _is_one_unmet():
+        return
+    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
+    while waiting:
+        _looked_at[0] += 1
+        if _looked_at[0] > _PATIENCE:
+            for framework in sys.modules.keys() & _offers:
+                meet(sys.modules[framework])
+            return
+        obj = waiting.pop()
+        kind: Any = type(obj)
+        if kind in closed or identity(obj) in seen:
+            continue
+        seen.add(identity(obj))
+        if (below := parts(obj)) is not None:
+            waiting += [child for _, child in below]
+            if kind is types.FunctionType:
+                meet(obj)
+                waiting += [child for _, child in globals_of(obj)] if is_users_function(obj) else []
+        elif kind is types.ModuleType or issubclass(kind, type):
+            meet(obj)
+        elif cell_of(kind) is not None or issubclass(kind, State):
+            continue
+        elif is_users_class(kind):
+            waiting += [*(instance_dict(obj) or {}).values()]
+            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
+            waiting += [method for base in kind.__mro__ for method in _methods(base)]
+        elif is_ours(kind):
+            waiting.append(getattr(obj, "__wrapped__", None))
+        else:
+            closed.add(kind)
+
+
+def _methods(cls: type) -> list[types.FunctionType]:
+    if not is_users_class(cls):
+        return []
+    return [child for child in vars(cls).values() if type(child) is types.FunctionType]
 
 
 # -- what the core asks
@@ -137,8 +247,7 @@ def by_reference(obj: Any) -> bool | None:
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves and the structure of a pytree, of which nodes and carriers are leaves; the carriers are detached."""
-    meet()
-    if not _has_nodes:
+    if not _has_nodes and sys.modules.keys().isdisjoint(_offers):
         return jax.tree.flatten(tree)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
     return [_detached(leaf) for leaf in leaves] if _carriers else leaves, treedef

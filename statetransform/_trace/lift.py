@@ -41,7 +41,7 @@ class Lift:
     """
 
     def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame, is_pure: bool = False) -> None:
-        adapters.meet()
+        adapters.meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
         self._outer, self._place = trace_around(), trace_state()

@@ -63,39 +63,108 @@ def test_brainstate_keeps_values_where_the_adapter_looks() -> None:
 
 
 UNKNOWN = {
-    "flax.nnx": "from flax import nnx; del nnx.Pytree._setattr",
-    "brainstate": "import brainstate; del brainstate.State._check_tracer_write_outside_trace",
-    "jax": "import jax; del jax.ref.freeze",
+    "flax.nnx": (
+        "from flax import nnx; del nnx.Pytree._setattr",
+        "nnx.Variable(1.0)",
+    ),
+    "brainstate": (
+        "import brainstate; del brainstate.State._check_tracer_write_outside_trace",
+        "brainstate.State(1.0)",
+    ),
+    "jax": ("import jax; del jax.ref.freeze", "jax.new_ref(1.0)"),
 }
 
 
 @pytest.mark.parametrize("framework", UNKNOWN)
-def test_an_unknown_version_is_said_once_and_programs_without_cells_run(framework: str) -> None:
+def test_an_unknown_version_is_refused_where_a_cell_is_met_and_nowhere_else(framework: str) -> None:
     pytest.importorskip(framework)
+    change, make = UNKNOWN[framework]
     code = (
-        f"{UNKNOWN[framework]}\n"
-        "import warnings, statetransform as st\n"
+        f"{change}\n"
+        "import statetransform as st\n"
         "s = st.State(1.0)\n"
-        "def add(x): s.value = s.value + x; return x\n"
-        "with warnings.catch_warnings(record=True) as caught:\n"
-        "    for T in (st.transform.jit, st.transform.grad): T(add)(1.0)\n"
-        "print(s.value, *[w.message for w in caught])\n"
+        "add = st.transform.jit(lambda x: setattr(s, 'value', s.value + x))\n"
+        "add(1.0); st.transform.grad(lambda x: x * s.value)(1.0); print(s.value)\n"
+        f"cell = {make}\n"
+        "def look(x): return cell[...] * x if hasattr(cell, '__getitem__') else cell.value * x\n"
+        "for T in (st.transform.jit, st.transform.grad, st.transform.jit):\n"
+        "    try: T(look)(1.0)\n"
+        "    except st.StateTransformError as error: print(error)\n"
     )
-    (said,) = run(code).splitlines()
-    assert said.startswith("3.0 ") and said.count("this version of statetransform") == 1
+    first, *rest = run(code).splitlines()
+    assert first == "2.0"
+    assert len(rest) == 3 and all("this version of statetransform" in line for line in rest)
 
 
-def test_an_adapter_is_installed_when_its_framework_is_imported_and_a_transform_is_called() -> None:
+IS_CHANGED = """
+def changed():
+    return [
+        vars(jax.Ref)["__getitem__"] is not get,
+        nnx is not None and vars(nnx.Variable)["_raw_value"] is not slot,
+        bst is not None and "_value" in vars(bst.State),
+    ]
+"""
+
+
+def test_an_adapter_is_installed_when_one_of_its_cells_is_met_and_not_before() -> None:
+    pytest.importorskip("flax.nnx")
+    pytest.importorskip("brainstate")
+    code = (
+        "import jax, brainstate as bst, statetransform as st\n"
+        "from flax import nnx\n"
+        "get, slot = vars(jax.Ref)['__getitem__'], vars(nnx.Variable)['_raw_value']\n"
+        f"{IS_CHANGED}"
+        "s, T = st.State(1.0), st.transform\n"
+        "for run in (T.jit, T.grad, T.checkpoint): run(lambda x: x * s.value)(1.0)\n"
+        "st.states({'s': s}); print(changed())\n"
+        "holder = {'r': jax.new_ref(1.0)}\n"
+        "def f(x): holder['r'][...] = holder['r'][...] * x; return holder['r'][...]\n"
+        "T.grad(f)(2.0); print(changed(), float(holder['r'][...]))\n"
+        "st.states(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), nnx.Param); print(changed())\n"
+        "n = bst.State(1.0)\n"
+        "def g(x): n.value = n.value * x; return n.value\n"
+        "T.jit(g)(2.0); print(changed(), float(n.value))\n"
+    )
+    assert run(code).splitlines() == [
+        "[False, False, False]",
+        "[True, False, False] 2.0",
+        "[True, True, False]",
+        "[True, True, True] 2.0",
+    ]
+
+
+def test_looking_for_cells_comes_to_an_end() -> None:
+    """The walk of an eager transform is work; a framework that is imported and refuses its adapter costs no more."""
     pytest.importorskip("flax.nnx")
     code = (
-        "import sys, statetransform as st\n"
-        "f = st.transform.grad(lambda x: x * 2)\n"
-        "f(1.0); print('flax' in sys.modules, 'statetransform._adapters.nnx' in sys.modules)\n"
+        "import statetransform as st\n"
         "from flax import nnx\n"
-        "slot = vars(nnx.Variable)['_raw_value']\n"
-        "f(1.0); print(vars(nnx.Variable)['_raw_value'] is not slot)\n"
+        "from statetransform._state import adapters\n"
+        "{change}\n"
+        "looked, is_ours = [], adapters.is_users_class\n"
+        "adapters.is_users_class = lambda cls: looked.append(cls) or is_ours(cls)\n"
+        "class Node: pass\n"
+        "nodes = [Node() for _ in range(3000)]\n"
+        "f = st.transform.grad(lambda x: x * len(nodes))\n"
+        "counts = []\n"
+        "for _ in range(8):\n"
+        "    looked.clear(); f(1.0); counts.append(len(looked))\n"
+        "print(counts[0] >= 3000, counts[-3:])\n"
     )
-    assert run(code).splitlines() == ["False False", "True"]
+    for change in ("", "del nnx.Pytree._setattr"):
+        assert run(code.format(change=change)) == "True [0, 0, 0]"
+
+
+def test_scans_for_the_first_ref_come_to_an_end() -> None:
+    code = (
+        "import gc, jax, statetransform as st\n"
+        "scans, all_of = [], gc.get_referrers\n"
+        "gc.get_referrers = lambda *objs: scans.append(objs) or all_of(*objs)\n"
+        "f, kept = st.transform.grad(lambda x: x * 2), []\n"
+        "for _ in range(60): kept.append((jax.Ref,)); f(1.0)\n"
+        "print(0 < len(scans) < 40)\n"
+    )
+    assert run(code) == "True"
 
 
 MAKES = {

@@ -80,7 +80,6 @@ class Recorder:
         self.cells: set[int] = set()  # objects that a state stands for
 
     def __enter__(self) -> Recorder:
-        adapters.meet()
         self._settings = {read: read() for read in settings}
         listening.listeners = (*listening.listeners, self)
         try:

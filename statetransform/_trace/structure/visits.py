@@ -26,6 +26,7 @@ import numpy as np
 from ..._objects.library import HOLDERS, is_of_library, is_ours, is_users_class, is_users_function, is_users_module
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
+from ..._state import adapters
 from ..._state.state import State
 from .edges import Edge
 
@@ -107,6 +108,7 @@ def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    adapters.meet(value)
     recorder.classes.take(register, value, is_open=True, makes=True)
     return "is", weakref.ref(value)
 
@@ -162,6 +164,7 @@ def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
+    adapters.meet(fun)
     for i, cell in enumerate(fun.__closure__ or ()):
         try:
             child = cell.cell_contents
@@ -215,6 +218,8 @@ def _reader_of_module(name: str) -> Callable[..., Any]:
 
 def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
     """A global name, or an attribute of a module that one leads to."""
+    if isinstance(value, types.ModuleType | types.FunctionType | type):
+        adapters.meet(value)
     if isinstance(value, types.ModuleType):
         if not is_users_module(value):
             recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
