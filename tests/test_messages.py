@@ -196,6 +196,13 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("but is the class Param", "states=st.states(model, st.Param)")),
     "states of a class": (lambda: st.states(Param), TypeError,
         ("a container of states, not the class Param",)),
+    "a policy for a loop": (
+        lambda: transform.for_loop(double, X, policy=policies.dots_saveable), TypeError,  # type: ignore[call-arg]
+        ("A policy belongs to a function", "transform.for_loop(transform.checkpoint(body, policy=...)")),
+    "a policy for a loop of unknown length": (
+        lambda: transform.while_loop(  # type: ignore[call-arg]
+            lambda c: c < 3, double, 1.0, policy=policies.dots_saveable), TypeError,
+        ("transform.while_loop(transform.checkpoint(body, policy=...)",)),
     "a seed that is a float": (lambda: RandomState(1.5), TypeError,
         ("RandomState: expected an integer seed or a random key, not 1.5 of type float", "RandomState(0)")),
     "a transform looked up in the package": (lambda: st.jit, AttributeError,  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import operator
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,15 @@ def test_a_format_of_the_value_says_to_write_value() -> None:
         f"{s:.2f}"
 
 
+def test_a_kind_that_does_not_initialize_the_state_is_refused() -> None:
+    class Membrane(State):
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+    with pytest.raises(TypeError, match=r"Membrane\.__init__ does not initialize.*`super\(\)\.__init__\(value\)`"):
+        Membrane(3)
+
+
 def test_a_kind_may_be_abstract() -> None:
     class Kind(State, abc.ABC):
         @abc.abstractmethod
@@ -255,6 +265,34 @@ def test_a_state_made_under_jit_has_its_slots_at_every_call() -> None:
     for x in (1.0, 2.0, 3.0):
         s = make(x)["s"]
         assert (float(s.value), s.unit, s.tell()) == (x, "m", "k")
+
+
+SLIPS = ("nme", "nmae", "naem", "Name", "nname", "NAME", "sttic", "Static", "statci", "statiic")
+WORDS = ("names", "mean", "same", "state", "stats", "statistics", "n", "namespace", "unit", "axis_name", "atomic")
+
+
+@pytest.mark.parametrize("word", SLIPS)
+@pytest.mark.parametrize("kind", [State, Param, RandomState])
+def test_a_slip_in_an_option_is_kept_as_metadata_and_spoken_of(kind: Any, word: str) -> None:
+    meant = "name" if word.lower().startswith("n") else "static"
+    with pytest.warns(UserWarning, match=f"`{word}` is kept as metadata. If `{meant}` was meant") as caught:
+        s = kind(0, **{word: "u"})
+    assert dict(s.metadata) == {word: "u"}
+    assert kind is RandomState or caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_other_metadata_is_nobodys_slip(word: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        s = State(1.0, **{word: "u"})
+        assert dict(copy.copy(s).metadata) == {word: "u"}
+
+
+def test_a_copy_of_a_state_with_a_slip_does_not_speak_again() -> None:
+    with pytest.warns(UserWarning, match="`nme`"):
+        s = State(1.0, nme="u")
+    assert pickle.loads(pickle.dumps(s)).metadata["nme"] == copy.deepcopy(s).metadata["nme"] == "u"
 
 
 def test_a_kind_with_a_type_argument_is_the_kind() -> None:

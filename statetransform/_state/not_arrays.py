@@ -7,6 +7,7 @@ number or a text, which is never true, is a warning.
 from __future__ import annotations
 
 import abc
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,6 +45,23 @@ class StateMeta(abc.ABCMeta):
         # `jnp.sin(state)`: what JAX says of an argument that is no array is an f-string with its type in it.
         text = f"{cls!r} (a state is not an array: {cls._instead[0].lower()}{cls._instead[1:-1]})"  # type: ignore[attr-defined]
         return format(text, spec)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of `__init__`, as of classes whose metaclass has no `__call__`."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:], return_annotation=inspect.Signature.empty)
+
+    if not TYPE_CHECKING:  # who would take the result of every kind for its annotation
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            made = super().__call__(*args, **kwargs)
+            if isinstance(made, cls) and not hasattr(made, "_token"):
+                name = cls.__qualname__
+                raise TypeError(
+                    f"{name}.__init__ does not initialize the state. Call `super().__init__(value)` in {name}.__init__."
+                )
+            return made
 
 
 class NotAnArray(metaclass=StateMeta):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, Literal, overload
@@ -52,6 +53,9 @@ class State(NotAnArray, Generic[T]):
         as an array (write `.value`).
       StateTraceError: on a write inside a raw JAX transform, see `StateTraceError`.
 
+    Warns:
+      UserWarning: a keyword argument looks like a misspelt `name` or `static`.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from statetransform import State, transform
@@ -97,6 +101,8 @@ class State(NotAnArray, Generic[T]):
     @overload
     def __init__(self, value: T, *, name: str | None = None, static: bool = False, **metadata: Any) -> None: ...
     def __init__(self, value: Any, *, name: str | None = None, static: bool = False, **metadata: Any) -> None:
+        for key in metadata:
+            _warn_of_slip(key)
         self._begin(value, name, static, metadata)
 
     def _begin(self, value: Any, name: str | None, static: bool, metadata: dict[str, Any]) -> None:
@@ -341,6 +347,17 @@ def is_array(leaf: Any) -> bool:
     """Whether JAX can hold a value; numpy also has arrays of text, dates and objects."""
     dtype = getattr(leaf, "dtype", None)
     return isinstance(leaf, _CHECKED) or (dtype is not None and getattr(dtype, "kind", "") not in tuple("OUSMm"))
+
+
+def _warn_of_slip(key: str) -> None:
+    """Speaks of a misspelt option, which would be metadata otherwise; not of a word such as `names` or `mean`."""
+    for meant in ("name", "static"):
+        gaps = range(len(meant))
+        swapped = {meant[:i] + meant[i : i + 2][::-1] + meant[i + 2 :] for i in gaps}
+        slips = swapped | {meant[:i] + meant[i + 1 :] for i in gaps} | {meant[:i] + meant[i] + meant[i:] for i in gaps}
+        if key.lower() in slips:
+            text = f"State: `{key}` is kept as metadata. If `{meant}` was meant, write `{meant}=`."
+            warnings.warn_explicit(text, UserWarning, *user_site())
 
 
 def _is_key_or_seed(value: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,6 +31,11 @@ _REVERSIBLE = (
 )
 
 
+_POLICY_OF_A_LOOP = re.compile(
+    r"(scan|for_loop|fori_loop|while_loop|map)\(\) got an unexpected keyword argument 'policy'"
+)
+
+
 def boundary(fun: F) -> F:
     """Hides what an error in a function of the user's passes through between here and there."""
 
@@ -46,9 +52,7 @@ def boundary(fun: F) -> F:
 
 def hide_frames(error: Exception) -> None:
     """Hides the frames of this package in an error's traceback; a bare `raise` then adds none."""
-    is_loop = isinstance(error, ValueError) and "does not work for lax.while_loop" in str(error)
-    if is_loop and _REVERSIBLE not in getattr(error, "__notes__", ()):
-        error.add_note(_REVERSIBLE)
+    _say_what_to_write(error)
     mode: str = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]  # defined at import
     if stack.frame is not None or mode == "off":
         return
@@ -56,6 +60,20 @@ def hide_frames(error: Exception) -> None:
         _mark(error.__traceback__)
     else:
         error.__traceback__ = _without_ours(error.__traceback__)
+
+
+def _say_what_to_write(error: Exception) -> None:
+    """Adds a note, once, to two errors: a loop that JAX cannot differentiate, and a loop that is given a policy."""
+    note = None
+    if isinstance(error, ValueError) and "does not work for lax.while_loop" in str(error):
+        note = _REVERSIBLE
+    elif isinstance(error, TypeError) and (found := _POLICY_OF_A_LOOP.match(str(error))):
+        note = (
+            f"A policy belongs to a function. Put it on the body, `transform.{found[1]}(transform.checkpoint(body, "
+            "policy=...), ...)`, or choose what the loop stores with `checkpoint=`."
+        )
+    if note is not None and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _is_ours(tb: TracebackType) -> bool:
