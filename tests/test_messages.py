@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import statetransform as st
 from statetransform import (
@@ -178,7 +179,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a size in the place of a policy": (lambda: transform.checkpoint(double, policy="1MB"), TypeError,
         ("not '1MB' of type str", 'policies.fit("2GiB")')),
     "an option of loops for a function": (lambda: transform.checkpoint(double, checkpoint=20), TypeError,
-        ("unexpected keyword argument 'checkpoint'",)),
+        ("`checkpoint=` is an option of loops", "`policy=`")),
     "a size without a unit": (lambda: st.MemoryBudget("2"), ValueError,
         ("'2' has no unit", "'2GB'")),
     "values that are missing": (lambda: pure().apply(2.0), TypeError,
@@ -188,7 +189,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a call of the pure function": (lambda: pure()(2.0), TypeError,
         ("is not called itself", "pure.apply(pure.values(*args), *args)")),
     "an option of another number": (lambda: transform.grad(double, state=w), TypeError,
-        ("grad: got an unexpected keyword argument 'state'",)),
+        ("grad: got an unexpected keyword argument 'state'", "Did you mean `states`")),
     "no states to differentiate with respect to": (
         lambda: transform.grad(summed, states=st.states({"u": State(1.0)}, Param))(X), ValueError,
         ("grad: `states=` has no state in it", "no state of this kind", "states=st.states(model, st.Param)")),
@@ -203,8 +204,14 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         lambda: transform.while_loop(  # type: ignore[call-arg]
             lambda c: c < 3, double, 1.0, policy=policies.dots_saveable), TypeError,
         ("transform.while_loop(transform.checkpoint(body, policy=...)",)),
+    "a range to loop over": (lambda: transform.for_loop(double, range(3)), TypeError,
+        ("for_loop: `xs` must hold arrays, not a range", "`jnp.arange(n)`")),
+    "a body that wants the index": (lambda: transform.for_loop(double, length=3), TypeError,
+        ("calls the body without arguments", "`jnp.arange(n)`")),
     "a seed that is a float": (lambda: RandomState(1.5), TypeError,
         ("RandomState: expected an integer seed or a random key, not 1.5 of type float", "RandomState(0)")),
+    "pmap": (lambda: transform.pmap, AttributeError,
+        ("has no attribute 'pmap'", "`transform.jit`", "`transform.shard_map`")),
     "a transform looked up in the package": (lambda: st.jit, AttributeError,  # type: ignore[attr-defined]
         ("has no attribute 'jit'", "`transform.jit`")),
     "a name that is nowhere": (lambda: st.nothing, AttributeError,  # type: ignore[attr-defined]
@@ -266,6 +273,33 @@ def test_a_slip_is_answered_with_what_to_write(name: str) -> None:
 
 class Other(State):
     """A kind; no function here uses a state of it."""
+
+
+def is_large(state: State) -> bool:
+    """A predicate that no state here satisfies."""
+    return jnp.size(state.value) > 1000
+
+
+def test_a_kind_that_maps_no_state_is_a_warning() -> None:
+    f = lambda x: x * w.value
+    said = r"`{}` lists {}, but .* uses no state of this kind. It uses Param 'w' \(created at test_messages.py:"
+    with pytest.warns(UserWarning, match=said.format("state_axes", "Other")):
+        assert transform.vmap(f, state_axes={Other: 0})(X).tolist() == [1.0] * 3
+    with pytest.warns(UserWarning, match=said.format("state_axes", "is_large")):
+        transform.vmap(f, state_axes={is_large: 0})(X)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.warns(UserWarning, match=said.format("state_shardings", "Other")):
+        transform.jit(f, state_shardings={Other: sharding})(X)
+    over = {"mesh": jax.make_mesh((1,), ("i",), devices=jax.devices()[:1]), "in_specs": P(), "out_specs": P()}
+    with pytest.warns(UserWarning, match=said.format("state_specs", "Other")):
+        transform.shard_map(f, state_specs={Other: P("i")}, **over)(X)
+
+
+def test_a_kind_that_asks_for_nothing_or_is_made_inside_is_no_warning() -> None:
+    f = lambda x: x * w.value
+    transform.vmap(f, state_axes={Other: None, Param: None})(X)
+    transform.vmap(lambda x: Other(x), state_axes={Other: 0})(X)
+    transform.jit(lambda x: Other(x), state_shardings={Other: jax.sharding.SingleDeviceSharding(jax.devices()[0])})(X)
 
 
 def test_states_of_which_none_is_used_are_a_warning() -> None:

@@ -3,6 +3,9 @@
 # A new transform is made of `Lift`, `Direct` or `Staged` of `_trace/lift.py`. `_direct.py` has the smallest ones; one
 # that runs a function many times is made of the `Body` of `_bodies.py`.
 
+import sys
+from typing import Any
+
 from .._trace.functional import Functionalized, functionalize, lift
 from ..policies._policy import checkpoint_name
 from ._branches import cond, switch
@@ -52,6 +55,16 @@ __all__ = [
     "vmap",
     "while_loop",
 ]
+
+_INSTEAD = {
+    "pmap": "JAX has replaced it: use `transform.jit` with shardings, or `transform.shard_map`.",
+}
+
+
+def __getattr__(name: str) -> Any:
+    hint = f" {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
+
 
 for _name in __all__:  # public objects say where they are imported from
     if _name != "checkpoint_name":  # which lives in `policies`

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .._loops.budget import MemoryBudget
+from .._objects.hooks import unheard
 from .._planner.devices import ONE, Lanes
 from .._planner.differentiate import planned
 from .._trace.lift import Staged
@@ -19,7 +20,7 @@ from ..policies._apply import checkpointed
 from ..policies._loops import Loops
 from ..policies._policy import Policy, names_of
 from ..policies._refuse import check_policy
-from ._options import as_in, check_arguments, entries
+from ._options import as_in, entries
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,8 +107,13 @@ def checkpoint(
     prevent_cse = tuple(prevent_cse) if isinstance(prevent_cse, Sequence) else prevent_cse
     if not isinstance(prevent_cse, bool | tuple):
         raise TypeError(f"checkpoint: `prevent_cse` must be a bool, or one for each argument, not {prevent_cse!r}")
+    if "checkpoint" in others:
+        raise TypeError(
+            "checkpoint: `checkpoint=` is an option of loops, such as `transform.scan`. A function takes `policy=`, "
+            'as in `policy=policies.dots_saveable` or `policy=policies.fit("2GiB")`.'
+        )
     if others:
-        jax.checkpoint(lambda: None, **others)  # says what is wrong
+        jax.checkpoint(_refuse, **others)  # says what is wrong
     common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}
     options = {"prevent_cse": prevent_cse, "policy": policy, **common, **others}
     if isinstance(fun, type):
@@ -117,7 +123,7 @@ def checkpoint(
         return functools.partial(checkpoint, methods=methods, **options)
     if methods is not None:
         raise TypeError(f"checkpoint: `methods` names methods of a class, but {fun!r} is not a class")
-    check_arguments(getattr(fun, "__func__", fun), None, static_argnames or None, {})
+    _refuse(fun, static_argnames)
     return decorate(Checkpointed, fun, around=Around(policy, prevent_cse, tuple(others.items())), **common)
 
 
@@ -135,6 +141,25 @@ def _with_methods(cls: type, methods: Sequence[str], transform: Callable[[Any], 
     members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     members |= {name: transform(inspect.getattr_static(cls, name)) for name in methods}
     return type(cls)(cls.__name__, (cls,), members)
+
+
+@unheard()
+def _refuse(fun: Any, static_argnames: Any) -> None:
+    """Refuses, when decorating, names of arguments that a function does not have."""
+    fun = getattr(fun, "__func__", fun)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
+    if not names or not callable(fun):
+        return
+    try:
+        parameters = inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return
+    unknown = [name for name in names if name not in parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise ValueError(
+            f"checkpoint: `static_argnames` has {unknown[0]!r}, which is not an argument of "
+            f"{getattr(fun, '__qualname__', fun)}; its arguments are {', '.join(parameters) or 'none'}"
+        )
 
 
 class Checkpointed(Staged):

@@ -202,6 +202,7 @@ class Jitted(Transformed):
         states = call.states
         program = next((program for program, _ in fitting if program.takes(call.trace)), None)
         if program is None:
+            self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:

@@ -6,6 +6,7 @@ options of a newer JAX need no change here, and `inspect.signature` and the refe
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -14,9 +15,11 @@ from typing import Any, TypeVar
 import jax
 
 from .._state.adapters import as_state
+from .._state.errors import describe
 from .._state.find import selects
+from .._state.sites import warn
 from .._state.state import State
-from .._trace.arguments import StaticArguments, positional_parameters
+from .._trace.arguments import StaticArguments, name_of, positional_parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -59,7 +62,7 @@ def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(f"{ours.__name__}: {error}") from None
+                raise TypeError(f"{ours.__name__}: {error}{_meant(kwargs, parameters)}") from None
             is_said = lambda name: name in named or given[name] is not parameters[name].default
             return ours(**{name: given[name] for name in given if is_said(name)})
 
@@ -67,6 +70,13 @@ def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
         return bound
 
     return decorate
+
+
+def _meant(given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> str:
+    """The option that a misspelt one is closest to, as a question."""
+    unknown = next((name for name in given if name not in parameters), None)
+    close = difflib.get_close_matches(unknown, parameters, n=1) if unknown is not None else []
+    return f". Did you mean `{close[0]}`?" if close else ""
 
 
 def _named(fun: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -143,17 +153,27 @@ class ByState:
                 f"{where}: `{option}` is a mapping from states, kinds or predicates, `{option}={{u: {example}}}`; "
                 f"it cannot be {given!r} of type {type(given).__name__}"
             )
-        self._nothing = nothing
-        entries = [(as_state(key), check(key, entry)) for key, entry in (given or {}).items()]
-        self.states = {key: entry for key, entry in entries if isinstance(key, State)}
-        self.kinds = [(selects(key), entry) for key, entry in entries if not isinstance(key, State)]
-        self.groups = list(dict.fromkeys([nothing, *[entry for _, entry in entries]]))
+        self._label, self._nothing = f"{where}: `{option}`", nothing
+        self._entries = [(as_state(key), check(key, entry)) for key, entry in (given or {}).items()]
+        self.states = {key: entry for key, entry in self._entries if isinstance(key, State)}
+        self.kinds = [(selects(key), entry) for key, entry in self._entries if not isinstance(key, State)]
+        self.groups = list(dict.fromkeys([nothing, *[entry for _, entry in self._entries]]))
 
     def of(self, state: State) -> Any:
         """What is said of a state: by its name, or else by the first kind that it is of."""
         if state in self.states:
             return self.states[state]
         return next((entry for is_kind, entry in self.kinds if is_kind(state)), self._nothing)
+
+    def warn_unmatched(self, fun: Any, used: Iterable[State]) -> None:
+        """Says which kinds and predicates select none of the states that a function uses."""
+        used = list(dict.fromkeys(used))
+        for key, entry in self._entries:
+            if not isinstance(key, State) and entry != self._nothing and not any(map(selects(key), used)):
+                there = f"It uses {', '.join(map(describe, used))}" if used else "It uses no state"
+                shown = getattr(key, "__name__", None) or repr(key)
+                text = f"{self._label} lists {shown}, but {name_of(fun)} uses no state of this kind. {there}."
+                warn(text, UserWarning)
 
     def grouped(self, pairs: Iterable[tuple[Any, Any]]) -> list[dict[int, Any]]:
         """Pairs of entry and value as a dict for each of `groups`, from position to value."""

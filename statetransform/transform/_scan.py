@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,6 +99,9 @@ def scan(
     return _scan("scan", f, init, xs, checkpoint, progress, _OVER_CARRY, **options)
 
 
+_INDEX = "For the index of the step pass `jnp.arange(n)`."
+
+
 @boundary
 def for_loop(
     f: Callable[..., Any],
@@ -112,8 +116,7 @@ def for_loop(
 
     Args:
       f (Callable): called with one slice of each of `xs`.
-      *xs (pytree): arrays with the same leading axis, `jnp.arange(n)` for the index of the step; with `length=` alone,
-        `f` is called without arguments.
+      *xs (pytree): arrays with the same leading axis; none with `length`.
       length, reverse, unroll, checkpoint, progress: as for :func:`scan`.
 
     Returns:
@@ -136,8 +139,13 @@ def for_loop(
       >>> transform.for_loop(step, jnp.arange(3)).tolist(), int(n.value)
       ([0, 2, 4], 3)
     """
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
-    return _scan("for_loop", f, None, xs, checkpoint, progress, _OVER_SLICES, **options)[1]
+    try:
+        options = {"length": length, "reverse": reverse, "unroll": unroll}
+        return _scan("for_loop", f, None, xs, checkpoint, progress, _OVER_SLICES, **options)[1]
+    except TypeError as error:
+        if not xs and re.fullmatch(r".*\(\) missing 1 required positional argument: '\w+'", str(error)):
+            error.add_note(f"With `length=` alone, `for_loop` calls the body without arguments. {_INDEX}")
+        raise
 
 
 class _Calls(NamedTuple):
@@ -174,6 +182,8 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     check_loop(where, checkpoint, f)
+    if any(type(x) is range for x in (xs if type(xs) is tuple else (xs,))):
+        raise TypeError(f"{where}: `xs` must hold arrays, not a range. {_INDEX}")
     if options["length"] is not None:
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():

@@ -124,6 +124,8 @@ class _OnShards:
 
         mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._specs.groups, _WHOLE))
         out, by_spec, born = mapped(look_at_all(states), args)
+        assert lift.outcome is not None
+        self._specs.warn_unmatched(self.__wrapped__, [*states, *lift.outcome.written])
         return lift.leave(out, ungrouped(by_spec), born)
 
     def _run(self, fun: Callable[..., Any], states: dict[State, Any], specs: Any, args: Any) -> tuple[Lift, Any]:

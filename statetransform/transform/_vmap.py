@@ -47,6 +47,7 @@ class Lanes:
       size: the number of lanes; None where :func:`jax.vmap` is to say what is wrong.
       axes: the axes of states, those that `state_axes` names to begin with.
       kinds: predicates on the others, with the axis of the states that they select.
+      used: the states that the function has used, for messages.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
       fun: the function; errors look in it for the path to a cell.
@@ -58,6 +59,7 @@ class Lanes:
     splits: bool
     mapped: Any = None
     fun: Any = None
+    used: dict[State, None] = dataclasses.field(default_factory=dict)
 
     @unheard()
     def name(self, state: State) -> None:
@@ -98,6 +100,7 @@ class LaneFrame(Frame):
 
     def enter(self, state: State) -> Any:
         value, lanes = super().enter(state), self._lanes
+        lanes.used[state] = None
         axis = lanes.axis_of(state)
         if axis is not None:
             if not _fits(value, axis, lanes.size):
@@ -173,6 +176,8 @@ class Vectorized(Direct):
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
+        if lift.outcome is not None and not lift.outcome.born:
+            self._by_state.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
         return lift.leave(out, ungrouped(by_axis), born)
 
     def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
