@@ -175,9 +175,11 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ('policy=st.MemoryBudget("2GiB")',)),
     "a maker of budgets in the place of a policy": (
         lambda: transform.checkpoint(double, policy=policies.fit), TypeError,
-        ("policy=policies.fit(...)",)),
+        ('policy=policies.fit("2GiB")',)),
     "a size in the place of a policy": (lambda: transform.checkpoint(double, policy="1MB"), TypeError,
-        ("not '1MB' of type str", 'policies.fit("2GiB")')),
+        ("not the text '1MB'", "policy=policies.fit('1MB')")),
+    "a number in the place of a policy": (lambda: transform.checkpoint(double, policy=1000), TypeError,
+        ("policy=policies.fit(1000)", "policies.save_larger_than(1000)")),
     "an option of loops for a function": (lambda: transform.checkpoint(double, checkpoint=20), TypeError,
         ("`checkpoint=` is an option of loops", "`policy=`")),
     "a size without a unit": (lambda: st.MemoryBudget("2"), ValueError,
@@ -237,7 +239,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         lambda: jax.jit(lambda: transform.checkpoint(lambda r: r[...])(jax.new_ref(1.0)))(), TypeError,
         ("is a `jax.Ref`", "repeat the writes", "`State`")),
     "a text in the place of a policy": (lambda: transform.checkpoint(double, policy="dots_savable"), TypeError,
-        ("a policy is a function, not 'dots_savable' of type str", "policies.dots_saveable")),
+        ("a policy is a function, not the text 'dots_savable'", "policies.dots_saveable")),
     "a text in a state": (lambda: State("hello", name="text"), TypeError,
         ("State 'text' (created at test_messages.py:", "is given a value of type str", "static=True")),
     "an object in the value of a state": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ import jax
 from jax.ad_checkpoint import Offloadable
 
 from .._jaxcompat import bind_remat, name_of, without_constvars
+from .._jaxpr.sizes import parse_bytes
 from .._jaxpr.walk import names_in, walk
 from .._loops.budget import MemoryBudget
 from .._state.errors import PolicyWarning
@@ -20,10 +23,14 @@ from ._policy import UNKNOWN, Policy, ask, describe, members, names_of
 _OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
 
 
-def _makes_policies(policy: Any) -> bool:
-    """Whether this is a function such as ``save_only_these_names`` before it is called."""
+def _spellings() -> list[str]:
+    return [*vars(jax.checkpoint_policies), *_OWN]
+
+
+def is_factory(policy: Any) -> bool:
+    """Whether this is a function that makes policies, such as ``save_only_these_names`` before it is called."""
     name = getattr(policy, "__name__", "")
-    if isinstance(policy, Policy) or name not in (*vars(jax.checkpoint_policies), *_OWN):
+    if isinstance(policy, Policy) or name not in _spellings():
         return False
     # A policy itself takes any parameters of any primitive by keyword.
     kinds = [p.kind for p in inspect.signature(policy).parameters.values()]
@@ -34,29 +41,74 @@ def check_policy(policy: Any) -> Any:
     """Returns a policy, or ``None``, as it is.
 
     Raises:
-      TypeError: This is not a policy.
+      TypeError: This is not a policy; the message shows how to write what was probably meant.
 
     >>> check_policy("dots_savable")
     Traceback (most recent call last):
-    TypeError: a policy is a function, not 'dots_savable' of type str. Write policy=policies.dots_saveable ...
+    TypeError: a policy is a function, not the text 'dots_savable'. Write policy=policies.dots_saveable ...
     """
     if policy is None:
         return None
     if isinstance(policy, MemoryBudget):
         return policy()  # says where it belongs
     if not callable(policy):
-        raise TypeError(
-            f"a policy is a function, not {policy!r} of type {type(policy).__name__}. Write "
-            "policy=policies.dots_saveable (from statetransform import policies) for example, "
-            "policies.save_only_these_names('a') to keep what checkpoint_name calls so, "
-            'policies.any_of(p, q) for several policies, or policies.fit("2GiB") for a budget of memory.'
-        )
+        what = f"the text {policy!r}" if isinstance(policy, str) else f"{policy!r} of type {type(policy).__name__}"
+        raise TypeError(f"a policy is a function, not {what}. {_instead(policy)}")
     if policy is MemoryBudget:
         raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
-    if _makes_policies(policy):
+    if is_factory(policy):
         name = policy.__name__
-        raise TypeError(f"policies.{name} makes a policy and is not one itself. Call it: policy=policies.{name}(...)")
+        raise TypeError(
+            f"policies.{name} makes a policy and is not one itself. Call it: policy=policies.{name}({_example(name)})"
+        )
     return policy
+
+
+def _instead(value: Any) -> str:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            parse_bytes(value)
+            return f"For a budget of memory write policy=policies.fit({value!r}) (from statetransform import policies)."
+        close = difflib.get_close_matches(value, _spellings(), n=1)
+        written = f"policies.{close[0]}" if close else "policies.dots_saveable"
+        if close and (close[0] in _OWN or is_factory(getattr(jax.checkpoint_policies, close[0], None))):
+            written += f"({_example(close[0])})"
+        return (
+            f"Write policy={written} (from statetransform import policies); "
+            f"to keep the values that checkpoint_name calls {value!r}, "
+            f"write policy=policies.save_only_these_names({value!r})."
+        )
+    if isinstance(value, bool):
+        chosen = "everything_saveable" if value else "nothing_saveable"
+        return f"Write policy=policies.{chosen}."
+    if isinstance(value, (int, float)):
+        return (
+            f"For a budget of so many bytes write policy=policies.fit({value!r}); to keep the values of more than so "
+            f"many bytes each, write policy=policies.save_larger_than({value!r})."
+        )
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = list(value)
+        if items and all(isinstance(item, str) for item in items):
+            return f"Write policy=policies.save_only_these_names({', '.join(map(repr, items))})."
+        return "To keep what any one of several policies keeps, write policy=policies.any_of(p, q)."
+    return "Write for example policy=policies.dots_saveable."
+
+
+def _example(name: str) -> str:
+    return {
+        "offload_dot_with_no_batch_dims": '"device", "pinned_host"',
+        "save_from_both_policies": "policies.dots_saveable, policies.save_only_these_names('a')",
+        "save_and_offload_only_these_names": "names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], "
+        'offload_src="device", offload_dst="pinned_host"',
+        "save_larger_than": "'1 MiB'",
+        "save_smaller_than": "'1 MiB'",
+        "save_from": "'model.py:12'",
+        "loops": "20",
+        "fit": '"2GiB"',
+        "any_of": "p, q",
+        "all_of": "p, q",
+        "none_of": "p",
+    }.get(name, "'a'")
 
 
 def check_memories(policy: Any) -> None:
@@ -79,6 +131,9 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
     names = ", ".join(map(repr, missing))
     if seen:
         have = "The names seen are " + ", ".join(map(repr, seen)) + "."
+        close = difflib.get_close_matches(missing[0].lower(), [s.lower() for s in seen], n=1)
+        meant = next((s for s in seen if close and s.lower() == close[0]), None)
+        have += f" Did you mean {meant!r}?" if meant else ""
     else:
         have = "No value has a name; give one with checkpoint_name(value, name)."
     warn(

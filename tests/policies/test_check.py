@@ -18,20 +18,29 @@ from .saved import W, X, layers
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "spelling"),
     [
-        ("dots_savable", "not 'dots_savable' of type str. Write policy=policies.dots_saveable"),
-        (1024, 'policies.fit("2GiB") for a budget of memory'),
-        ([policies.dots_saveable], "policies.any_of(p, q) for several policies"),
-        (policies.save_only_these_names, "policies.save_only_these_names makes a policy and is not one itself. Call"),
-        (jax.checkpoint_policies.save_only_these_names, "Call it: policy=policies.save_only_these_names(...)"),
-        (policies.save_larger_than, "Call it: policy=policies.save_larger_than(...)"),
+        ("dots_saveable", "policy=policies.dots_saveable "),
+        ("dots_savable", "policy=policies.dots_saveable "),
+        ("nothing", "policy=policies.nothing_saveable "),
+        ("save_only_these_name", "policy=policies.save_only_these_names('a')"),
+        ("act", "policy=policies.save_only_these_names('act')"),
+        (1024, "policy=policies.save_larger_than(1024)"),
+        (True, "policy=policies.everything_saveable"),
+        (False, "policy=policies.nothing_saveable"),
+        (["a", "b"], "policy=policies.save_only_these_names('a', 'b')"),
+        ([policies.dots_saveable], "policy=policies.any_of(p, q)"),
+        (object(), "policy=policies.dots_saveable"),
+        (policies.save_only_these_names, "policy=policies.save_only_these_names('a')"),
+        (jax.checkpoint_policies.save_only_these_names, "policy=policies.save_only_these_names('a')"),
+        (policies.save_larger_than, "policy=policies.save_larger_than('1 MiB')"),
+        (policies.any_of, "policy=policies.any_of(p, q)"),
     ],
 )
-def test_what_is_no_policy_is_an_error_that_shows_how_to_write_one(policy, said):
-    with pytest.raises(TypeError, match=re.escape(said)):
+def test_what_is_no_policy_is_an_error_that_shows_how_to_write_it(policy, spelling):
+    with pytest.raises(TypeError, match=re.escape(spelling)):
         check_policy(policy)
-    with pytest.raises(TypeError, match=re.escape(said)):
+    with pytest.raises(TypeError, match=re.escape(spelling)):
         checkpointed(layers, policy=policy)
 
 
@@ -65,7 +74,7 @@ def test_a_name_that_no_value_bears_is_a_warning_that_lists_the_names_seen():
         jax.grad(checkpointed(layers, policy=policies.save_only_these_names("A", "b")))(W, X)
     (text,) = [str(w.message) for w in caught]
     assert "save_only_these_names('A', 'b') has no effect for 'A'" in text
-    assert "The names seen are 'a', 'b'." in text
+    assert "The names seen are 'a', 'b'. Did you mean 'a'?" in text
 
 
 JAX = jax.checkpoint_policies
