@@ -116,20 +116,23 @@ def is_budgeted(eqn: Any) -> bool:
     return kind_of(eqn) is Kind.RULE and any(jaxcompat.function_of(i.jaxpr)[0] == BUDGETED for i in inner_jaxprs(eqn))
 
 
-def inlined(jaxpr: Any, *, rules: bool = False, budgets: bool = False) -> Any:
+def inlined(
+    jaxpr: Any, *, rules: bool = False, budgets: bool = False, only: Callable[[Any], bool] = lambda _: True
+) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 
     Args:
       jaxpr: a closed jaxpr.
       rules: also functions with derivatives of their own, which are then not used any more.
       budgets: also functions under a budget.
+      only: which of these equations.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
-    called = lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn)))
+    called = lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
     return _flat(jaxpr, called, None)
 
 

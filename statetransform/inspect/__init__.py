@@ -10,7 +10,7 @@ from ._fwd_bwd import FwdBwd, fwd_bwd
 from ._largest import largest
 from ._origins import Residual
 from ._peak import Peak, peak
-from ._residuals import Residuals, print_saved_residuals, residuals
+from ._residuals import Groups, Residuals, print_saved_residuals, residuals
 from ._retrace import Change, Retrace, Retraces, explain_retrace
 from ._timeline import Moment, Timeline, timeline
 
@@ -20,6 +20,7 @@ __all__ = [
     "Comparison",
     "Cost",
     "FwdBwd",
+    "Groups",
     "Moment",
     "Peak",
     "Residual",

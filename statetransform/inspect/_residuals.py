@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
-import jax
-
-from .._jaxpr.flops import equation_flops
-from .._jaxpr.rewrite import is_budgeted
-from .._jaxpr.sizes import format_bytes, format_count
-from .._jaxpr.walk import inner_jaxprs, walk
-from .._planner.view import View, view_of
-from .._report.table import Records, Table, folded
+from .._jaxpr.sizes import format_bytes
+from .._planner.view import view_of
+from .._report.table import Records, Report, Table, folded
 from .._trace.tracebacks import boundary
-from ._gradient import GradientStep, Halves
+from ._advice import advise
+from ._gradient import Halves
 from ._origins import Residual, list_residuals
 
 KINDS = ("argument", "state", "constant", "computed", "named")
-_LISTED = 6  # operations that are recomputed
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")
 
 
@@ -30,7 +23,7 @@ class Residuals(Records[Residual]):
 
     Attributes:
       name: of the function.
-      notes: which gradients are zero, and what a budget recomputes at which cost.
+      notes: advice on checkpoints and policies that have less effect than they seem to.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -48,6 +41,15 @@ class Residuals(Records[Residual]):
         self.name: str = name
         self.notes: tuple[str, ...] = tuple(notes)
 
+    @overload
+    def __getitem__(self, index: int) -> Residual: ...
+    @overload
+    def __getitem__(self, index: slice) -> Residuals: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Residuals(self._records[index], self.name, self.notes)
+        return super().__getitem__(index)
+
     @property
     def bytes(self) -> int:
         """The bytes of all residuals; arguments and states that are kept count as well."""
@@ -59,12 +61,35 @@ class Residuals(Records[Residual]):
         present = [kind for kind in KINDS if any(record.kind == kind for record in self)]
         return {kind: sum(record.bytes for record in self if record.kind == kind) for kind in present}
 
-    def by(self, key: str) -> dict[Any, int]:
-        """Bytes by the value of a field of `Residual`, such as "source", "primitive" or "state", the largest first."""
-        found: Counter[Any] = Counter()
+    def sort(self, key: str = "bytes") -> Residuals:
+        """The same records in another order: numbers from large to small, text from a to z.
+
+        Args:
+          key: a field of `Residual`.
+        """
+        _check_field(key, "sort")
+        value = lambda record: getattr(record, key)
+        numbers = all(isinstance(value(r), int) for r in self)
+        ordered = sorted(self, key=(lambda r: -value(r)) if numbers else (lambda r: str(value(r) or "~")))
+        return Residuals(ordered, self.name, self.notes)
+
+    def by(self, key: str) -> Groups:
+        """Groups of records with the same value of a field, the largest first.
+
+        Args:
+          key: "source", "primitive", "state", "kind", or any other field of `Residual`.
+
+        Returns:
+          A mapping from the field's value to the records; prints as a table.
+
+        Raises:
+          ValueError: there is no such field.
+        """
+        _check_field(key, "group")
+        groups: dict[Any, list[Residual]] = {}
         for record in self:
-            found[getattr(record, key)] += record.bytes
-        return dict(found.most_common())
+            groups.setdefault(getattr(record, key), []).append(record)
+        return Groups(key, {value: Residuals(records, self.name) for value, records in groups.items()}, self.name)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per residual, with the fields of `Residual`."""
@@ -95,36 +120,40 @@ def _row(record: Residual, has_loops: bool) -> list[str]:
     ]
 
 
-def _notes(view: View) -> list[str]:
-    """What the records do not show."""
-    notes = [*view.notes, *[f"The gradient for {name} is zero: it is not read." for name in view.unused]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the trace of the residuals has said it
-        primal = jax.make_jaxpr(lambda *xs: view.fun(*xs)[0])(*view.inputs)
-        if any(is_budgeted(site.eqn) for site in walk(primal)):
-            notes.append(_recomputed(GradientStep.of(view, is_compiled=False)))
-    return notes
+class Groups(Report, Mapping[Any, Residuals]):
+    """Residuals by the value of one field, the largest group first."""
+
+    def __init__(self, key: str, groups: dict[Any, Residuals], name: str) -> None:
+        self._key, self._name = key, name
+        self._groups = dict(sorted(groups.items(), key=lambda item: -item[1].bytes))
+
+    def __getitem__(self, value: Any) -> Residuals:
+        return self._groups[value]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per group: the field's value, the number of arrays and their bytes."""
+        return [{self._key: value, "arrays": len(group), "bytes": group.bytes} for value, group in self.items()]
+
+    def table(self) -> Table:
+        """A row per group."""
+        whole = sum(group.bytes for group in self.values()) or 1
+        rows = [
+            ["-" if value is None else str(value), str(len(group)), format_bytes(size), f"{100 * size / whole:.0f} %"]
+            for value, group in self.items()
+            for size in [group.bytes]
+        ]
+        return Table(f"residuals of {self._name} by {self._key}", [self._key, ">arrays", ">bytes", ">share"], rows)
 
 
-def _recomputed(step: GradientStep) -> str:
-    """What the plans for budgets compute again, and at which cost."""
-    plain = step.without_checkpoints()
-    again = (_work(step.jaxpr) - _work(plain.jaxpr)).most_common()
-    cost = step.flops / (plain.flops or 1)
-    if cost < 1.005 or not again:
-        return "Nothing is recomputed to meet the budget."
-    listed = ", ".join(f"{what} ({format_count(flops)})" for what, flops in again[:_LISTED])
-    rest = f", and {len(again) - _LISTED} more" if len(again) > _LISTED else ""
-    return f"To meet the budget, the gradient step takes {cost:.2f} times the FLOPs. Recomputed: {listed}{rest}."
-
-
-def _work(jaxpr: Any) -> Counter[str]:
-    """FLOPs by primitive and line."""
-    found: Counter[str] = Counter()
-    for site in walk(jaxpr):
-        if not inner_jaxprs(site.eqn) and site.source:
-            found[f"{site.primitive} of {site.source.short}"] += site.repeats * equation_flops(site.eqn)
-    return found
+def _check_field(key: str, verb: str) -> None:
+    if key not in _FIELDS:
+        raise ValueError(f"residuals do not {verb} by {key!r}; the fields are {', '.join(_FIELDS)}")
 
 
 @boundary
@@ -174,7 +203,8 @@ def residuals(
       {'argument': 16, 'computed': 16}
     """
     view = view_of(f, args, kwargs, argnums, states)
-    return Residuals(list_residuals(Halves(view)), view.name, _notes(view))
+    halves = Halves(view)
+    return Residuals(list_residuals(halves), view.name, advise(view, halves))
 
 
 @boundary

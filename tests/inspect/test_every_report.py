@@ -105,7 +105,7 @@ def test_the_repr_of_every_public_object_tells_what_it_holds():
         inspect.compare({"f": f}, jnp.ones(4)),
         inspect.explain_retrace(f),
     )
-    objects = [found, found[0], inspect.cost(f, jnp.ones(4)), inspect.fwd_bwd(f, jnp.ones(4))]
+    objects = [found, found[0], found.by("kind"), inspect.cost(f, jnp.ones(4)), inspect.fwd_bwd(f, jnp.ones(4))]
     with inspect.peak() as peak:
         pass
     objects += [line, line[0], both, both[0], traces, traces[0], traces[0].changes[0], peak]
@@ -123,6 +123,6 @@ def test_every_report_prints_without_rich_and_matplotlib(monkeypatch):
     reports = [inspect.residuals(f, x), inspect.cost(f, x), inspect.compare({"f": f}, x), inspect.timeline(f, x)]
     for report in reports:
         assert json.loads(json.dumps(report.to_dicts()))
-    for report in [*reports, inspect.fwd_bwd(f, x)]:
+    for report in [*reports, reports[0].by("kind"), inspect.fwd_bwd(f, x)]:
         assert str(report) == repr(report)
         assert report._repr_html_().startswith("<")

@@ -1,4 +1,4 @@
-"""Residuals over states: kinds, names, lines, loops, totals, and how they print."""
+"""Residuals over states: kinds, names, lines, loops, totals, groups, and how they print."""
 
 from __future__ import annotations
 
@@ -230,14 +230,22 @@ def test_no_line_is_wider_than_120_characters_unless_asked():
     assert max(map(len, both.text(None).splitlines())) > 120
 
 
-def test_totals_and_bytes_by_a_field():
+def test_totals_sorting_and_groups():
     found = inspect.residuals(Model(), X)
     assert found.bytes == 96
     assert found.totals == {"argument": 16, "state": 64, "computed": 16}
-    assert list(found.by("kind")) == ["state", "argument", "computed"]
-    assert found.by("state") == {"w": 64, None: 32}
+    assert [r.bytes for r in found.sort()] == [64, 16, 16]
+    assert [r.kind for r in found.sort("kind")] == ["argument", "computed", "state"]
+    assert {key: group.bytes for key, group in found.by("state").items()} == {"w": 64, None: 32}
     assert set(found.by("primitive")) == {"cos", None}
-    assert found.by("source")[found[2].source] == 16
+    assert {key: len(group) for key, group in found.by("source").items() if key} == {
+        f"test_residuals.py:{found[1].line}": 1,
+        f"test_residuals.py:{found[2].line}": 1,
+    }
+    assert found.by("kind").to_dicts()[0] == {"kind": "state", "arrays": 1, "bytes": 64}
+    assert found[:1].bytes == 16
+    with pytest.raises(ValueError, match="residuals do not group by 'colour'; the fields are shape, dtype, bytes"):
+        found.by("colour")
 
 
 def test_text_is_aligned():
