@@ -191,6 +191,30 @@ ROWS = [
     ),
 ]
 BY_NAME = {row.name: row for row in ROWS}
+#: Loops and branches that run a function once, on a scalar, and give its value; then all transforms that do.
+ONCE_IN_LOOPS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c, f(c)), x, None, length=1)[1][0],
+    "checkpointed scan": lambda f: (
+        lambda x: transform.scan(lambda c, _: (c, f(c)), x, None, length=1, checkpoint=1)[1][0]
+    ),
+    "for_loop": lambda f: lambda x: transform.for_loop(f, jnp.stack([x]))[0],
+    "fori_loop": lambda f: lambda x: transform.fori_loop(0, 1, lambda i, c: f(c), x),
+    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c[0] < 1, lambda c: (1, f(c[1])), (0, x))[1],
+    "cond": lambda f: lambda x: transform.cond(x > 0, f, lambda x: x, x),
+    "switch": lambda f: lambda x: transform.switch(1, [lambda x: x, f], x),
+}
+ONCE: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "jit": transform.jit,
+    "checkpoint": transform.checkpoint,
+    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
+    "named_call": transform.named_call,
+    "value_and_grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
+    "jit of value_and_grad": lambda f: transform.jit(lambda x: transform.value_and_grad(f)(x)[0]),
+    "vjp": lambda f: lambda x: transform.vjp(f, x)[0],
+    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,))[0],
+    "linearize": lambda f: lambda x: transform.linearize(f, x)[0],
+    **ONCE_IN_LOOPS,
+}
 REVERSE = ("grad", "vjp")
 
 

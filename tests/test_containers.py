@@ -10,24 +10,13 @@ import pytest
 
 from statetransform import State, transform
 
-STAGED = {"jit": transform.jit, "checkpoint": transform.checkpoint, "named_call": transform.named_call}
-WRAPS = {
-    **STAGED,
-    "grad": transform.grad,
-    "jit of grad": lambda f: transform.jit(transform.grad(f)),
-    "vjp": lambda f: lambda x: transform.vjp(f, x),
-    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,)),
-}
-LOOPS = {
-    "scan": lambda f: lambda x: transform.scan(lambda c, _: (f(c), None), x, None, length=1),
-    "for_loop": lambda f: lambda x: transform.for_loop(lambda: f(x), length=1),
-    "fori_loop": lambda f: lambda x: transform.fori_loop(0, 1, lambda i, c: f(c), x),
-    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c < x + 1, lambda c: f(c) + 1, x),
-    "cond": lambda f: lambda x: transform.cond(True, f, lambda x: x, x),
-}
+from .tables import ONCE, ONCE_IN_LOOPS
+
+STAGED = ("jit", "checkpoint", "named_call")
+NOT_LOOPS = [name for name in ONCE if name not in ONCE_IN_LOOPS]
 
 
-@pytest.mark.parametrize("name", WRAPS)
+@pytest.mark.parametrize("name", NOT_LOOPS)
 def test_a_list_that_grows_in_place_has_grown_afterwards(name: str) -> None:
     s = State([jnp.float32(1)])
 
@@ -35,12 +24,12 @@ def test_a_list_that_grows_in_place_has_grown_afterwards(name: str) -> None:
         s.value.append(x * 1.0)
         return x
 
-    g = WRAPS[name](f)
+    g = ONCE[name](f)
     g(2.0), g(3.0)
     assert [float(v) for v in s.value] == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("name", [*WRAPS, *LOOPS])
+@pytest.mark.parametrize("name", ONCE)
 def test_a_nested_container_that_is_changed_in_place_is_written(name: str) -> None:
     s = State({"a": {"b": jnp.float32(1)}, "c": jnp.ones(2)}, name="s")
 
@@ -48,14 +37,14 @@ def test_a_nested_container_that_is_changed_in_place_is_written(name: str) -> No
         s.value["a"]["b"] = s.value["a"]["b"] * 3.0
         return x
 
-    g = {**WRAPS, **LOOPS}[name](f)
+    g = ONCE[name](f)
     for expected in (3.0, 9.0, 27.0):
         g(2.0)
         assert s.value["a"]["b"] == expected
         assert s.value["c"].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("name", [*WRAPS, *LOOPS, "vmap", "eval_shape", "make_jaxpr"])
+@pytest.mark.parametrize("name", [*ONCE, "vmap", "eval_shape", "make_jaxpr"])
 def test_changes_in_place_are_taken_back_when_the_body_raises(name: str) -> None:
     s = State({"a": {"b": jnp.float32(1)}}, name="s")
 
@@ -65,8 +54,7 @@ def test_changes_in_place_are_taken_back_when_the_body_raises(name: str) -> None
         raise KeyError("mine")
 
     wraps = {
-        **WRAPS,
-        **LOOPS,
+        **ONCE,
         "vmap": lambda f: lambda x: transform.vmap(f)(jnp.stack([x, x])),
         "eval_shape": lambda f: lambda x: transform.eval_shape(f, x),
         "make_jaxpr": transform.make_jaxpr,
@@ -79,7 +67,7 @@ def test_changes_in_place_are_taken_back_when_the_body_raises(name: str) -> None
 @pytest.mark.parametrize("name", STAGED)
 def test_an_output_shares_no_container_with_a_state(name: str) -> None:
     s = State({"a": jnp.float32(1)})
-    out = STAGED[name](lambda x: s.value)(1.0)
+    out = ONCE[name](lambda x: s.value)(1.0)
     out["a"], out["b"] = 5.0, 6.0
     assert s.value == {"a": 1.0}
 
@@ -87,12 +75,12 @@ def test_an_output_shares_no_container_with_a_state(name: str) -> None:
         s.value = {"a": x}
         return s.value
 
-    out = STAGED[name](write)(2.0)
+    out = ONCE[name](write)(2.0)
     out["b"] = 6.0
     assert s.value == {"a": 2.0}
 
 
-@pytest.mark.parametrize("name", WRAPS)
+@pytest.mark.parametrize("name", NOT_LOOPS)
 def test_a_container_that_is_changed_after_it_was_written_ends_as_without_the_transform(name: str) -> None:
     s = State({"a": jnp.float32(0)})
 
@@ -105,14 +93,14 @@ def test_a_container_that_is_changed_after_it_was_written_ends_as_without_the_tr
     f(1.0)
     plain = float(s.value["a"])
     s.value = {"a": jnp.float32(0)}
-    WRAPS[name](f)(1.0)
+    ONCE[name](f)(1.0)
     assert s.value["a"] == plain
 
 
 @pytest.mark.parametrize("name", STAGED)
 def test_a_numpy_array_that_is_changed_outside_is_seen(name: str) -> None:
     s = State(np.ones(3, np.float32))
-    f = STAGED[name](lambda x: s.value.sum() * x)
+    f = ONCE[name](lambda x: s.value.sum() * x)
     assert f(1.0) == 3.0
     s.value[0] = 10.0
     assert f(1.0) == 12.0
@@ -120,8 +108,8 @@ def test_a_numpy_array_that_is_changed_outside_is_seen(name: str) -> None:
 
 def test_none_and_empty_containers_become_arrays_and_go_back() -> None:
     s = State(None)
-    for wrap in STAGED.values():
-        f = wrap(lambda x: x * 2.0 if s.value is None else x + len(s.value))
+    for name in STAGED:
+        f = ONCE[name](lambda x: x * 2.0 if s.value is None else x + len(s.value))
         for value, expected in [(None, 6.0), ({}, 3.0), ({"a": jnp.ones(2)}, 4.0), (None, 6.0), ({}, 3.0)]:
             s.value = value
             assert f(3.0) == expected
@@ -141,7 +129,7 @@ def test_a_local_state_goes_through_every_transform(name: str) -> None:
         transform.cond(True, lambda: double(s), lambda: None)
         return transform.grad(lambda y: s.value * y)(1.0) + transform.grad(lambda: s.value**2, states=s)()
 
-    g = STAGED[name](f)
+    g = ONCE[name](f)
     assert [g(1.0), g(2.0), g(1.0)] == [96.0, 192.0, 96.0]
 
 

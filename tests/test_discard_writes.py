@@ -14,6 +14,8 @@ import pytest
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
+from .tables import ONCE, ONCE_IN_LOOPS
+
 
 class Rod:
     """A rod that cools and is shaken."""
@@ -61,22 +63,11 @@ def looped(f: Any, checkpoint: Any = None) -> Any:
     return lambda x: transform.for_loop(lambda _: f(x), jnp.arange(3.0), checkpoint=checkpoint)[1]
 
 
-AROUND = {
+AROUND = ONCE | {
     "eager": lambda f: f,
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
-    "value_and_grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
-    "vjp": lambda f: lambda x: transform.vjp(f, x)[0],
-    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,))[0],
-    "linearize": lambda f: lambda x: transform.linearize(f, x)[0],
     "vmap": lambda f: lambda x: transform.vmap(f, split_rngs=False)(jnp.stack([x, 2 * x]))[0],
     "for_loop": looped,
-    "checkpointed loop": lambda f: looped(f, checkpoint=1),
-    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, f(x)), (0, x))[1],
-    "cond": lambda f: lambda x: transform.cond(x > 0, f, f, x),
-    "switch": lambda f: lambda x: transform.switch(jnp.int32(1), [jnp.sin, f], x),
-    "named_call": transform.named_call,
+    "checkpointed scan": lambda f: looped(f, checkpoint=1),
     "itself": transform.discard_writes,
     "apply": lambda f: lambda x: transform.functionalize(f).apply({}, x)[0],
     "partial": lambda f: functools.partial(transform.discard_writes(lambda y, x: f(x)), None),
@@ -90,7 +81,7 @@ def test_each_call_starts_from_the_same_states(name: str, is_outside: bool) -> N
     before, x = held(rod), jnp.float32(0.1)
     if not is_outside:
         f = AROUND[name](transform.discard_writes(rod))
-    elif name in ("for_loop", "checkpointed loop", "while_loop", "cond", "switch"):
+    elif name in ONCE_IN_LOOPS:
         rod.mode.value = "warm"  # which these cannot write
         before = held(rod)
         f = transform.discard_writes(AROUND[name](lambda x: transform.discard_writes(rod)(x)))

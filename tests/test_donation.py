@@ -11,6 +11,8 @@ import pytest
 
 from statetransform import RandomState, State, StateTraceError, transform
 
+from .tables import ONCE
+
 
 @pytest.fixture
 def u() -> State:
@@ -48,15 +50,8 @@ def test_an_error_while_tracing_leaves_the_state_alive(u: State) -> None:
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 2)
 
 
-AROUND = {
-    "grad": lambda f: transform.grad(f),
-    "vjp": lambda f: lambda x: transform.vjp(f, x),
-    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,)),
-    "vmap": lambda f: lambda x: transform.vmap(f, split_rngs=False)(jnp.full(2, x)),
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "grad of checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
-}
+AROUND = {name: ONCE[name] for name in ("value_and_grad", "vjp", "jvp", "jit", "checkpoint", "jit of value_and_grad")}
+AROUND["vmap"] = lambda f: lambda x: transform.vmap(f, split_rngs=False)(jnp.full(2, x))
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -68,7 +63,7 @@ def test_an_error_in_a_transform_around_leaves_the_state_alive(u: State, around:
     def step() -> None:
         u.value = u.value * jax.random.uniform(rng.split())
 
-    call = step.lower().compile() if ahead and around not in ("jit", "checkpoint", "grad of checkpoint") else step
+    call = step.lower().compile() if ahead and around not in ("jit", "checkpoint", "jit of value_and_grad") else step
 
     def f(x: Any) -> Any:
         call()

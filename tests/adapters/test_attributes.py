@@ -16,7 +16,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
-from .cells import KINDS, Frozen, Plain, Registered, Slotted, handle, make
+from .cells import KINDS, ByProperty, Frozen, Plain, Registered, Slotted, handle, make
 
 N = jnp.array([0.3, 0.5, 0.7])
 X = jnp.array(1.5)
@@ -142,16 +142,13 @@ def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None
     assert len(runs) == 2
 
 
-def test_get_and_set_may_go_through_methods() -> None:
-    class Cell:
-        def __init__(self, value: Any) -> None:
-            self._value = value
-
+def test_get_and_set_may_go_through_methods_and_properties() -> None:
+    class Cell(ByProperty):
         def get(self) -> Any:
-            return self._value
+            return self.n
 
         def assign(self, value: Any) -> None:
-            self._value = value
+            self.n = value
 
     st.register_state_type(Cell, get=lambda cell: cell.get(), set=lambda cell, value: cell.assign(value))
     cell = Cell(N)

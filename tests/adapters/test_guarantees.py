@@ -16,6 +16,7 @@ import pytest
 import statetransform as st
 from statetransform import transform
 
+from ..tables import ONCE
 from .cells import KINDS, OF_OBJECTS, ROWS
 
 X = jnp.float32(1.5)
@@ -27,7 +28,7 @@ ALL = [*EACH, MIXED]
 #: Cells of plain objects differ in how they are stored only.
 SIMPLE = {kind.__name__ for kind in KINDS}
 ERRORS_OF_FLAX = (importlib.import_module("flax.errors").TraceContextError,) if "nnx" in ROWS else ()
-FEW = ("jit", "checkpoint", "grad", "checkpointed scan", "cond", "named_call", "eval of functionalize")
+FEW = ("jit", "checkpoint", "value_and_grad", "checkpointed scan", "cond", "named_call", "functionalize")
 
 
 class Model:
@@ -56,26 +57,7 @@ def pure(values: Any, x: Any, training: bool = True) -> tuple[Any, list[Any]]:
     return x, new
 
 
-WRAPS = {
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
-    "grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
-    "vjp": lambda f: lambda x: transform.vjp(f, x)[0],
-    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (x,))[0],
-    "linearize": lambda f: lambda x: transform.linearize(f, x)[0],
-    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c, f(c)), x, None, length=1)[1][0],
-    "checkpointed scan": lambda f: (
-        lambda x: transform.scan(lambda c, _: (c, f(c)), x, None, length=1, checkpoint=1)[1][0]
-    ),
-    "for_loop": lambda f: lambda x: transform.for_loop(f, jnp.stack([x]))[0],
-    "fori_loop": lambda f: lambda x: transform.fori_loop(0, 1, lambda i, c: f(c), x),
-    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c[0] < 1, lambda c: (1, f(c[1])), (0, x))[1],
-    "cond": lambda f: lambda x: transform.cond(x > 0, f, lambda x: x, x),
-    "switch": lambda f: lambda x: transform.switch(1, [lambda x: x, f], x),
-    "named_call": transform.named_call,
-    "eval of functionalize": lambda f: lambda x: _applied(transform.functionalize(f), x),
-}
+WRAPS = ONCE | {"functionalize": lambda f: lambda x: _applied(transform.functionalize(f), x)}
 
 
 def _applied(fun: Any, x: Any) -> Any:
@@ -204,7 +186,7 @@ def test_a_replaced_cell_is_seen(kinds: tuple[str, ...]) -> None:
 
 
 @EACH_KIND
-@pytest.mark.parametrize("name", ["jit", "checkpoint", "scan", "grad"])
+@pytest.mark.parametrize("name", ["jit", "checkpoint", "scan", "value_and_grad"])
 def test_other_threads_see_the_values_before_the_call(name: str, kinds: tuple[str, ...]) -> None:
     model, seen = Model(kinds), []
     before = model.values()
@@ -224,7 +206,7 @@ def test_other_threads_see_the_values_before_the_call(name: str, kinds: tuple[st
 def test_nothing_leaks_and_models_are_freed(kinds: tuple[str, ...]) -> None:
     model = Model(kinds)
     with jax.checking_leaks():
-        for name in ("jit of checkpoint", "scan", "grad", "checkpointed scan"):
+        for name in ("jit of checkpoint", "scan", "value_and_grad", "checkpointed scan"):
             WRAPS[name](model.step)(X)
         transform.jit(lambda m, x: m.step(x))(model, X)
     gone = [weakref.ref(model), *[weakref.ref(cell) for cell in model.cells if type(cell).__weakrefoffset__]]

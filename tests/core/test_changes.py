@@ -563,21 +563,6 @@ def test_a_change_is_seen(name: str, way: str) -> None:
         globals().pop("later", None)
 
 
-def test_a_partial_and_a_callable_object_are_followed(traced: Any) -> None:
-    class Model(Base):
-        def __call__(self, x: Any) -> Any:
-            return self.u.value * x
-
-    model = Model()
-    for function in (model, functools.partial(lambda m, x: m.u.value * x, model)):
-        f = traced(function)
-        for value in (1.0, 5.0):
-            model.u = new(value)
-            assert f(2.0) == 2 * value
-        model.u.value = jnp.float32(6)
-        assert f(2.0) == 12.0
-
-
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
 @pytest.mark.parametrize("place", ["default", "closure", "container", "attribute"])
 def test_what_the_function_changes_in_an_argument_counts_though_it_has_the_object_elsewhere_as_well(place: str) -> None:

@@ -5,7 +5,6 @@ What a function does not use splits no trace. What it uses and has changed is a 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import functools
@@ -185,31 +184,6 @@ def children_under_computed_names() -> Any:
     tested = Block()
     tested.training = False
     return Block.forward, [(lambda: Block()(X), 2, 1)] * 5 + [(lambda: tested(X), 4, 2), (lambda: Block()(X), 2, 2)]
-
-
-@program
-def trainers_with_metrics_and_callbacks() -> Any:
-    class Trainer:
-        def __init__(self) -> None:
-            self.w, self.epoch, self.metrics, self.best = Param(X), 0, collections.defaultdict(list), None
-            self.callbacks = [lambda loss: self.metrics["loss"].append(loss)]
-
-        @transform.jit
-        def step(self, x: Any) -> Any:
-            value, grad = transform.value_and_grad(lambda: ((self.w.value * x) ** 2).sum(), states=self.w)()
-            self.w.value = self.w.value - 0.5 * grad
-            return value
-
-        def fit(self) -> Any:
-            for _ in range(3):
-                value = float(self.step(X))
-                self.epoch += 1
-                for call in self.callbacks:
-                    call(value)
-                self.best = value if self.best is None else min(self.best, value)
-            return self.best
-
-    return Trainer.step, [(lambda: Trainer().fit(), 0, 1)] * 3
 
 
 @program

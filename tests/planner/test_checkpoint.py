@@ -110,11 +110,6 @@ def with_aux(x: Any, ws: Any) -> Any:
     return (x**2).sum(), {"y": x, "n": jnp.int32(3), "mean": x.mean()}
 
 
-def test_auxiliary_outputs_come_along() -> None:
-    ours = transform.grad(fitting(with_aux), argnums=1, has_aux=True)(X, WS)
-    assert_close(ours, jax.grad(with_aux, argnums=1, has_aux=True)(X, WS))
-
-
 @pytest.mark.parametrize("which", ["y", "mean"])
 def test_a_cotangent_may_come_to_any_output(which: str) -> None:
     pull = lambda f: jax.vjp(lambda ws: f(X, ws)[1][which], WS)
@@ -161,27 +156,6 @@ def test_states_are_read_written_once_and_differentiated(plans: list[Any]) -> No
     assert_close((ours, after), (theirs, u.value))
     assert int(count.value) == 2
     assert plans
-
-
-def test_a_state_rides_in_the_carry_of_a_scan() -> None:
-    w, u = State(WS[0], name="w"), State(X, name="u")
-
-    def inner() -> Any:
-        h = u.value
-        for _ in range(5):
-            h = jnp.tanh(h @ w.value)
-        u.value = h
-        return (h**2).mean()
-
-    def total(f: Any) -> Any:
-        def run() -> Any:
-            u.value = X
-            _, ys = transform.scan(lambda _, t: (None, f()), None, jnp.arange(3))
-            return ys.sum() + (u.value**2).sum()
-
-        return run
-
-    assert_close(transform.grad(total(fitting(inner)), states=w)(), transform.grad(total(inner), states=w)())
 
 
 def test_methods_static_arguments_and_classes() -> None:

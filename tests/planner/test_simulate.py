@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.liveness import Lives
 from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned, split_of
 
 from .graphs import chain, random_graph
@@ -125,14 +124,3 @@ def test_what_dies_where_a_gradient_is_computed_in_place_may_be_in_its_memory() 
     assert profile(Graph(nodes, *given), [0, 1, 2]).tolist() == [8, 8, 8]
     in_place = (*nodes[:2], Node((0,), (2,), is_backward=True, inplace=(2,)))
     assert profile(Graph(in_place, *given), [0, 1, 2]).tolist() == [0, 0, 0]
-
-
-def test_the_uses_around_a_step_and_the_last_life_before_it() -> None:
-    graph = chain(3)
-    lives = Lives(graph, [0, 1, 2, 3, 0, 4, 5])
-    assert lives.uses_around(0, 1) == (1, 5)
-    assert lives.uses_around(0, 0) == (None, 1)
-    assert lives.uses_around(0, 5) == (5, None)
-    assert lives.last_before(0, 4) == 1
-    assert lives.last_before(0, 5) == 5
-    assert lives.last_before(0, 0) is None

