@@ -12,12 +12,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import checkify
 
 from statetransform import transform
 
 from .cases import Case
 
 Twin = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Jax:
+    """JAX's functions under the names that they have here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jax, name) if hasattr(jax, name) else getattr(jax.lax, name)
+
+    checkify = staticmethod(checkify.checkify)
+
+
+JAX: Any = Jax()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,21 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import checkify
 
 from statetransform import transform
 
+from .tables import JAX
 
-class Jax:
-    """JAX's functions under the names that they have here."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(jax, name) if hasattr(jax, name) else getattr(jax.lax, name)
-
-    checkify = staticmethod(checkify.checkify)
-
-
-JAX: Any = Jax()
 X, Y, XS = jnp.float32(2.0), jnp.float32(3.0), jnp.arange(3.0)
 
 

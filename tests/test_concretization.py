@@ -151,20 +151,3 @@ def test_the_same_call_may_fail_again_with_the_same_single_note() -> None:
         counts.append(len(info.value.__notes__))
     assert counts[0] == counts[1]
     assert sum("static_argnums" in note for note in info.value.__notes__) == 1
-
-
-def test_the_advice_works() -> None:
-    s, mode = State(jnp.float32(3), name="s"), State(True, static=True)
-    assert transform.checkpoint(lambda x, n: x if n > 0 else -x, static_argnums=1)(1.0, -1) == -1.0
-    assert transform.checkpoint(lambda x: x if mode.value else -x)(1.0) == 1.0
-    f = transform.checkpoint(lambda x: transform.cond(s.value > 0, lambda x: x, lambda x: -x, x))
-    assert f(1.0) == 1.0
-    s.value = jnp.float32(-3)
-    assert f(1.0) == -1.0
-
-    def constant(x: Any) -> Any:
-        with jax.ensure_compile_time_eval():
-            n = jnp.sum(jnp.arange(3))
-            return x if n == 3 else -x
-
-    assert transform.checkpoint(constant)(1.0) == 1.0

@@ -175,19 +175,6 @@ def test_a_state_that_is_made_inside_has_its_last_value_afterwards(wrap: Any) ->
     assert float(made["s"].value) == 2.0
 
 
-def test_plain_attributes_are_not_restored() -> None:
-    rod = Rod()
-
-    @transform.discard_writes
-    def f() -> None:
-        rod.calls += 1
-        rod.u.value = rod.u.value + 1
-
-    f(), f()
-    assert rod.calls == 2
-    assert rod.u.value.tolist() == [0.0, 1.0, 2.0]
-
-
 def test_a_write_in_a_raw_transform_inside_is_still_refused() -> None:
     rod = Rod()
     with pytest.raises(st.StateTraceError, match=r"'u'.* is written inside a raw JAX transform"):

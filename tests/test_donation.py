@@ -129,12 +129,15 @@ def test_a_shape_that_cannot_be_is_found_before_anything_is_given_away(u: State)
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
 
 
-def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u: State) -> None:
+@pytest.mark.parametrize("is_written", [True, False])
+def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u: State, is_written: bool) -> None:
     v = State(u.value, name="v")
 
     @transform.jit(donate_states=True)
     def step() -> None:
-        u.value, v.value = u.value + 1, v.value * 2
+        u.value = u.value + v.value
+        if is_written:
+            v.value = v.value * 2
 
     with pytest.raises(StateTraceError, match=r"State 'u' .*and State 'v' .*hold the same array"):
         step()
@@ -142,22 +145,7 @@ def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u:
     np.testing.assert_array_equal(v.value, np.arange(4.0))
     v.value = v.value.copy()
     step()
-    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
-
-
-def test_a_state_that_is_only_read_may_not_share_its_buffer_with_one_that_is_given_away(u: State) -> None:
-    w = State(jnp.ones(4), name="w")
-
-    @transform.jit(donate_states=True)
-    def f(x: Any) -> Any:
-        u.value = u.value + w.value * x
-        return u.value.sum()
-
-    assert [f(1.0), f(1.0)] == [10.0, 14.0]
-    u.value = w.value
-    with pytest.raises(StateTraceError, match="hold the same array"):
-        f(1.0)
-    assert u.value.sum() == w.value.sum() == 4.0
+    np.testing.assert_array_equal(u.value, 2 * np.arange(4.0))
 
 
 def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:

@@ -80,13 +80,6 @@ def test_a_function_may_call_itself() -> None:
     assert n.value == 10
 
 
-def test_a_state_may_be_returned_by_reference() -> None:
-    s = State(jnp.float32(1))
-    f = transform.jit(lambda x: {"state": s, "x": x})
-    assert f(1.0)["state"] is s
-    assert f(1.0)["state"] is s
-
-
 def test_many_states_are_read_and_written() -> None:
     states = {f"s{i}": State(jnp.float32(i)) for i in range(300)}
 

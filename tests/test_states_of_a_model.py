@@ -159,19 +159,6 @@ def test_update_writes_nothing_when_a_static_value_is_not_hashable() -> None:
     assert a.value == 0.0
 
 
-def test_values_and_update_work_inside_transforms() -> None:
-    states = {"a": State(jnp.float32(1)), "b": State(jnp.ones(2))}
-
-    @transform.jit
-    def f(lr: Any) -> Any:
-        st.update(states, jax.tree.map(lambda v: v - lr, st.values(states)))
-        return sum(v.sum() for v in st.values(states).values())
-
-    assert f(0.5) == 1.5
-    assert f(0.5) == 0.0
-    assert states["b"].value.tolist() == [0.0, 0.0]
-
-
 def test_values_is_a_mapping_and_a_pytree() -> None:
     a, b = State(1.0, name="a"), State(2.0, name="b")
     values = st.Values({b: 20.0, a: 10.0})

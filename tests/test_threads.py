@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
 import subprocess
@@ -267,27 +266,3 @@ def test_a_thread_started_within_a_trace_may_not_write_into_it() -> None:
     f(2.0)
     assert len(errors) == 1 and "State 's'" in errors[0]
     assert s.value == 1
-
-
-def test_tasks_that_take_turns() -> None:
-    cells = [State(jnp.float32(0), name=f"cell{i}") for i in range(4)]
-    order = []
-
-    @transform.jit
-    def add(cell: State, x: Any) -> Any:
-        cell.value = cell.value + x
-        return cell.value
-
-    async def task(i: int) -> Any:
-        for turn in range(3):
-            order.append(i)
-            add(cells[i], 10.0**turn)
-            await asyncio.sleep(0)
-            transform.grad(lambda x: add(cells[i], x))(1.0)
-        return cells[i].value
-
-    async def main() -> list[Any]:
-        return await asyncio.gather(*[task(i) for i in range(4)])
-
-    assert asyncio.run(main()) == [114.0] * 4
-    assert order == [0, 1, 2, 3] * 3  # they did take turns

@@ -76,19 +76,6 @@ def test_the_first_entry_that_fits_says_the_axis() -> None:
     assert a.value[0].tolist() == b.value[:, 0].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_shared_state_is_read_by_all_and_written_with_one_value() -> None:
-    w, n = State(jnp.float32(2), name="w"), State(jnp.int32(0), name="n")
-
-    def f(x: Any) -> Any:
-        n.value = n.value + 1
-        return w.value * x
-
-    g = transform.vmap(f)
-    for i in range(1, 4):
-        assert g(XS).tolist() == [0.0, 2.0, 4.0]
-        assert (n.value.shape, int(n.value)) == ((), i)
-
-
 def test_what_all_lanes_agree_on_may_be_written() -> None:
     total = State(jnp.float32(0), name="total")
 

@@ -75,13 +75,6 @@ def test_copies_and_pickles_see_values(obj: Any) -> None:
             np.testing.assert_allclose(obj.n, N)
 
 
-def test_an_instance_made_inside_can_be_returned() -> None:
-    make_one = transform.jit(lambda x: Registered(x * 2))
-    one, two = make_one(X), make_one(2 * X)
-    assert isinstance(one, Registered) and one is not two
-    np.testing.assert_allclose((one.n, two.n), (2 * X, 4 * X))
-
-
 def test_states_of_an_object_graph_are_named_by_path() -> None:
     model = {"a": make(Plain, N), "b": [make(Registered, N), st.State(1.0)]}
     assert list(st.states(model)) == ["a.n", "b.0", "b.1"]

@@ -492,22 +492,11 @@ def pointer(of_objects: bool) -> Scene:
     return make, read, [point(1), point(0), point(1)]
 
 
-def exchanged() -> Scene:
-    """Two states that change places."""
-
-    def read(m: Any) -> Any:
-        m.pair[0].value = m.pair[0].value + 1
-        return m.pair[0].value - 2 * m.pair[1].value
-
-    return lambda: Base(pair=[new(1), new(10)]), read, [lambda m: m.pair.reverse()]
-
-
 total = lambda items: sum((item.value for item in items), 0.0)
 scene.update({
     "containers": containers,
     "a pointer to a state": lambda: pointer(False),
     "a pointer to an object": lambda: pointer(True),
-    "states that change places": exchanged,
     "named tuples": lambda: (
         lambda: Base(pair=Pair(new(1), 3)),
         lambda m: m.pair.u.value * m.pair.k,

@@ -205,22 +205,6 @@ def attributes_under_the_names_of_methods_of_others() -> Any:
 
 
 @program
-def a_counter_of_a_class_under_the_name_of_a_method() -> Any:
-    class Counter:
-        step = 0
-
-        def __init__(self) -> None:
-            self.inner, self.vars = types.SimpleNamespace(step=lambda x: x), [new(2)]
-            Counter.step += 1
-
-        @transform.checkpoint
-        def run(self, x: Any) -> Any:
-            return self.inner.step(x) + self.vars[0].value
-
-    return Counter.run, [(lambda: Counter().run(1.0), 3, 1)] * 5
-
-
-@program
 def caches_that_fill_in_the_first_trace_cost_one_for_each_object() -> Any:
     class Grid:
         def __init__(self) -> None:

@@ -126,34 +126,6 @@ def test_a_python_scalar_state_does_not_compile_more_often_than_the_twin() -> No
     assert runs == reference
 
 
-def test_python_decides_on_concrete_values_where_jax_lets_it() -> None:
-    s = State(2.0, name="s")
-
-    def f(x: Any) -> Any:
-        return x * x if s.value > 1 else x
-
-    assert transform.grad(f)(3.0) == 6.0
-    s.value = 0.0
-    assert transform.grad(f)(3.0) == 1.0
-    assert transform.vmap(f)(jnp.ones(2)).tolist() == [1.0, 1.0]
-
-
-def test_alternating_signatures_with_different_states_trace_once_each() -> None:
-    a, b, runs = State(jnp.float32(0), name="a"), State(jnp.float32(0), name="b"), [0]
-
-    @transform.jit(static_argnums=0)
-    def f(flag: bool, x: Any) -> Any:
-        runs[0] += 1
-        s = a if flag else b
-        s.value = s.value + x
-        return s.value
-
-    for i in range(1, 4):
-        assert f(True, 1.0) == i
-        assert f(False, 2.0) == 2 * i
-    assert runs == [2]
-
-
 def test_a_method_that_counts_its_runs_serves_all_objects_and_sees_what_they_have() -> None:
     runs = [0]
 

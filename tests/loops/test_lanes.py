@@ -13,7 +13,6 @@ import pytest
 
 import statetransform as st
 from statetransform import policies, transform
-from statetransform._jaxcompat import lanes_of
 
 LANES, SIZE, N = 16, 250, 64
 CARRY = 4 * SIZE
@@ -164,19 +163,3 @@ def test_outputs_of_a_planned_function_keep_their_lanes_in_the_gradient_of_a_bat
     assert not budget.choices[-1].is_plain
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4)
-
-
-def test_lanes_are_read_from_tracers_of_vmap_behind_those_of_derivatives() -> None:
-    """No public function says how large an axis is that `vmap` has taken. When one does, `lanes_of` may go."""
-    found: dict[str, list[int]] = {}
-
-    def look(name: str) -> Any:
-        return lambda x: (found.__setitem__(name, lanes_of([x, 1.0])), x.sum())[1]
-
-    jax.vmap(jax.grad(look("gradient in lanes")))(XS)
-    jax.grad(lambda xs: jax.vmap(look("lanes in a gradient"))(xs).sum())(XS)
-    jax.vmap(jax.vmap(look("two")))(XS)
-    jax.vmap(jax.jit(look("staged")))(XS)
-    look("none")(XS)
-    expected = [LANES], [LANES], [SIZE, LANES], [], []
-    assert [sorted(sizes, reverse=True) for sizes in found.values()] == [sorted(s, reverse=True) for s in expected]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
+import warnings
 from typing import Any
 
 import jax
@@ -97,18 +100,11 @@ def test_under_vmap() -> None:
     found = []
     text = shown(lambda file: found.append(jax.vmap(jax.grad(lambda x: loop(x, file)))(jnp.arange(3.0))))
     assert "6/6" in text
-    assert (found[0] == jax.vmap(jax.grad(lambda x: loop_plain(x)))(jnp.arange(3.0))).all()
-
-
-def loop_plain(x: Any) -> Any:
-    return jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 6)[0]
+    plain = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 6)[0]
+    assert (found[0] == jax.vmap(jax.grad(plain))(jnp.arange(3.0))).all()
 
 
 def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monkeypatch: Any) -> None:
-    import sys
-    import types
-    import warnings
-
     import tqdm
 
     auto = types.ModuleType("tqdm.auto")

@@ -220,29 +220,17 @@ def test_the_parameters_of_an_equation_are_not_those_of_bind() -> None:
 def test_a_call_stack_is_exported_as_text_only() -> None:
     """Otherwise `user_frames` need not read the text; and if its form changes, this says so."""
     assert not hasattr(source_info_util, "user_frames")
-
-    def inner(x):
-        return jnp.sin(x)
-
-    (eqn,) = equations(lambda x: inner(x), X)
+    sine = lambda x: jnp.sin(x)
+    (eqn,) = equations(lambda x: sine(x), X)
     first, second = jaxcompat.user_frames(eqn, 2)
-    assert (first.file, first.line) == (__file__, inner.__code__.co_firstlineno + 1)
-    assert (first.function.rpartition(".")[2], first.column) == ("inner", 15)
-    assert (second.file, second.line) == (__file__, first.line + 2)
-    assert len(jaxcompat.user_frames(eqn, 1)) == 1
+    assert (first.file, first.line) == (__file__, sine.__code__.co_firstlineno)
+    assert (first.function.rpartition(".")[2], first.column, second.line) == ("<lambda>", 21, first.line + 1)
 
 
 def test_a_jaxpr_tells_its_function_in_its_debug_info_only() -> None:
     """Nothing else says whether a jaxpr is the inside of a function of JAX."""
     assert not hasattr(jax.make_jaxpr(jnp.sin)(1.0), "fun")
-
-    @jax.jit
-    def mine(x):
-        return x + 1
-
-    (ours,) = equations(mine, X)
     (theirs,) = [eqn for eqn in equations(lambda x: jnp.where(x > 0, x, 0), X) if "jaxpr" in eqn.params]
-    assert jaxcompat.function_of(ours.params["jaxpr"]) == ("mine", __file__)
     assert jaxcompat.function_of(theirs.params["jaxpr"])[1].startswith(str(pathlib.Path(jax.__file__).parent))
 
 
