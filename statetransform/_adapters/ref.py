@@ -128,7 +128,8 @@ def install() -> None:
         setattr(home, name, method)
     for name in _FUNCTIONS:
         setattr(jax.ref, name, _routed(getattr(jax.ref, name), getattr(inside, name)))
-    jax.freeze = jax.ref.freeze
+    if hasattr(jax, "freeze"):
+        jax.freeze = jax.ref.freeze
     register(home, refs)
 
 
