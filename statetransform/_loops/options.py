@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+_EXAMPLES = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loops(20)`"}
+
 
 def check_carries(where: str, checkpoint: Any) -> None:
     """Refuses all but a number of carries, "sqrt", "log", and "step", which `schedule` does not know.
@@ -18,15 +20,23 @@ def check_carries(where: str, checkpoint: Any) -> None:
     Raises:
       TypeError, ValueError: it is none of these.
     """
-    cure = 'Write how many carries may be stored, 20 for example, or "sqrt", "log"'
+    names = '"sqrt", "log"'
     if where != "schedule":
-        cure += ', "step", or for a number of bytes `st.MemoryBudget("2GiB")`'
+        names += ', "step", or for a number of bytes `st.MemoryBudget("2GiB")`'
+    cure = f"Write how many carries may be stored, {_EXAMPLES.get(where, 'checkpoint=20')} for example, or {names}."
+    name = getattr(checkpoint, "__name__", "")
+    if name in ("MemoryBudget", "fit"):
+        raise TypeError(
+            f'{where}: {name} is not a budget yet. Call it with a size: `checkpoint=st.MemoryBudget("2GiB")`.'
+        )
     if isinstance(checkpoint, str):
         if checkpoint not in ("sqrt", "log") and (checkpoint != "step" or where == "schedule"):
-            raise ValueError(f"{where}: {checkpoint!r} does not say which carries to store. {cure}.")
+            raise ValueError(f"{where}: {checkpoint!r} does not say which carries to store. {cure}")
     elif isinstance(checkpoint, bool) or not isinstance(checkpoint, int | np.integer):
+        if callable(checkpoint) and where not in _EXAMPLES:
+            cure = f"A policy belongs to a function: `{where}(transform.checkpoint(body, policy=...), ...)`. {cure}"
         given = f"{checkpoint!r} of type {type(checkpoint).__name__}"
-        raise TypeError(f"{where}: the number of stored carries must be an integer, not {given}. {cure}.")
+        raise TypeError(f"{where}: the number of stored carries must be an integer, not {given}. {cure}")
     elif checkpoint < 0:
         raise ValueError(f"{where}: the number of stored carries must be 0 or more, not {checkpoint}")
 

@@ -308,5 +308,10 @@ def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
             raise TypeError(f"schedule: `{name}` must be a number of {what}, not {value!r} of type {kind}")
         if value < 0:
             raise ValueError(f"schedule: `{name}` must be 0 or more, not {value}")
+    if isinstance(k, str) and k == "step":
+        raise ValueError(
+            'schedule: with "step" each step is recomputed from its own stored carry, so there is nothing to plan; '
+            f"`schedule({n}, {max(int(n) - 1, 0)})` is that, the initial carry apart"
+        )
     check_carries("schedule", k)
     return Schedule(int(n), stored_carries("schedule", k, int(n)), int(far))

@@ -280,15 +280,12 @@ TAKING_CARRIES: dict[str, Any] = {
 }
 NO_CARRIES: list[tuple[Any, type[Exception], str]] = [
     (-1, ValueError, "the number of stored carries must be 0 or more, not -1"),
-    (
-        True,
-        TypeError,
-        "must be an integer, not True of type bool. Write how many carries may be stored, 20 for example",
-    ),
+    (True, TypeError, "must be an integer, not True of type bool. Write how many carries may be stored, {example}"),
     (1.5, TypeError, "must be an integer, not 1.5 of type float. Write how many"),
     (jnp.int32(3), TypeError, "must be an integer, not Array(3, dtype=int32)"),
-    ("all", ValueError, "'all' does not say which carries to store. Write how many carries"),
+    ("all", ValueError, "'all' does not say which carries to store. Write how many carries may be stored, {example}"),
     (policies.dots_saveable, TypeError, "the number of stored carries must be an integer, not "),
+    (policies.fit, TypeError, 'fit is not a budget yet. Call it with a size: `checkpoint=st.MemoryBudget("2GiB")`'),
 ]
 
 
@@ -297,8 +294,11 @@ NO_CARRIES: list[tuple[Any, type[Exception], str]] = [
 def test_what_is_no_number_of_carries_is_refused(where: str, given: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as info:
         TAKING_CARRIES[where](given)
-    assert f"{where}: " in str(info.value) and text in str(info.value)
-    assert ("MemoryBudget" in str(info.value)) == (where != "schedule" and given != -1)
+    example = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loops(20)`"}.get(where, "checkpoint=20")
+    assert f"{where}: " in str(info.value) and text.format(example=example) in str(info.value)
+    assert ("MemoryBudget" in str(info.value)) == ((where != "schedule" and given != -1) or given is policies.fit)
+    is_policy = given is policies.dots_saveable and where not in ("schedule", "policies.loops")
+    assert (f"`{where}(transform.checkpoint(body, policy=...), ...)`" in str(info.value)) == is_policy
     assert state.value == 0
 
 

@@ -104,7 +104,7 @@ def test_names_choose_the_number_of_carries() -> None:
         ((1.5, 2), TypeError, "`n` must be a number of steps, not 1.5 of type float"),
         ((True, 2), TypeError, "not True of type bool"),
         ((-1, 2), ValueError, "`n` must be 0 or more, not -1"),
-        ((100, "step"), ValueError, "schedule: 'step' does not say which carries to store"),
+        ((100, "step"), ValueError, 'schedule: with "step" each step is recomputed from its own stored carry'),
     ],
 )
 def test_what_is_no_number_is_refused(arguments: tuple, error: type, text: str) -> None:
