@@ -134,19 +134,9 @@ def _kinds(v: Values, x: Any) -> tuple[Any, Values]:
 
 
 CASES = [
+    Case("reads nothing", dict, lambda s: lambda x: x * 3.0, lambda v, x: (x * 3.0, v), is_shared=True),
     Case(
-        "reads nothing",
-        dict,
-        lambda s: lambda x: x * 3.0,
-        lambda v, x: (x * 3.0, v),
-        is_shared=True,
-    ),
-    Case(
-        "reads",
-        lambda: {"w": jnp.float32(3)},
-        lambda s: lambda x: s["w"].value * x,
-        lambda v, x: (v["w"] * x, v),
-        True,
+        "reads", lambda: {"w": jnp.float32(3)}, lambda s: lambda x: s["w"].value * x, lambda v, x: (v["w"] * x, v), True
     ),
     Case(
         "writes without reading",
@@ -154,32 +144,18 @@ CASES = [
         lambda s: lambda x: (_set(s["u"], jnp.sin(x)), x * x)[1],
         lambda v, x: (x * x, {"u": jnp.sin(x)}),
     ),
-    Case(
-        "counter",
-        lambda: {"n": jnp.int32(0)},
-        counter,
-        lambda v, x: (x * 2.0, {"n": v["n"] + 1}),
-        True,
-    ),
+    Case("counter", lambda: {"n": jnp.int32(0)}, counter, lambda v, x: (x * 2.0, {"n": v["n"] + 1}), True),
     Case("python counter", lambda: {"n": 0}, counter, lambda v, x: (x * 2.0, {"n": v["n"] + 1}), True),
     Case("accumulate", lambda: {"u": jnp.zeros(3), "w": jnp.float32(2)}, accumulate, _accumulate),
     Case("pytree", lambda: {"t": {"a": jnp.ones(2), "b": (jnp.ones(2),)}}, pytree, _pytree),
     Case("dropout", lambda: {"w": jnp.float32(2), "rng": jax.random.key(1)}, dropout, _dropout),
-    Case(
-        "dropout raw key",
-        lambda: {"w": jnp.float32(2), "rng": jax.random.PRNGKey(1)},
-        dropout,
-        _dropout,
-    ),
+    Case("dropout raw key", lambda: {"w": jnp.float32(2), "rng": jax.random.PRNGKey(1)}, dropout, _dropout),
     Case("two writes", lambda: {"a": jnp.float32(1), "b": jnp.float32(2)}, two_writes, _two_writes),
     Case(
         "reads in a raw loop",
         lambda: {"w": jnp.float32(2)},
         inner_scan,
-        lambda v, x: (
-            jax.lax.scan(lambda c, _: (jnp.sin(c * v["w"]), None), x, None, length=3)[0],
-            v,
-        ),
+        lambda v, x: (jax.lax.scan(lambda c, _: (jnp.sin(c * v["w"]), None), x, None, length=3)[0], v),
         is_shared=True,
     ),
     Case(

@@ -190,18 +190,8 @@ ROWS = [
         is_loop=True,
     ),
     Row("while_loop", _ours_while, _while, is_loop=True, reverse=False),
-    Row(
-        "cond",
-        lambda f: lambda x: transform.cond(jnp.bool_(True), f, lambda x: x, x),
-        _cond,
-        is_loop=True,
-    ),
-    Row(
-        "vmap",
-        lambda f: lambda x: transform.vmap(f)(jnp.stack([x, 2 * x])).sum(),
-        _vmap,
-        shares=True,
-    ),
+    Row("cond", lambda f: lambda x: transform.cond(jnp.bool_(True), f, lambda x: x, x), _cond, is_loop=True),
+    Row("vmap", lambda f: lambda x: transform.vmap(f)(jnp.stack([x, 2 * x])).sum(), _vmap, shares=True),
 ]
 BY_NAME = {row.name: row for row in ROWS}
 #: Loops and branches that run a function once, on a scalar, and give its value; then all transforms that do.

@@ -213,15 +213,12 @@ def test_super_works_in_and_on_a_checkpointed_class() -> None:
     assert top.n.value == 1
 
 
-@transform.checkpoint(methods=("__call__", "step"))
+@transform.checkpoint(methods="step")
 class Decorated:
     """A layer that is only known as checkpointed."""
 
     def __init__(self, size: int) -> None:
         self.w = Param(jnp.ones(size), name="w")
-
-    def __call__(self, x: Any) -> Any:
-        return jnp.sin(self.w.value * x).sum()
 
     def step(self, x: Any) -> None:
         self.w.value = self.w.value + x

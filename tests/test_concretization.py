@@ -15,12 +15,7 @@ from statetransform import State, transform
 
 from .tables import ROWS, Row
 
-ADVICE = (
-    "static_argnums",
-    "State(value, static=True)",
-    "jax.ensure_compile_time_eval",
-    "transform.cond",
-)
+ADVICE = ("static_argnums", "State(value, static=True)", "jax.ensure_compile_time_eval", "transform.cond")
 
 
 def notes_of(call: Any, kind: type[Exception] = jax.errors.TracerBoolConversionError) -> str:

@@ -41,11 +41,7 @@ def test_values_are_typed_as_jax_types_the_same_argument(value: Any) -> None:
         s.value = value
         out, (reference, new) = transform.jit(f)(x), twin(value, x)
         for ours, theirs in ((out, reference), (s.value, new)):
-            assert (ours.dtype, ours.weak_type, ours.shape) == (
-                theirs.dtype,
-                theirs.weak_type,
-                theirs.shape,
-            )
+            assert (ours.dtype, ours.weak_type, ours.shape) == (theirs.dtype, theirs.weak_type, theirs.shape)
             assert jnp.array_equal(ours, theirs)
 
 

@@ -50,10 +50,7 @@ def test_for_loop_stacks_what_each_step_returns(n: int, wrap: Any) -> None:
     assert out["u"].tolist() == [2.0 * (i + 1) for i in range(n)]
     assert out["t"].tolist() == list(range(n))
     assert u.value == 2.0 * n
-    assert transform.for_loop(lambda: step(0, 1.0)["u"], length=2).tolist() == [
-        2.0 * (n + 1),
-        2.0 * (n + 2),
-    ]
+    assert transform.for_loop(lambda: step(0, 1.0)["u"], length=2).tolist() == [2.0 * (n + 1), 2.0 * (n + 2)]
     assert transform.for_loop(lambda x: None, jnp.arange(3)) is None
     assert transform.for_loop(lambda x: step(0, x)["u"], jnp.arange(1.0, 3.0), reverse=True).tolist() == [
         2.0 * n + 10,

@@ -67,10 +67,7 @@ def test_the_gradient_flows_through_a_read_in_a_raw_transform() -> None:
     assert [float(transform.grad(f, states=w)()) for _ in range(2)] == [2.0, 2.0]
 
 
-RAW = {
-    "jit": jax.jit,
-    "scan": lambda f: functools.partial(scan_once, lambda c, _: (f(c), None)),
-}
+RAW = {"jit": jax.jit, "scan": lambda f: functools.partial(scan_once, lambda c, _: (f(c), None))}
 OURS = {
     "nothing": lambda w: lambda x: w.value * x,
     "checkpoint": lambda w: lambda x: transform.checkpoint(lambda y: w.value * y)(x),

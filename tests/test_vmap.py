@@ -97,11 +97,7 @@ def test_a_value_per_lane_is_refused_and_every_state_kept(value: Any) -> None:
         u.value = value(x)
         return x
 
-    for g in (
-        transform.vmap(f),
-        transform.jit(transform.vmap(f)),
-        transform.vmap(transform.jit(f)),
-    ):
+    for g in (transform.vmap(f), transform.jit(transform.vmap(f)), transform.vmap(transform.jit(f))):
         with pytest.raises(st.StateAxisError, match=r"State 'u' \(created at test_vmap.py:\d+\)"):
             g(XS)
         assert (u.value, n.value) == (5.0, 0)

@@ -104,10 +104,7 @@ def test_gradients_are_added_up_over_small_batches() -> None:
 def test_an_ensemble_that_nnx_made_is_mapped_by_either() -> None:
     class Member(nnx.Module):
         def __init__(self, key: Any) -> None:
-            self.linear, self.norm = (
-                nnx.Linear(3, 2, rngs=nnx.Rngs(key)),
-                nnx.BatchNorm(2, rngs=nnx.Rngs(key)),
-            )
+            self.linear, self.norm = (nnx.Linear(3, 2, rngs=nnx.Rngs(key)), nnx.BatchNorm(2, rngs=nnx.Rngs(key)))
 
         def __call__(self, x: Any) -> Any:
             return self.norm(self.linear(x))

@@ -12,7 +12,6 @@ import collections
 import contextlib
 import contextvars
 import copy
-import dataclasses
 import decimal
 import enum
 import functools
@@ -143,22 +142,8 @@ class EmptySlot:
         raise AttributeError(name)
 
 
-@dataclasses.dataclass(slots=True)
-class Slots:
-    """A dataclass without `__dict__`."""
-
-    u: State = dataclasses.field(default_factory=lambda: new(1))
-    k: int = 3
-    items: list[int] = dataclasses.field(default_factory=list)
-
-
 scene.update({
     "an empty slot": lambda: (EmptySlot, lambda m: m.u.value * m.k, [put("k", 8)]),
-    "slots": lambda: (
-        Slots,
-        lambda m: m.u.value * m.k + sum(m.items) + 100 * dataclasses.replace(m, items=[]).k,
-        [put("k", 9), lambda m: m.items.append(3), put("u", new(4))],
-    ),
     "a copy made in the body": lambda: (lambda: Base(k=3), lambda m: m.u.value * copy.copy(m).k, [put("k", 5)]),
 })  # fmt: skip
 

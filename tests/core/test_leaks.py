@@ -127,62 +127,34 @@ class Shared:
     def as_class_method(cls, x: Any) -> None:
         cls.last = {"x": [x]}
 
-    def into_its_dict(self, x: Any) -> None:
-        self.table["b"] = x
-
-    def anew(self, x: Any) -> None:
-        setattr(Shared, "other", x)  # noqa: B010
-
 
 TABLE: dict[str, Any] = {"a": 1, "inner": {"b": 2}}
-
-
-def into_a_global(x: Any) -> None:
-    TABLE["x"] = x
-
-
-def into_one_below(x: Any) -> None:
-    TABLE["inner"].update(b=x)
 
 
 def on_itself(x: Any) -> None:
     on_itself.last = x  # type: ignore[attr-defined]
 
 
-def into_a_default(x: Any, memory: dict[str, Any] = {}) -> None:  # noqa: B006
-    memory["x"] = x
-
-
-def of_a_closure() -> Callable[[Any], None]:
-    memory: dict[str, Any] = collections.OrderedDict(a=1)
-    return lambda x: memory.update(x=[x])
+def of_a_closure(memory: Any, put: Callable[[Any, Any], None]) -> Callable[[Any], None]:
+    return lambda x: put(memory, x)
 
 
 OUTSIDE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "class": ("attribute 'last' of the class Shared", Shared().on_the_class),
     "type": ("attribute 'last' of the class Shared", Shared().on_its_type),
     "class method": ("attribute 'last' of the class Shared", Shared.as_class_method),
-    "dict of a class": ("attribute 'table' of", Shared().into_its_dict),
-    "new": ("attribute 'other' of the class Shared", Shared().anew),
-    "global": ("`TABLE`", into_a_global),
-    "global below": (r"\['inner'\]", into_one_below),
+    "dict of a class": ("attribute 'table' of", lambda x: Shared.table.__setitem__("b", x)),
+    "new": ("attribute 'other' of the class Shared", lambda x: setattr(Shared, "other", x)),
+    "global": ("`TABLE`", lambda x: TABLE.__setitem__("x", x)),
+    "global below": (r"\['inner'\]", lambda x: TABLE["inner"].update(b=x)),
     "function": ("attribute 'last' of the function on_itself", on_itself),
-    "default": ("dict|tuple|`memory`", into_a_default),
-    "closure": ("`memory`", of_a_closure()),
+    "default": ("dict|tuple|`memory`", lambda x, memory={}: memory.update(x=x)),
+    "closure": ("`memory`", of_a_closure(collections.OrderedDict(a=1), lambda memory, x: memory.update(x=[x]))),
+    "list": (r"at `memory\[\d+\]`", of_a_closure([], lambda items, x: items.append(x))),
+    "deque": (r"at `memory\[\d+\]`", of_a_closure(collections.deque(), lambda items, x: items.append(x))),
+    "list in a list": (r"at `memory\[0\]\[\d+\]`", of_a_closure([[1]], lambda items, x: items[0].append(x))),
+    "global list": (r"at `SEEN\[\d+\]\[1\]`", lambda x: SEEN.append((1, x))),
 }
-
-
-def of_a_list(items: Any) -> Callable[[Any], None]:
-    return lambda x: items.append(x)
-
-
-def of_a_list_in_a_list() -> Callable[[Any], None]:
-    inner: list[list[Any]] = [[1]]
-    return lambda x: inner[0].append(x)
-
-
-def onto_a_global(x: Any) -> None:
-    SEEN.append((1, x))
 
 
 SEEN: list[Any] = []
@@ -228,10 +200,6 @@ def of_a_variable_set_in_a_lambda() -> Callable[[Any], None]:
 
 LAST: Any = None
 OUTSIDE |= {
-    "list": (r"at `items\[\d+\]`", of_a_list([])),
-    "deque": (r"at `items\[\d+\]`", of_a_list(collections.deque())),
-    "list in a list": (r"at `inner\[0\]\[\d+\]`", of_a_list_in_a_list()),
-    "global list": (r"at `SEEN\[\d+\]\[1\]`", onto_a_global),
     "global name": ("`LAST`", in_a_global),
     "object in a global name": (r"at `LAST.inner\[0\]`", in_an_object_in_a_global),
     "nonlocal": ("`kept`", of_a_variable()),

@@ -34,16 +34,10 @@ def make(a: State, b: State, switch: dict[str, bool]) -> Any:
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize(
-    "rows",
-    [(row,) for row in ROWS] + stacks(2)[::7],
-    ids=lambda rows: "-".join(r.name for r in rows),
+    "rows", [(row,) for row in ROWS] + stacks(2)[::7], ids=lambda rows: "-".join(r.name for r in rows)
 )
 def test_a_body_that_raises_changes_nothing_and_the_next_call_works(rows: tuple[Row, ...], is_compiled: bool) -> None:
-    a, b, switch = (
-        State(jnp.float32(1), name="a"),
-        State({"v": jnp.ones(2)}, name="b"),
-        {"on": True},
-    )
+    a, b, switch = (State(jnp.float32(1), name="a"), State({"v": jnp.ones(2)}, name="b"), {"on": True})
     f: Any = make(a, b, switch)
     for row in reversed(rows):
         f = row.ours(f)
@@ -69,12 +63,7 @@ def test_what_follows_in_an_outer_body_can_still_take_everything_back() -> None:
         assert n.value.shape == ()
         raise Boom
 
-    for f in (
-        transform.jit(outer),
-        transform.checkpoint(outer),
-        transform.grad(outer),
-        transform.vmap(outer),
-    ):
+    for f in (transform.jit(outer), transform.checkpoint(outer), transform.grad(outer), transform.vmap(outer)):
         with pytest.raises(Boom):
             f(jnp.ones(3) if f.__class__.__name__ == "Vectorized" else 1.0)
         assert n.value == 0

@@ -10,12 +10,7 @@ import pytest
 
 from statetransform import State, transform
 
-WRAPS = [
-    transform.jit,
-    transform.checkpoint,
-    transform.named_call,
-    lambda f: transform.jit(transform.checkpoint(f)),
-]
+WRAPS = [transform.jit, transform.checkpoint, transform.named_call, lambda f: transform.jit(transform.checkpoint(f))]
 
 
 @pytest.mark.parametrize("wrap", WRAPS)

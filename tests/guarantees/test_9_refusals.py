@@ -62,15 +62,9 @@ def test_a_transformed_function_that_writes_is_refused_inside_a_raw_transform(in
 @pytest.mark.parametrize(
     ("after", "text"),
     [
-        (
-            lambda v: jnp.zeros(4),
-            r"on entry : float32\[3\]\n  after    : float32\[4\]   \(written at .*\)",
-        ),
+        (lambda v: jnp.zeros(4), r"on entry : float32\[3\]\n  after    : float32\[4\]   \(written at .*\)"),
         (lambda v: v.astype(jnp.int32), r"after    : int32\[3\](.|\n)*astype\(u.value.dtype\)"),
-        (
-            lambda v: {"a": v},
-            r"after    : \{'a': float32\[3\]\}(.|\n)*full structure before the loop",
-        ),
+        (lambda v: {"a": v}, r"after    : \{'a': float32\[3\]\}(.|\n)*full structure before the loop"),
     ],
     ids=["shape", "dtype", "structure"],
 )
