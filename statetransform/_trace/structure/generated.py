@@ -50,7 +50,6 @@ class WalkWriter:
         self._constants: dict[int, str] = {}
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self._class_of: dict[str, str] = {}
-        self._unpacked = _unpacked(structure)
         self._direct = _direct(structure)
         self._in_place = structure.registers_in_place()  # which the program copies itself
         used = {edge.parent for edge in structure.edges}
@@ -141,8 +140,6 @@ class WalkWriter:
         """
         part = parts[0]
         loops = repeated(part, self._kinds)
-        for loop in loops:
-            self._unpacked.pop(part[loop[0][0]].parent, None)
         begin = {loop[0][-1]: loop for loop in loops}  # where all is there that the first one needs
         inside = {place for loop in loops for places in loop for place in places}
         found: dict[int, list[int]] = {}
@@ -205,20 +202,16 @@ class WalkWriter:
             return
         if how == "reader" and register >= 0 and self._adopted(edge):
             return
-        known = self._unpacked.get(parent) if how == "item" else None
-        is_known = known is not None
-        value = known[key] if known is not None else self._expression(above, how, key, key_name)
+        value = self._expression(above, how, key, key_name)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
         elif column is not None:
             self._plain(value, argument, column)
         else:
-            if not is_known and (what != "is" or (register >= 0 and register in self._used)):
+            if what != "is" or (register >= 0 and register in self._used):
                 self.lines.append(f"r{register} = {value}")
                 value = f"r{register}"
             self._condition(value, what, argument)
-            if register in self._unpacked:
-                self.lines.append(f"{''.join(f'{name}, ' for name in self._unpacked[register])}= {value}")
 
     def _adopted(self, edge: Edge) -> bool:
         """Takes a handle out of the slot in which it is; False where there is none."""
@@ -302,9 +295,7 @@ class WalkWriter:
             self.leave_if(f"type({value}) is not {cls}")
             self._class_of[value] = cls
         elif what == "sequence":
-            # Unpacking looks at the length, too.
-            length = "" if int(value[1:]) in self._unpacked else f" or len({value}) != {argument[1]}"
-            self.leave_if(f"type({value}) is not {self.constant(argument[0])}{length}")
+            self.leave_if(f"type({value}) is not {self.constant(argument[0])} or len({value}) != {argument[1]}")
         elif what == "":
             pass
         elif what == "mapping" and argument[0] is dict and _has_few_names(argument[1]):
@@ -364,20 +355,6 @@ def edges_to_compile(structure: Structure) -> int:
 def _kinds(structure: Structure) -> dict[int, int]:
     """Which objects may be in one loop; none where cells keep their values themselves."""
     return {} if _direct(structure) or structure.registers_in_place() else kinds_of(structure.edges)
-
-
-def _unpacked(structure: Structure) -> dict[int, list[str]]:
-    """For each sequence all of whose items are looked at, by register, the names that its items get."""
-    items: dict[int, dict[int, str]] = {}
-    for edge in structure.edges:
-        if edge.how == "item" and type(edge.key) is int:
-            name = f"r{edge.register}" if edge.register >= 0 else f"i{edge.parent}_{edge.key}"
-            items.setdefault(edge.parent, {})[edge.key] = name
-    return {
-        edge.register: [found[i] for i in range(edge.argument[1])]
-        for edge in structure.edges
-        if edge.what == "sequence" and len(found := items.get(edge.register, {})) == edge.argument[1] > 0
-    }
 
 
 def _has_few_names(keys: Sequence[Any]) -> bool:
