@@ -22,11 +22,12 @@ from .._jaxcompat import ContextDict
 from .._objects.library import is_users_class
 from .._objects.plain import identity
 from .._state.raw_reads import as_ever
-from .log import TraceLog
+from .log import Traced
 
 T = TypeVar("T")
 
 _RECENT = 128  # traces of loops and branches
+_LOGGED = 200  # traces; with more, no list is needed to see that something is wrong
 _WAYS = 64  # to transform one function
 _SEARCHED = 64  # members' traces that a function looks through
 _SPARE = 8  # traces and programs of members that are gone, for functions that are made one after the other
@@ -40,7 +41,7 @@ class Family:
     """The functions of one code that are transformed in one way.
 
     Attributes:
-      log: the traces made for them.
+      log: what the last traces that were made for them depended on, oldest first.
       repeats: the edge that had one of them traced again last, its objects, and how often in a row.
       said: the warnings given.
 
@@ -52,7 +53,7 @@ class Family:
 
     def __init__(self, anchor: Any = None) -> None:
         self._anchor = anchor
-        self.log = TraceLog()
+        self.log: deque[Traced] = deque(maxlen=_LOGGED)
         self._found = ContextDict()
         self.forget()
 
@@ -62,6 +63,10 @@ class Family:
         self.log.clear()
         self.repeats: tuple[str | None, Sequence[Callable[[], Any]], int] = None, (), 0
         self.said: set[str] = set()
+
+    def log_of(self, fun: Any) -> list[Traced]:
+        """The part of the log that is about a function itself."""
+        return [traced for traced in tuple(self.log) if traced.fun() is fun]
 
     def known(self, key: Any) -> list[Any]:
         """What members that live have for a key, the last made first."""

@@ -35,7 +35,7 @@ class Functionalized:
     @property
     def history(self) -> Any:
         """The traces made so far, for `inspect.explain_retrace`."""
-        return self._cache.family.log
+        return self._cache.family.log_of(self.__wrapped__)
 
     def __repr__(self) -> str:
         return f"<functionalized {self.__wrapped__!r}>"

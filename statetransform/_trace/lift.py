@@ -157,7 +157,7 @@ class Staged(Transformed):
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._cache.family.log.of(self._fun)
+        return self._cache.family.log_of(self._fun)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, roots = self.hidden(obj, args, kwargs)

@@ -5,7 +5,6 @@ Kept are types, static values and weak references, but no jaxpr and no array: a 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from .._objects.plain import reference
 from .._state.errors import show_site
 from .._state.sites import user_site
 
-_KEPT = 200  # traces; with more, no list is needed to see that something is wrong
 #: What a trace depends on besides the function, its arguments and the states.
 SETTINGS = (
     "jax_enable_x64",
@@ -59,46 +57,22 @@ class Traced(NamedTuple):
     fun: Callable[[], Any]
 
 
-class TraceLog:
-    """The last traces of one function, oldest first."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: deque[Traced] = deque(maxlen=_KEPT)
-
-    def __iter__(self) -> Any:
-        return iter(tuple(self._entries))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def of(self, fun: Any) -> list[Traced]:
-        """The traces that were made for a function itself."""
-        return [traced for traced in tuple(self._entries) if traced.fun() is fun]
-
-    def add(self, trace: Any, fun: Any, why: Any = None) -> None:
-        """Notes a trace that was just made; called from within the call that made it."""
-        called = [
-            state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
-            for state in trace.states
-        ]
-        flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
-        settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
-        self._entries.append(
-            Traced(
-                trace.arguments,
-                [(called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)],
-                [(called[i], value) for i, value in trace.statics],
-                [(called[i], tuple(map(id, leaves))) for i, leaves in trace.constants],
-                trace.structure is not None,
-                why,
-                {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
-                user_site(),
-                reference(fun),
-            )
-        )
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._entries.clear()
+def traced(trace: Any, fun: Any, why: Any = None) -> Traced:
+    """What a trace that was just made depended on; called from within the call that made it."""
+    called = [
+        state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
+        for state in trace.states
+    ]
+    flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
+    settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
+    return Traced(
+        trace.arguments,
+        [(called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)],
+        [(called[i], value) for i, value in trace.statics],
+        [(called[i], tuple(map(id, leaves))) for i, leaves in trace.constants],
+        trace.structure is not None,
+        why,
+        {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
+        user_site(),
+        reference(fun),
+    )

@@ -21,6 +21,7 @@ from .._state.state import State
 from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
+from .log import traced
 from .structure.edges import brief, said_of, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
@@ -142,7 +143,7 @@ class TraceCache:
             take_back(recorder)
             raise
         reuse = Reuse(recorder, made)
-        self.family.log.add(made, fun, why)
+        self.family.log.append(traced(made, fun, why))
         if self._warns:
             self._warn(fun, args, kwargs, objects, reuse, why)
         return made

@@ -74,7 +74,7 @@ class Jitted(Transformed):
     @property
     def history(self) -> Any:
         """The traces made so far."""
-        return self._store.traces.family.log.of(self._fun)
+        return self._store.traces.family.log_of(self._fun)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
