@@ -15,6 +15,8 @@ from jax.experimental import io_callback
 
 from statetransform import State, inspect, transform
 
+from .tables import ONCE
+
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 stopped = jax.lax.stop_gradient
 
@@ -46,13 +48,9 @@ def without_compiling(f: Callable[..., Any], x: Any) -> Any:
 
 
 AROUND: dict[str, Callable[..., Any]] = {
-    "grad": transform.grad,
-    "jit grad": lambda f: transform.jit(transform.grad(f)),
+    **{name: ONCE[name] for name in ("checkpoint", "named_call", "value_and_grad", "jit of value_and_grad", "jvp")},
     "grad jit": lambda f: transform.grad(lambda x: transform.jit(f)(x)),
     "vjp": lambda f: lambda x: transform.vjp(f, x)[1](1.0)[0],
-    "jvp": lambda f: lambda x: transform.jvp(f, (x,), (1.0,))[1],
-    "checkpoint": transform.checkpoint,
-    "named_call": transform.named_call,
     "named_call named_call": lambda f: transform.named_call(transform.named_call(f)),
     "custom_vjp": with_rule,
     "grad custom_vjp": lambda f: transform.grad(with_rule(f)),

@@ -17,6 +17,8 @@ import pytest
 from statetransform import State, transform
 from statetransform._trace import families
 
+from .tables import ONCE
+
 N = 40
 X = jnp.float32(1)
 
@@ -98,22 +100,13 @@ def wrapped(way: Callable[[Any], Any]) -> Callable[[], Iterator[Any]]:
     return make
 
 
-ways: dict[str, Callable[[Any], Any]] = {
-    "jit": transform.jit,
+ways: dict[str, Callable[[Any], Any]] = ONCE | {
     "jit with donation": lambda f: transform.jit(f, donate_states=True),
     "jit, lowered and compiled": lambda f: transform.jit(f).lower(X).compile(),
-    "grad": transform.grad,
     "jit of grad of checkpoint": lambda f: transform.jit(transform.grad(transform.checkpoint(f))),
-    "checkpoint": transform.checkpoint,
-    "named_call": transform.named_call,
     "grad of jit": lambda f: transform.grad(transform.jit(f)),
     "lift": transform.lift(jax.checkpoint),
     "vmap": lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=2)(x),
-    "for_loop": lambda f: lambda x: transform.for_loop(f, jnp.stack([x, x])),
-    "loop": lambda f: lambda x: transform.fori_loop(0, 3, lambda i, c: f(c), x),
-    "scan": lambda f: lambda x: transform.scan(lambda c, y: (f(c), y), x, jnp.arange(3.0)),
-    "while_loop": lambda f: lambda x: transform.while_loop(lambda c: c < 3, f, x),
-    "cond": lambda f: lambda x: transform.cond(True, f, lambda x: x, x),
     "partial object": lambda f: transform.jit(functools.partial(f)),
 }
 CASES.update({f"functions made anew under {name}": wrapped(way) for name, way in ways.items()})

@@ -13,6 +13,8 @@ import pytest
 import statetransform as st
 from statetransform import Param, RandomState, State, transform
 
+from .tables import ONCE
+
 XS = jnp.arange(3.0)
 hidden: contextvars.ContextVar[State] = contextvars.ContextVar("hidden")
 
@@ -204,16 +206,9 @@ def test_vmap_inside_a_loop_carries_the_batch() -> None:
     assert u.value.tolist() == [0.0, 1.875, 3.75]
 
 
-INNER = {
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "named_call": transform.named_call,
-    "grad": lambda f: transform.grad(lambda x: f(x).sum()),
-    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c + f(x), None), 0.0 * x, None, length=2)[0],
-    "cond": lambda f: lambda x: transform.cond(x > 1.0, f, lambda x: x, x),
-    "vmap": lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=2)(x),
-    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
-}
+INNER = {name: ONCE[name] for name in ("jit", "checkpoint", "named_call", "scan", "cond", "jit of checkpoint")}
+INNER["grad"] = lambda f: transform.grad(lambda x: f(x).sum())
+INNER["vmap"] = lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=2)(x)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])

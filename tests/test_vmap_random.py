@@ -11,6 +11,8 @@ import pytest
 
 from statetransform import RandomState, transform
 
+from .tables import ONCE
+
 XS = jnp.arange(3.0)
 
 
@@ -55,20 +57,11 @@ def test_a_random_state_among_the_arguments_is_split() -> None:
     assert len(set(f({"rng": rng}, jnp.zeros(4)).tolist())) == 4
 
 
-INNER = {
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "named_call": transform.named_call,
-    "scan": lambda f: lambda x: transform.scan(lambda c, _: (c + f(x), None), 0.0 * x, None, length=2)[0],
-    "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
-}
-
-
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("inner", ["jit", "checkpoint", "named_call", "scan", "jit of checkpoint"])
 def test_lanes_draw_their_own_numbers_through_transforms_inside(inner: str, is_compiled: bool) -> None:
     rng = RandomState(0, name="rng")
-    g = transform.vmap(INNER[inner](lambda x: jax.random.uniform(rng.split()) + x))
+    g = transform.vmap(ONCE[inner](lambda x: jax.random.uniform(rng.split()) + x))
     g = transform.jit(g) if is_compiled else g
     first, second = g(jnp.zeros(4)), g(jnp.zeros(4))
     assert len(set(first.tolist() + second.tolist())) == 8

@@ -12,6 +12,8 @@ import pytest
 
 from statetransform import State, StateTraceError, transform
 
+from ..tables import ONCE
+
 
 class Model:
     """A state, and places where a value could be put."""
@@ -48,24 +50,20 @@ LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 
 
 #: Transforms that run the function directly, and those that stage it.
-DIRECT: dict[str, Callable[[Any, Any], Any]] = {
-    "grad": lambda f, x: transform.grad(f)(x),
-    "value_and_grad": lambda f, x: transform.value_and_grad(f)(x),
-    "vjp": lambda f, x: transform.vjp(f, x),
-    "jvp": lambda f, x: transform.jvp(f, (x,), (x,)),
-    "linearize": lambda f, x: transform.linearize(f, x),
-    "vmap": lambda f, x: transform.vmap(f)(x[None]),
-    "hessian": lambda f, x: transform.hessian(f)(x),
-    "grad of grad": lambda f, x: transform.grad(transform.grad(f))(x),
+DIRECT: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    **{name: ONCE[name] for name in ("value_and_grad", "vjp", "jvp", "linearize")},
+    "grad": transform.grad,
+    "vmap": lambda f: lambda x: transform.vmap(f)(x[None]),
+    "hessian": transform.hessian,
+    "grad of grad": lambda f: transform.grad(transform.grad(f)),
 }
-WAYS: dict[str, Callable[[Any, Any], Any]] = DIRECT | {
-    "jit": lambda f, x: transform.jit(f)(x),
-    "checkpoint": lambda f, x: transform.checkpoint(f)(x),
-    "loop": lambda f, x: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: f(c), x))(x),
+WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = DIRECT | {
+    **{name: ONCE[name] for name in ("jit", "checkpoint")},
+    "loop": lambda f: transform.jit(lambda x: transform.fori_loop(0, 2, lambda i, c: f(c), x)),
 }
-OF_AN_ARGUMENT: dict[str, Callable[[Any, Any], Any]] = {
-    "jit of an argument": lambda f, x: transform.jit(f.func)(*f.args, x),
-    "checkpoint of an argument": lambda f, x: transform.checkpoint(f.func)(*f.args, x),
+OF_AN_ARGUMENT: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "jit of an argument": lambda f: functools.partial(transform.jit(f.func), *f.args),
+    "checkpoint of an argument": lambda f: functools.partial(transform.checkpoint(f.func), *f.args),
 }
 
 
@@ -81,7 +79,7 @@ def test_a_traced_value_in_an_attribute_or_container_is_an_error_that_names_it(n
         return x
 
     with pytest.raises(StateTraceError, match=place):
-        (WAYS | OF_AN_ARGUMENT)[way](functools.partial(body, model), x)
+        (WAYS | OF_AN_ARGUMENT)[way](functools.partial(body, model))(x)
     assert float(model.u.value) == 2
 
 
@@ -95,7 +93,7 @@ def test_what_a_direct_transform_puts_somewhere_and_takes_away_again_is_no_error
         model.last = None
         return out
 
-    DIRECT[way](body, jnp.float32(3))
+    DIRECT[way](body)(jnp.float32(3))
 
 
 def test_a_traced_value_that_was_there_before_is_none() -> None:
@@ -231,7 +229,7 @@ def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_i
 
     for _ in range(2):
         with pytest.raises(StateTraceError, match=place):
-            WAYS[way](body, x)
+            WAYS[way](body)(x)
 
 
 def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:

@@ -20,19 +20,6 @@ X = jnp.float32(0.7)
 NAMES = [name for name in BY_NAME if name not in ("while_loop", "vmap")]
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_a_random_stack_of_transforms_gives_the_values_of_the_twin(seed: int) -> None:
-    draw = random.Random(seed)
-    rows = tuple(BY_NAME[draw.choice(NAMES)] for _ in range(draw.randint(3, 5)))
-    case = CASES[draw.choice(["accumulate", "two writes", "pytree", "dropout"])]
-    states, values = case.states(), case.initial()
-    f, twin = apply_ours(rows, case.make(states)), jax.jit(apply_jax(rows, case.twin))
-    for _ in range(2):
-        reference, values = twin(values, X)
-        assert_same(f(X), reference)
-        assert_same(st.values(states), values)
-
-
 def shard_map(f: Any, map_over: Any = transform.shard_map) -> Any:
     """Over one device, with everything on it."""
     place = jax.P()

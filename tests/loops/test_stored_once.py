@@ -6,10 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from benchmarks.loop_steps import STEPS, gradient, start, temporary
+from benchmarks.loop_steps import STEPS, temporary
 from statetransform import State, transform
 
 BEYOND = 8.05  # carries in temporary memory besides the stored ones, and a few numbers
@@ -54,12 +53,3 @@ def test_a_state_keeps_the_last_carry() -> None:
 
     compiled = transform.jit(transform.grad(loss)).lower(jnp.float32(0.9)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes <= (20 + BEYOND) * u.value.nbytes
-
-
-@pytest.mark.parametrize("is_unknown", [False, True], ids=["known", "unknown"])
-@pytest.mark.parametrize("name", ["sine of a stencil", "leapfrog", "network"])
-def test_and_the_gradient_is_that_of_the_plain_loop(name: str, is_unknown: bool) -> None:
-    init = start(name, 8)
-    found = jax.jit(gradient(name, 57, 4, is_unknown))(0.9, init)
-    expected = jax.jit(gradient(name, 57, None))(0.9, init)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), found, expected)
