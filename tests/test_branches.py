@@ -59,20 +59,6 @@ def test_cond_takes_operands_by_position_and_keyword() -> None:
         transform.cond(jnp.ones(2), f, f, 2.0)
 
 
-def test_a_cond_inside_checkpoint_keeps_what_it_does_not_write() -> None:
-    a = State(jnp.float32(1), name="a")
-
-    def write(x: Any) -> Any:
-        a.value = a.value * x
-        return a.value
-
-    f = transform.checkpoint(lambda p, x: transform.cond(p, write, lambda x: a.value + x, x))
-    assert (f(True, 3.0), a.value) == (3.0, 3.0)
-    assert (f(False, 3.0), a.value) == (6.0, 3.0)
-    assert transform.grad(f, argnums=1)(True, 2.0) == 3.0
-    assert a.value == 6.0
-
-
 def test_branches_that_return_different_objects_are_refused(wrap: Any) -> None:
     a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
     assert wrap(lambda p: transform.cond(p, lambda: a, lambda: a))(False) is a

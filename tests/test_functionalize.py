@@ -242,44 +242,28 @@ def test_what_is_read_and_never_used_is_an_input_all_the_same() -> None:
 
 
 def test_functionalize_and_make_jaxpr_are_decorators_with_options() -> None:
-    n = State(jnp.float32(1), name="n")
-
-    @transform.functionalize(static_argnums=1)
-    def power(x: Any, k: int) -> Any:
-        n.value = n.value + 1
-        return x**k if k > 1 else x
-
-    @transform.functionalize()
-    def same(x: Any, /, *, k: int = 3) -> Any:
-        return x * n.value + k
-
-    out, new = power.apply(power.values(3.0, 2), 3.0, 2)
-    assert (out, new[n], n.value) == (9.0, 2.0, 1.0)
-    assert same.apply(same.values(1.0), 1.0)[0] == 4.0
-    assert power.__name__ == "power"
-
     class Cell:
         def __init__(self, value: float) -> None:
             self.u = State(jnp.float32(value), name="u")
 
         @transform.functionalize(static_argnums=1)
         def power(self, x: Any, k: int) -> Any:
-            self.u.value = self.u.value + x**k
+            self.u.value = self.u.value + (x**k if k > 1 else x)
             return self.u.value
+
+    @transform.make_jaxpr(static_argnums=1, return_shape=True)
+    def shown(x: Any, k: int) -> Any:
+        return x**k * cell.u.value
 
     for start in (1.0, 2.0):
         cell = Cell(start)
         out, new = cell.power.apply(cell.power.values(3.0, 2), 3.0, 2)
         assert (out, new[cell.u], cell.u.value) == (start + 9.0, start + 9.0, start)
-
-    @transform.make_jaxpr(static_argnums=1, return_shape=True)
-    def shown(x: Any, k: int) -> Any:
-        return x**k * n.value
-
     jaxpr, shape = shown(jnp.ones(3), 2)
     assert shape.shape == (3,)
     assert len(jaxpr.jaxpr.invars) == 2
-    assert shown.__name__ == "shown"
+    assert (cell.power.__name__, shown.__name__) == ("power", "shown")
+    assert transform.functionalize()(lambda x, /, *, k=3: x + k).apply({}, 1.0)[0] == 4.0
     assert len(transform.make_jaxpr()(lambda x: x)(1.0).jaxpr.invars) == 1
 
 

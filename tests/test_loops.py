@@ -174,35 +174,6 @@ def test_associative_scan_reads_states() -> None:
     assert transform.grad(lambda: transform.associative_scan(f, xs).sum(), states=w)() != 0.0
 
 
-LENGTHS = [0, 1, 7, 4097]
-
-
-@pytest.mark.parametrize("n", LENGTHS)
-def test_loops_of_any_length(n: int) -> None:
-    w, u = Param(jnp.float32(0.5), name="w"), State(jnp.float32(0), name="u")
-
-    def body(c: Any, t: Any) -> Any:
-        u.value = u.value + c * 1e-3
-        return c * 0.99 + w.value * 1e-3, u.value
-
-    def loop(x: Any) -> Any:
-        return transform.scan(body, x, jnp.arange(n))[0]
-
-    def twin(x: Any, w: Any) -> Any:
-        def body(carry: Any, t: Any) -> Any:
-            c, u = carry
-            u = u + c * 1e-3
-            return (c * 0.99 + w * 1e-3, u), u
-
-        (c, u), _ = jax.lax.scan(body, (x, jnp.float32(0)), jnp.arange(n))
-        return c, u
-
-    out, (gw, gx) = transform.value_and_grad(loop, argnums=0, states=w)(jnp.float32(1))
-    (ref, u_ref), (rx, rw) = jax.value_and_grad(twin, argnums=(0, 1), has_aux=True)(jnp.float32(1), w.value)
-    assert (out, gx, gw) == (ref, rx, rw)
-    assert u.value == u_ref
-
-
 def test_a_while_loop_whose_condition_is_false_at_once_and_frozen_lanes() -> None:
     n = State(jnp.int32(7), name="n")
 

@@ -175,24 +175,6 @@ def test_gradients_flow_through_mapped_and_shared_states() -> None:
     assert per_sample.tolist() == [0.0, 1.0, 4.0]
 
 
-@pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop", "cond"])
-def test_loops_and_branches_inside_lanes_carry_mapped_states(loop: str) -> None:
-    u = State(jnp.array([1.0, 2.0, 3.0]), name="u")
-
-    def write() -> None:
-        u.value = u.value * 2.0
-
-    calls = {
-        "scan": lambda: transform.scan(lambda c, _: (write(), (c, None))[1], 0.0, None, length=2),
-        "fori_loop": lambda: transform.fori_loop(0, 2, lambda i, c: (write(), c)[1], 0.0),
-        "while_loop": lambda: transform.while_loop(lambda c: u.value < 4.0, lambda c: (write(), c)[1], 0.0),
-        "cond": lambda: transform.cond(u.value > 1.5, lambda: write(), lambda: None),
-    }
-    transform.vmap(lambda x: (calls[loop](), x)[1], state_axes={u: 0})(XS)
-    expected = {"while_loop": [4.0, 4.0, 6.0], "cond": [1.0, 4.0, 6.0]}.get(loop, [4.0, 8.0, 12.0])
-    assert u.value.tolist() == expected
-
-
 def test_vmap_inside_a_loop_carries_the_batch() -> None:
     u, rng = State(jnp.zeros(3), name="u"), RandomState(0, name="rng")
 

@@ -88,30 +88,6 @@ def test_an_inner_error_that_is_caught_takes_back_the_inner_writes_only() -> Non
     assert n.value == 1
 
 
-def test_a_container_that_is_changed_in_place_counts_as_written_and_is_taken_back() -> None:
-    s = State({"a": jnp.float32(1)}, name="s")
-
-    def f(x: Any) -> Any:
-        s.value["a"] = x * 2.0
-        if x is None:
-            raise Boom
-        return x
-
-    transform.grad(f)(3.0)
-    assert s.value["a"] == 6.0
-    transform.jit(f)(4.0)
-    assert s.value["a"] == 8.0
-
-    def fails(x: Any) -> Any:
-        s.value["a"] = x
-        raise Boom
-
-    for wrap in (transform.jit, transform.grad, transform.checkpoint):
-        with pytest.raises(Boom):
-            wrap(fails)(1.0)
-        assert s.value["a"] == 8.0
-
-
 class Model:
     def __init__(self) -> None:
         self.u = State(1.0, name="u")

@@ -161,27 +161,6 @@ def test_loops_in_a_backward_rule_can_be_reversed_again(custom_vjp: Any) -> None
     same(transform.value_and_grad(found), jax.value_and_grad(functools.partial(repeated, 2)), 0.7)
 
 
-def test_constants_integers_and_keys_in_the_carry() -> None:
-    table = jnp.linspace(0.5, 1.0, 3)
-
-    def draw(i: Any, key: Any, x: Any) -> Any:
-        key, used = jax.random.split(key)
-        return i + 1, key, jnp.sin(x) * table[i % 3] + 0.1 * jax.random.normal(used, x.shape)
-
-    def random(key: Any, n: int, x: Any) -> Any:
-        return lax.while_loop(lambda c: c[0] < n, lambda c: draw(*c), (0, key, x))[2]
-
-    def written_out(key: Any, n: int, x: Any) -> Any:
-        i = 0
-        for _ in range(n):
-            i, key, x = draw(i, key, x)
-        return x
-
-    for key in (jax.random.key(0), jax.random.PRNGKey(1)):
-        found = treated(lambda x, key=key: random(key, 5, x).sum())
-        same(transform.grad(found), jax.grad(lambda x, key=key: written_out(key, 5, x).sum()), X)
-
-
 def test_weak_types_stay() -> None:
     f = lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * x, x)
     for x in (2.0, jnp.float32(2.0)):

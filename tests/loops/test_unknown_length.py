@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import statetransform as st
-from statetransform import State, transform
+from statetransform import transform
 from statetransform._jaxcompat import is_jaxpr, opened
 from statetransform._loops import plan, unknown_length
 from statetransform._loops.stack import Stack
@@ -121,30 +121,6 @@ def test_reverse_over_a_derivative_without_a_bound_says_what_to_write(twice: Any
 def test_the_carry_of_every_step_with_a_bound() -> None:
     f = lambda x: loop(x, 7, "step", 9)
     np.testing.assert_allclose(jax.grad(f)(0.3), jax.grad(reference)(0.3, 7), rtol=1e-5)
-
-
-def test_a_state_in_the_condition_and_in_the_body() -> None:
-    def run(x: Any, checkpoint: Any) -> Any:
-        def body(total: Any) -> Any:
-            u.value = u.value * x
-            return total + u.value.sum()
-
-        return transform.while_loop(lambda total: u.value.sum() > 0.1, body, 0.0, checkpoint=checkpoint)
-
-    u = State(jnp.array([1.0, 2.0]), name="u")
-    gradient, ct = transform.grad(lambda x: run(x, 2), argnums=0, states=u)(0.5)[::-1]
-
-    def by_hand(x: Any, u: Any) -> Any:
-        total = 0.0
-        for _ in range(5):
-            u = u * x
-            total = total + u.sum()
-        return total
-
-    expected = jax.grad(by_hand, (0, 1))(0.5, jnp.array([1.0, 2.0]))
-    np.testing.assert_allclose(gradient, expected[0], rtol=1e-6)
-    np.testing.assert_allclose(ct, expected[1], rtol=1e-6)
-    np.testing.assert_allclose(u.value, np.array([1.0, 2.0]) / 32)
 
 
 def test_a_bound_ends_the_loop() -> None:

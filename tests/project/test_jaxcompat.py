@@ -15,7 +15,6 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental import io_callback
 from jax.extend import linear_util, source_info_util
 from jax.extend.core import primitives
 
@@ -232,34 +231,6 @@ def test_a_jaxpr_tells_its_function_in_its_debug_info_only() -> None:
     assert not hasattr(jax.make_jaxpr(jnp.sin)(1.0), "fun")
     (theirs,) = [eqn for eqn in equations(lambda x: jnp.where(x > 0, x, 0), X) if "jaxpr" in eqn.params]
     assert jaxcompat.function_of(theirs.params["jaxpr"])[1].startswith(str(pathlib.Path(jax.__file__).parent))
-
-
-@pytest.mark.parametrize("kind", ["debug_callback", "pure_callback", "io_callback"])
-@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["called", "jit", "vmap"])
-def test_only_the_python_stack_tells_of_a_host_callback(around, kind) -> None:
-    """Otherwise `is_in_callback` asks JAX."""
-    seen = []
-
-    def host(x):
-        seen.append(jaxcompat.is_in_callback())
-        return x
-
-    def f(x):
-        assert not jaxcompat.is_in_callback()
-        if kind == "debug_callback":
-            jax.debug.callback(host, x)
-            return x
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return (
-            io_callback(host, shape, x)
-            if kind == "io_callback"
-            else jax.pure_callback(host, shape, x, vmap_method="sequential")
-        )
-
-    around(f)(X)
-    jax.effects_barrier()
-    assert seen
-    assert all(seen)
 
 
 def test_a_type_within_shard_map_is_that_of_an_argument() -> None:
