@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import statetransform as st
 from statetransform import State, transform
 
 from .core.compiling import python_calls
@@ -74,23 +73,6 @@ def test_a_function_may_call_itself() -> None:
     assert n.value == 5
     assert f(4, 1.0) == 16.0
     assert n.value == 10
-
-
-def test_many_states_are_read_and_written() -> None:
-    states = {f"s{i}": State(jnp.float32(i)) for i in range(300)}
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        for state in list(states.values())[::2]:
-            state.value = state.value + x
-        return sum(state.value for state in states.values())
-
-    total = 300 * 299 / 2
-    assert f(1.0) == total + 150
-    assert f(1.0) == total + 300
-    states["s0"].value = jnp.float32(1000)
-    assert f(1.0) == total + 1000 + 448
-    assert st.values(states["s1"]) == 1.0
 
 
 def test_functions_that_jax_makes_of_others_by_binding_compile() -> None:

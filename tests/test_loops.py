@@ -174,19 +174,6 @@ def test_associative_scan_reads_states() -> None:
     assert transform.grad(lambda: transform.associative_scan(f, xs).sum(), states=w)() != 0.0
 
 
-def test_a_while_loop_whose_condition_is_false_at_once_and_frozen_lanes() -> None:
-    n = State(jnp.int32(7), name="n")
-
-    def body(c: Any) -> Any:
-        n.value += 1
-        return c + 1
-
-    assert transform.while_loop(lambda c: c < 0, body, 0) == 0
-    assert n.value == 7
-    lanes = transform.vmap(lambda stop: transform.while_loop(lambda c: c < stop, lambda c: c + 1, 0))
-    assert lanes(jnp.arange(4)).tolist() == [0, 1, 2, 3]
-
-
 def test_what_map_says_is_about_map() -> None:
     s = State(jnp.zeros(3), name="s")
     with pytest.raises(st.StateStructureError, match=r"^map: .*'s'"):

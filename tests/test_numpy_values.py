@@ -20,12 +20,6 @@ def assigned(value: Any) -> State:
     return s
 
 
-def by_ellipsis(value: Any) -> State:
-    s = State(np.zeros(3), name="u")
-    s[...] = value
-    return s
-
-
 def updated(value: Any) -> State:
     s = State(jax.tree.map(np.zeros_like, value), name="u")
     st.update(s, value)
@@ -67,7 +61,8 @@ def test_changing_a_given_array_in_place_changes_no_state(give: str, is_tree: bo
 
 def test_an_array_written_by_ellipsis_is_copied_and_stays_one() -> None:
     mine = np.arange(3.0)
-    s = by_ellipsis(mine)
+    s = State(np.zeros(3), name="u")
+    s[...] = mine
     mine[0] = 100.0
     assert type(s.value) is np.ndarray
     assert s.value.tolist() == [0.0, 1.0, 2.0]

@@ -81,17 +81,11 @@ def test_lift_names_the_transform_that_it_lifts() -> None:
         transform.lift(jax.named_call)(Coroutine())
 
 
-def test_a_wrapper_that_runs_one_to_its_end_is_taken() -> None:
+def test_wrappers_and_objects_whose_call_runs_are_taken() -> None:
     @functools.wraps(generator)
     def first(x: Any) -> Any:
         return next(generator(2 * x))
 
-    for name in ("jit", "checkpoint", "vmap"):
-        x = X[None] if name == "vmap" else X
-        assert getattr(transform, name)(first)(x) == getattr(jax, name)(first)(x) == 4.0
-
-
-def test_objects_whose_call_runs_are_taken() -> None:
     class Doubles:
         def __call__(self, x: Any) -> Any:
             return 2 * x
@@ -102,7 +96,7 @@ def test_objects_whose_call_runs_are_taken() -> None:
         __call__ = transform.jit(lambda self, x: 2 * x)
 
     for name in ("jit", "checkpoint", "grad"):
-        for fun in (Doubles(), functools.partial(Doubles()), Below(), Doubles().__call__):
+        for fun in (first, Doubles(), functools.partial(Doubles()), Below(), Doubles().__call__):
             assert getattr(transform, name)(fun)(X) == (2.0 if name == "grad" else 4.0)
 
 

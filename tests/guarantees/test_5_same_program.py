@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import jax
@@ -51,18 +50,7 @@ def test_operations_and_memory_are_those_of_the_twin(name: str, names: list[str]
     ours, twin = compile_both(CASES[name], names)
     for key in ("flops", "bytes accessed"):
         assert ours.cost_analysis().get(key) == twin.cost_analysis().get(key)
-    assert ours.memory_analysis().temp_size_in_bytes == twin.memory_analysis().temp_size_in_bytes
-    assert ours.memory_analysis().argument_size_in_bytes == twin.memory_analysis().argument_size_in_bytes
+    for part in ("temp", "argument", "output"):  # a state that is only read is not among the outputs
+        assert len({getattr(c.memory_analysis(), f"{part}_size_in_bytes") for c in (ours, twin)}) == 1
     instructions = [text.count(" = ") for text in (ours.as_text(), twin.as_text())]
     assert instructions[0] == instructions[1]
-
-
-def test_a_read_only_state_is_not_among_the_outputs() -> None:
-    case = CASES["accumulate"]
-    states = case.states()
-    f = transform.jit(case.make(states))
-    traced = f.trace(X)
-    compiled = re.search(r"ENTRY .*-> \((.*)\) \{", traced.lower().compile().as_text())
-    assert compiled is not None
-    assert len(traced.jaxpr.out_avals) == 2
-    assert compiled[1].count("f32[") == 2  # the result and `u`, but not `w`
