@@ -50,19 +50,25 @@ def test_values_of_states_are_inputs_and_outputs_and_no_state_is_written() -> No
     assert rod.u.value["a"].tolist() == [1.0] * 3
 
 
-def test_a_program_of_plain_containers_is_written_to_bytes() -> None:
+def test_a_program_from_a_file_finds_states_by_their_names() -> None:
     pytest.importorskip("flatbuffers", reason="JAX writes exported programs with flatbuffers")
-    rod, x, y = Rod(), jnp.float32(1.5), jnp.float32(3)
-    states, pure = [rod.u, rod.w, rod.rng], transform.functionalize(rod.step, static_argnums=1)
+    rod, other, x, y = Rod(), Rod(), jnp.float32(1.5), jnp.float32(3)
+    data = jax.export.export(rod.step)(x, 2, y=y).serialize()
+    exported = jax.export.deserialize(data)
+    other.w.value = jnp.float32(5)
+    out, new = expected(other, x, y)
+    check(exported.call(values_of(other), x, y=y), out, new, other)
+    other.w._name = "v"
+    with pytest.raises(ValueError, match="tree structure"):
+        exported.call(values_of(other), x, y=y)
 
-    def program(values: list[Any], x: Any, y: Any) -> Any:
-        out, new = pure.apply(dict(zip(states, values, strict=True)), x, 2, y=y)
-        return out, [new[state] for state in states]
 
-    given = [state.value for state in states]
-    exported = jax.export.deserialize(jax.export.export(jax.jit(program))(given, x, y).serialize())
-    out, new = exported.call(given, x, y)
-    check((out, dict(zip(states, new, strict=True))), *expected(rod, x, y), rod)
+def test_a_state_without_a_name_cannot_be_written_to_a_file() -> None:
+    pytest.importorskip("flatbuffers", reason="JAX writes exported programs with flatbuffers")
+    n = State(jnp.float32(1))
+    exported = jax.export.export(transform.jit(lambda x: n.value * x))(jnp.float32(2))
+    with pytest.raises(ValueError, match=r"find.* states by their names.*State\(value, name=...\)"):
+        exported.serialize()
 
 
 def test_the_derivative_is_exported() -> None:

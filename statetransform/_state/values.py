@@ -6,13 +6,38 @@ definition may hold tokens, which know their state weakly, but never the state i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.export
 
 from .state import State
 from .tokens import Token
+
+
+class Named:
+    """In the tree definition of an exported program that was read from a file, any state of this name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Token):
+            return getattr(other.get(), "_name", None) == self.name
+        return isinstance(other, Named) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def get(self) -> None:
+        """The state is not known."""
+
+    def __repr__(self) -> str:
+        return f"<state {self.name!r}>"
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -49,9 +74,12 @@ class Values(Mapping["State", Any]):
         if self._places is None:
             self._places = {token: i for i, token in enumerate(self._tokens)}
         token: Any = getattr(state, "_token", None)
-        if token not in self._places:
+        place = self._places.get(token)
+        if place is None:
+            place = next((i for i, other in enumerate(self._tokens) if other == token), None)  # a `Named`
+        if place is None:
             raise KeyError(state)
-        return self._children[self._places[token]]
+        return self._children[place]
 
     def __iter__(self) -> Iterator[State]:
         for token in self._tokens:
@@ -83,3 +111,23 @@ class Values(Mapping["State", Any]):
         values = object.__new__(cls)
         values._tokens, values._children, values._places = aux, tuple(children), None
         return values
+
+
+def _to_file(tokens: tuple[Any, ...]) -> bytes:
+    """The names of states, for a file with an exported program."""
+    names = [token.name if isinstance(token, Named) else getattr(token.get(), "_name", None) for token in tokens]
+    if None in names or len(set(names)) < len(names):
+        raise ValueError(
+            f"an exported program finds its states by their names, which have to be all there and different, but they "
+            f"are {names}. Give each state a name of its own: `State(value, name=...)`."
+        )
+    return json.dumps(names).encode()
+
+
+def _from_file(data: bytes) -> tuple[Named, ...]:
+    return tuple(map(Named, json.loads(bytes(data))))
+
+
+jax.export.register_pytree_node_serialization(
+    Values, serialized_name="statetransform.Values", serialize_auxdata=_to_file, deserialize_auxdata=_from_file
+)
