@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform import RandomState, State, transform
+from statetransform import State, transform
 
 
 class Counter:
@@ -46,18 +46,6 @@ def test_a_plain_dict_is_accepted_and_missing_states_are_constants() -> None:
     out, new = fun.apply({}, 1.0)
     assert (out, new[c.n]) == (2.0, 1)
     assert (c.n.value, c.w.value) == (0, 2.0)
-
-
-@pytest.mark.parametrize("raw", [jax.jit, jax.checkpoint, lambda f: f, lambda f: jax.jit(jax.checkpoint(f))])
-def test_apply_goes_through_raw_transforms(raw: Any) -> None:
-    c = Counter()
-    fun = transform.functionalize(c)
-    step = raw(fun.apply)
-    values = fun.values(1.0)
-    for i in range(1, 4):
-        out, values = step(values, 1.0)
-        assert (out, values[c.n]) == (2.0 * i, i)
-    assert c.n.value == 0
 
 
 def test_apply_in_a_raw_scan_grad_and_vmap() -> None:
@@ -160,17 +148,6 @@ def test_apply_that_raises_leaves_everything_as_it_was() -> None:
     with pytest.raises(KeyError, match="mine"):
         transform.functionalize(f).apply({c.n: 5}, 1.0)
     assert c.n.value == 0
-
-
-def test_a_random_state_is_threaded_like_any_other() -> None:
-    rng = RandomState(0, name="rng")
-    fun = transform.functionalize(lambda: jax.random.uniform(rng.split()))
-    values = fun.values()
-    (a, new), (b, _) = fun.apply(values), fun.apply(values)
-    assert a == b
-    assert fun.apply(new)[0] != a
-    assert rng.split() is not None
-    assert jax.random.uniform(jax.random.split(values[rng])[1]) == a
 
 
 def test_values_may_have_other_types_than_the_states() -> None:

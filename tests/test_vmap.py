@@ -112,35 +112,6 @@ def test_a_mapped_state_may_be_the_only_mapped_thing() -> None:
     assert transform.vmap(lambda: u.value + 1.0, state_axes={u: 0})().tolist() == [1.0, 2.0, 3.0]
 
 
-class Layer:
-    def __init__(self) -> None:
-        self.u = State(jnp.zeros(3), name="u")
-        self.rng = RandomState(0, name="rng")
-
-    def draw(self) -> Any:
-        return jax.random.uniform(self.rng.split())
-
-    @transform.vmap(in_axes=(0, None), state_axes={lambda s: s.name == "u": 0})
-    def step(self, x: Any, y: Any) -> Any:
-        self.u.value = self.u.value + x * y
-        return self.u.value
-
-    @transform.vmap
-    def noise(self, x: Any) -> Any:
-        return x + self.draw()
-
-
-def test_methods_do_not_count_self_and_find_the_states_of_their_instance() -> None:
-    a, b = Layer(), Layer()
-    assert a.step(XS, 2.0).tolist() == [0.0, 2.0, 4.0]
-    assert a.step(XS, 2.0).tolist() == [0.0, 4.0, 8.0]
-    assert b.u.value.tolist() == [0.0, 0.0, 0.0]
-    assert Layer.step(b, XS, 1.0).tolist() == [0.0, 1.0, 2.0]
-    first, second = a.noise(jnp.zeros(3)), a.noise(jnp.zeros(3))
-    assert len(set(first.tolist() + second.tolist())) == 6
-    assert b.noise(jnp.zeros(3)).tolist() == first.tolist()
-
-
 def test_new_states_come_out_batched_on_the_first_axis() -> None:
     made = transform.vmap(lambda x: State({"a": x, "b": jnp.ones(2) * x}, name="made"), out_axes=0)(XS)
     assert made.value["a"].tolist() == [0.0, 1.0, 2.0]

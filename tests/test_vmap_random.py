@@ -29,16 +29,6 @@ def test_each_lane_draws_its_own_numbers_and_the_state_advances_once(wrap: Any, 
     assert after[0] == after[1]
 
 
-def test_a_lane_may_draw_several_times() -> None:
-    rng = RandomState(3)
-
-    def f(x: Any) -> Any:
-        return jnp.stack([jax.random.uniform(rng.split()) for _ in range(3)]) + x
-
-    draws = transform.vmap(f)(jnp.zeros(4))
-    assert len(set(np.ravel(draws).tolist())) == 12
-
-
 def test_lanes_draw_the_same_where_the_user_says_so() -> None:
     f = lambda rng: lambda x: jax.random.uniform(rng.split()) + x
     rng, twin = RandomState(0), RandomState(0)

@@ -143,19 +143,3 @@ def test_a_method_that_counts_its_runs_serves_all_objects_and_sees_what_they_hav
     assert runs == [1]
     layers[0].order = 3
     assert float(layers[0](1.0)) == 8.0
-
-
-def test_a_function_that_counts_its_runs_sees_what_an_object_without_states_has() -> None:
-    runs = [0]
-
-    class Scale:
-        def __init__(self, order: int) -> None:
-            self.order = order
-
-    @transform.checkpoint
-    def power(scale: Scale, x: Any) -> Any:
-        runs[0] += 1
-        return x**scale.order
-
-    assert [float(power(Scale(order), 2.0)) for order in (2, 3, 3)] == [4.0, 8.0, 8.0]
-    assert runs == [2]
