@@ -153,6 +153,14 @@ WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "axis_size alone": (lambda t, v: t.vmap(f3, in_axes=None, axis_size=v)(X), (None, 3, 0)),
     "axis_name": (lambda t, v: t.vmap(lambda x: jax.lax.psum(x, "i"), axis_name=v)(XS), ("i", "j", None)),
     "vmap of keywords": (lambda t, v: t.vmap(f3)(XS, k=v), (1.0, XS, jnp.ones(4), "text", None)),
+    "vmap of None": (
+        lambda t, v: t.vmap(v[0], in_axes=v[1], **v[3])(*v[2]),
+        (
+            *[(lambda x, y: x, axes, (XS, None), {}) for axes in (0, (0, None))],
+            (lambda pair: pair[1], 0, ((None, XS),), {}),
+            (lambda y: jnp.ones(()), 0, (None,), {"axis_size": 3}),
+        ),
+    ),
     "vmap of nothing": (lambda t, v: t.vmap(f3)(*v), ((), (X,), (XS, X))),
     "argnums of grad": (
         lambda t, v: t.grad(f3, argnums=v)(X, Y),

@@ -241,18 +241,3 @@ def test_a_global_with_the_name_of_an_attribute_is_another() -> None:
 
     transform.vmap(f, in_axes=None, state_axes={State: 0})(1.0)
     assert holder.other.value.tolist() == [2.0] * 3 and other.value.tolist() == [1.0] * 5
-
-
-@pytest.mark.parametrize("run", [lambda f: f, transform.jit], ids=["eager", "jit"])
-def test_none_among_the_arguments_is_no_array_as_in_jax(run: Any) -> None:
-    x = jnp.arange(2.0)
-    calls: list[tuple[Any, Any, tuple[Any, ...]]] = [
-        (lambda x, y: x, 0, (x, None)),
-        (lambda pair: pair[1], 0, ((None, x),)),
-        (lambda x, y: x, (0, None), (x, None)),
-        (lambda tree: tree["b"], 0, ({"a": None, "b": x},)),
-    ]
-    for f, in_axes, args in calls:
-        expected = jax.vmap(f, in_axes=in_axes)(*args)
-        assert run(transform.vmap(f, in_axes=in_axes))(*args).tolist() == expected.tolist()
-    assert run(transform.vmap(lambda y: jnp.ones(()), axis_size=3))(None).tolist() == [1.0] * 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import collections.abc
 import json
 import os
 import pathlib
@@ -11,18 +9,11 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import types
 import venv
 
 import jax
-import jax.numpy as jnp
-import ml_dtypes
-import numpy as np
-import pytest
-import scipy.linalg
 
 import statetransform as st
-from statetransform._objects.library import is_library_file, is_users_class, is_users_function
 
 PACKAGE = """
     import jax.numpy as jnp
@@ -95,25 +86,3 @@ def test_a_package_is_followed_wherever_it_is(tmp_path: pathlib.Path) -> None:
         assert file.startswith(str(folder))
         assert values == [4.0] * 4 + [10.0] * 2 + [2.0, 10.0, 12.0]
         assert traces == 2
-
-
-def test_a_file_says_what_is_a_library() -> None:
-    libraries: list[types.ModuleType] = [
-        jax, jnp, np, scipy.linalg, ml_dtypes, st, st.transform, argparse, collections.abc
-    ]  # fmt: skip
-    assert all(is_library_file(module.__file__ or "") for module in libraries)
-    assert is_library_file("<frozen importlib._bootstrap>")
-    users = [pytest.__file__, __file__, "<stdin>", "<string>", "/home/me/jax/heat.py", "/home/me/numpy.py"]
-    assert not any(map(is_library_file, users))
-
-
-def test_classes_and_functions_are_the_users_by_their_file() -> None:
-    assert is_users_class(pytest.ExceptionInfo) and is_users_function(pytest.raises)
-
-    class Mine(argparse.Namespace):
-        """Of a class of Python."""
-
-    assert is_users_class(Mine) and is_users_function(install)
-    libraries = [argparse.Namespace, st.State, jax.Array, jax.tree_util.PyTreeDef, np.ndarray, int]
-    assert not any(map(is_users_class, libraries))
-    assert not is_users_function(jax.nn.gelu)

@@ -70,20 +70,6 @@ def test_each_run_has_its_own_bar() -> None:
     assert shown(run).count("4/4") == 3
 
 
-def test_a_run_that_was_left_is_followed_by_a_new_bar() -> None:
-    file = io.StringIO()
-    bars = Bars(10, {"desc": "x", "file": file})
-    bars.forward(5)
-    bars.forward(3)  # the first run did not end
-    assert bars._bar.n == 3
-    bars.forward(10)
-    assert bars._bar is None
-    bars.backward(4)
-    assert bars._bar.n == 4
-    bars.forward(5)
-    assert bars._bar.n == 5 and not bars._is_backward
-
-
 @pytest.mark.parametrize("n", [1, 7, 20, 41, 1009])
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_chunks_of_any_size_are_the_plain_scan(n: int, is_reversed: bool) -> None:

@@ -38,18 +38,6 @@ def test_evaluations_are_the_binomial_optimum_for_all_lengths_up_to_300() -> Non
             assert advanced + reversed_ == schedule.evaluations == plan.advances(n, k + 1) + 1 + n, (n, k)
 
 
-@pytest.mark.parametrize(
-    ("n", "c", "t"),
-    [
-        (10, 3, 15), (100, 5, 316), (100, 10, 222), (1000, 10, 3636),
-        (1000, 20, 2747), (1000, 32, 2405), (10000, 20, 37976), (100000, 100, 294747),
-    ],
-)  # fmt: skip
-def test_known_values(n: int, c: int, t: int) -> None:
-    assert plan.advances(n, c) == t
-    assert st.schedule(n, c - 1).evaluations == t + 1 + n
-
-
 @pytest.mark.parametrize("c", [1, 2, 3, 5, 8, 13, 24])
 def test_evaluations_agree_with_another_package(c: int) -> None:
     for n in [*range(2, 40), *range(41, 300, 37)]:

@@ -20,15 +20,6 @@ STACKS = hs.lists(hs.sampled_from(["checkpoint", "jit", "named_call"]), max_size
 WRAPS = {"checkpoint": jax.checkpoint, "jit": jax.jit, "named_call": jax.named_call}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compile_quickly() -> Iterator[None]:
-    """Each program is compiled once and runs twice or thrice."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @pytest.fixture(autouse=True)
 def programs_of_a_test_are_forgotten() -> Iterator[None]:
     """A module's worth of them would take a gigabyte."""
