@@ -127,18 +127,6 @@ def library(request: Any) -> Any:
     return request.param
 
 
-def test_python_decides_on_concrete_values(library: Any) -> None:
-    custom, grad, jit = library.custom_vjp, library.grad, library.jit
-    f = custom(lambda x, k: x**k if k > 1 else x)
-    f.defvjp(lambda x, k: (x**k if k > 1 and x > 0 else x, k), lambda k, ct: (100.0 * k * ct if k > 1 else ct, None))
-    assert f(X, 3) == 8.0
-    assert grad(f)(X, 3) == 300.0
-    assert grad(f)(-X, 1) == 1.0
-    g = custom(lambda x, k: x**k if k > 1 else x)
-    g.defvjp(lambda x, k: (x**k if k > 1 else x, k), lambda k, ct: (100.0 * k * ct, None))
-    assert jit(grad(lambda x: g(x, 3)))(X) == 300.0
-
-
 def test_partial_objects_and_defaults_by_keyword_work(library: Any) -> None:
     custom, grad = library.custom_vjp, library.grad
     f = custom(functools.partial(lambda a, x: a * x, 2.0))

@@ -122,22 +122,6 @@ def test_a_trace_is_kept_for_a_signature() -> None:
     assert runs == [2]
 
 
-def test_static_arguments_by_index_and_name() -> None:
-    c = Counter()
-
-    def f(x: Any, n: int, flag: bool = True) -> Any:
-        for _ in range(n):
-            x = c(x)
-        return x if flag else -x
-
-    fun = transform.functionalize(f, static_argnums=1, static_argnames="flag")
-    out, new = fun.apply(fun.values(1.0, 2), 1.0, 2)
-    assert (out, new[c.n]) == (8.0, 2)
-    assert fun.apply(fun.values(1.0, 2, flag=False), 1.0, 2, flag=False)[0] == -8.0
-    with pytest.raises(TypeError, match="'n'"):
-        fun.trace(1.0, [2])
-
-
 def test_apply_that_raises_leaves_everything_as_it_was() -> None:
     c = Counter()
 

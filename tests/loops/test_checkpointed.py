@@ -212,25 +212,6 @@ def test_states_of_every_kind_ride_along(inner: str, is_compiled: bool) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), run(checkpoint), expected)
 
 
-def test_keys_and_truth_values_in_the_carry_and_the_outputs() -> None:
-    def loss(x: Any, checkpoint: Any) -> Any:
-        def step(carry: Any, _: Any) -> Any:
-            key, flag, x = carry
-            key, sub = jax.random.split(key)
-            x = jnp.where(flag, x * jax.random.uniform(sub), x + 1)
-            return (key, ~flag, x), (sub, flag, x)
-
-        (_, _, x), (keys, flags, xs) = transform.scan(
-            step, (jax.random.key(1), True, x), None, 9, checkpoint=checkpoint
-        )
-        return x + (xs * flags).sum(), keys
-
-    expected, keys = jax.grad(loss, has_aux=True)(0.3, None)
-    found, found_keys = jax.grad(loss, has_aux=True)(0.3, 2)
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(jax.random.key_data(found_keys), jax.random.key_data(keys))
-
-
 @pytest.mark.parametrize("loop", ["scan", "for_loop", "fori_loop", "fori_loop_traced", "while_loop"])
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_every_loop_with_few_carries_is_the_plain_one(loop: str, n: int) -> None:

@@ -161,13 +161,6 @@ def test_loops_in_a_backward_rule_can_be_reversed_again(custom_vjp: Any) -> None
     same(transform.value_and_grad(found), jax.value_and_grad(functools.partial(repeated, 2)), 0.7)
 
 
-def test_weak_types_stay() -> None:
-    f = lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * x, x)
-    for x in (2.0, jnp.float32(2.0)):
-        assert treated(f)(x).weak_type == f(x).weak_type
-        assert float(transform.grad(treated(f))(x)) == 32.0  # of x**4
-
-
 def test_states_around_and_within() -> None:
     rate, count, rng = State(1.5, name="rate"), State(0, name="count"), RandomState(0)
 
