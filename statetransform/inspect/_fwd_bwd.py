@@ -100,11 +100,13 @@ class FwdBwd(Report):
     Attributes:
       name: of the function.
       forward, backward: the jaxprs, line by line.
+      states: the names of the states read.
     """
 
     name: str
     forward: list[str]
     backward: list[str]
+    states: tuple[str, ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A single dict, with the text of both halves."""
@@ -112,8 +114,9 @@ class FwdBwd(Report):
 
     def table(self) -> Table:
         """The two halves as columns."""
+        notes = [f"states: {', '.join(self.states)}"] if self.states else []
         rows = [list(half.values()) for half in self.to_dicts()]
-        return Table("", [f"forward of {self.name}", f"backward of {self.name}"], rows)
+        return Table("", [f"forward of {self.name}", f"backward of {self.name}"], rows, notes)
 
 
 @boundary
@@ -150,6 +153,8 @@ def fwd_bwd(f: Callable[..., Any], /, *args: Any, argnums: Any = None, states: A
       r0:f32[3] = cos v0                   v3:f32[3] = mul w v2
       out   v1                             v4:f32[3] = mul v2 x
       keep  x:f32[3], w:f32[3], r0:f32[3]  out   d x = v3, d w = v4
+      states: w
     """
     view = view_of(f, args, kwargs, argnums, states)
-    return FwdBwd(view.name, *_written(Halves(view)))
+    names = tuple(dict.fromkeys(label.name for label in view.labels if label.kind == "state"))
+    return FwdBwd(view.name, *_written(Halves(view)), names)

@@ -30,9 +30,11 @@ class Model:
 
 def test_states_and_arguments_stand_under_their_names():
     found = inspect.fwd_bwd(Model(), X)
+    assert found.states == ("w", "count")
     assert found.forward[0].split() == ["in", "x:f32[3],", "w:f32[3,3],", "count:i32[]"]
     assert found.backward[-1].startswith("out   d x = ")
     assert "d w = " in found.backward[-1]
+    assert str(found).endswith("states: w, count")
 
 
 def test_a_residual_has_the_same_name_on_both_sides():
