@@ -8,13 +8,20 @@ a loop counts as often as it runs. Of a conditional's branches the most expensiv
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._jaxcompat import opened
 from .primitives import FREE, Kind, kind_of
 from .sizes import elements
 from .step_counts import count_of
 from .walk import inner_jaxprs
+
+
+class Flops(NamedTuple):
+    """An operation count, and whether every loop in it has a known length."""
+
+    operations: int
+    bounded: bool = True
 
 
 def _dot_general(eqn: Any) -> int:
@@ -81,18 +88,18 @@ def equation_flops(eqn: Any) -> int:
     return sum(elements(v.aval) for v in eqn.outvars)
 
 
-def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> int:
+def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> Flops:
     """The operations of a whole jaxpr, loops counted as often as they run.
 
-    A ``while`` loop of unknown length counts once. Without recomputation, the steps that the sweeps of a checkpointed
-    loop take again are left out.
+    A ``while`` loop of unknown length counts once and makes ``bounded`` false. Without recomputation, the steps that
+    the sweeps of a checkpointed loop take again are left out.
 
     >>> import jax, jax.numpy as jnp
     >>> f = lambda x: jax.lax.fori_loop(0, 10, lambda i, x: jnp.sin(x), x)
     >>> jaxpr_flops(jax.make_jaxpr(f)(jnp.ones(100)))
-    1010
+    Flops(operations=1010, bounded=True)
     """
-    total = 0.0
+    total, bounded = 0.0, True
     for eqn in opened(jaxpr).eqns:
         count = count_of(eqn)
         if count is not None and count.is_recomputation and not with_recomputation:
@@ -101,7 +108,9 @@ def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> int:
         if not inner:
             total += equation_flops(eqn)
             continue
-        unknown = 1 if count is None else count.times
-        counts = [flops * (unknown if i.repeats is None else i.repeats) for flops, i in inner]
+        unknown = None if count is None else count.times
+        repeats = [unknown if i.repeats is None else i.repeats for _, i in inner]
+        counts = [flops.operations * (1 if n is None else n) for (flops, _), n in zip(inner, repeats, strict=True)]
         total += max(counts) if kind_of(eqn) is Kind.BRANCH else sum(counts)
-    return round(total)
+        bounded &= all(flops.bounded for flops, _ in inner) and None not in repeats
+    return Flops(round(total), bounded)

@@ -18,13 +18,15 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._report.table import Drawing
+from .._report.table import Table
 from .options import check_carries, stored_carries
-from .plot import draw_schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LIMIT = 2**31 - 1  # positions are 32 bit integers on the device
 
@@ -139,10 +141,8 @@ class Action(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(Drawing):
+class Schedule:
     """The plan of a loop that stores few carries: :func:`statetransform.schedule` makes it.
-
-    `plot` draws which step runs at which evaluation, and which carries are stored meanwhile.
 
     Attributes:
       n: number of steps.
@@ -191,6 +191,14 @@ class Schedule(Drawing):
     def peak(self) -> int:
         """The largest number of carries stored at a time, without the initial one."""
         return max(min(self.k, max(self.periods.sizes) - 2), 0)
+
+    def _repr_html_(self) -> str:
+        far = f", {self.far} far away" if self.far else ""
+        per_step = f" ({self.evaluations / self.n:.3f} per step)" if self.n else ""
+        rows = [("step evaluations", f"{self.evaluations}{per_step}"), ("carries stored at most", str(self.peak))]
+        if self.far:
+            rows.append(("transfers", str(self.transfers)))
+        return Table(f"A gradient over {self.n} steps with {self.k} stored carries{far}", ["", ""], rows).html()
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -257,8 +265,18 @@ class Schedule(Drawing):
         ]
         return "\n".join([*head, *[f"    {line}" for line in shown], *([f"    ... and {rest} more"] if rest else [])])
 
-    def _draw(self, ax: Any) -> None:
-        draw_schedule(self, ax)
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draws the actions over time: which step runs at which evaluation, and which carries are stored.
+
+        Args:
+          ax: a matplotlib `Axes`; None for a new figure.
+
+        Raises:
+          ImportError: matplotlib is missing.
+        """
+        from .plot import plot_schedule
+
+        return plot_schedule(self, ax)
 
 
 def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:

@@ -85,7 +85,7 @@ def overwritten(eqns: Any) -> list[Any] | None:
 
 def operations(eqn: Any) -> float:
     """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
-    counted = jaxpr_flops(_Single([eqn]))
+    counted = jaxpr_flops(_Single([eqn])).operations
     moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
     return counted + moved
 

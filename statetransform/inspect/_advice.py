@@ -97,8 +97,8 @@ def _about(sites: list[Site], regions: list[Site], primal: Any, view: View, halv
         ]
     if view.notes:  # a step: the user's own loop is around it
         return []
-    whole = jaxpr_flops(primal)
-    if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr) >= _NEARLY_ALL * whole and computed:
+    whole = jaxpr_flops(primal).operations
+    if len(regions) == 1 and site.repeats == 1 and jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * whole and computed:
         return [
             f"The {where} is around nearly the whole function: all that it does not keep ({format_bytes(computed)}) is "
             "recomputed at once, so the peak stays the same; use one checkpoint for each of several "

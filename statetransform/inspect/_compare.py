@@ -187,11 +187,19 @@ def compare(
     is_estimate = any(way.step.flops_are_estimated for way in ways)
     if is_estimate:
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
-    rows = []
+    rows, merged = [], []
     for name, kept, step, plain in ways:
-        flops = step.counted if is_estimate else step.flops
-        ratio = flops / ((plain.needed if is_estimate else plain.flops) or 1)
+        flops = step.counted.operations if is_estimate else step.flops
+        asked = step.counted.operations / (plain.needed or 1)
+        ratio = asked if is_estimate else flops / (plain.flops or 1)
+        if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
+            merged.append(f"{name} ({asked:.2f} x)")
         rows.append(Candidate(name, kept, step.bytes_of("temp"), flops, ratio, step.time() if time else None))
+    if merged:
+        notes.append(
+            "The compiler merged most of the recomputation with the first evaluation, and keeps the values, in "
+            f"{', '.join(merged)}."
+        )
     return Comparison(_with_best(rows), notes)
 
 

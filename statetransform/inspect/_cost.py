@@ -27,12 +27,11 @@ class Cost(Report):
 
     Attributes:
       name: of the function.
-      flops: floating-point operations: the compiler's count, or an estimate: that of the program before compilation,
-          where the compiler has none or takes the body of a loop once.
-      bytes_accessed: bytes read and written by all operations, an estimate of the compiler's, without caches and with
-          the body of each loop once.
+      flops: floating-point operations.
+      bytes_accessed: bytes read and written by all operations.
       argument_bytes, output_bytes, temporary_bytes: sizes of the compiled program's buffers.
-      estimates: which of these are estimates.
+      origins: where each of these comes from.
+      estimates: which of them are estimates.
     """
 
     name: str
@@ -41,11 +40,15 @@ class Cost(Report):
     argument_bytes: int | None
     output_bytes: int | None
     temporary_bytes: int | None
+    origins: dict[str, str]
     estimates: frozenset[str]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per quantity."""
-        return [{"quantity": key, "value": getattr(self, key), "estimate": key in self.estimates} for key in _LABELS]
+        return [
+            {"quantity": key, "value": getattr(self, key), "from": self.origins[key], "estimate": key in self.estimates}
+            for key in _LABELS
+        ]
 
     def table(self) -> Table:
         """A row per quantity."""
@@ -53,8 +56,20 @@ class Cost(Report):
         for key, label in _LABELS.items():
             value = getattr(self, key)
             shown = "unknown" if value is None else format_count(value) if key == "flops" else format_bytes(value)
-            rows.append([label, shown, "estimate" if key in self.estimates else ""])
-        return Table(f"one gradient step of {self.name}", ["quantity", ">amount", ""], rows)
+            rows.append([label, shown, ("estimate: " if key in self.estimates else "") + self.origins[key]])
+        return Table(f"one gradient step of {self.name}", ["quantity", ">amount", "from"], rows)
+
+
+def _origin_of_flops(step: GradientStep) -> str:
+    if not step.flops_are_estimated:
+        return "the compiler's count"
+    if not step.is_compiled:
+        return "counted in the program before compilation"
+    if "flops" not in step.counts:
+        return "counted before compilation, since the backend has no count"
+    if step.counted.bounded:
+        return "counted before compilation with each loop as often as it runs"
+    return "counted before compilation; a loop of unknown length counts once"
 
 
 @boundary
@@ -79,7 +94,7 @@ def cost(
         unknown.
 
     Returns:
-      FLOPs (operations) and bytes, None for what is not known; prints which numbers are estimates.
+      FLOPs (operations) and bytes; prints which numbers are estimates.
 
     Raises:
       TypeError: `f` is not callable, or JAX cannot differentiate it at these arguments.
@@ -96,16 +111,19 @@ def cost(
       (32768, True, ['bytes_accessed'])
       >>> print(found)
       one gradient step of <lambda>
-      quantity        ...amount
-      --------------  ...------  --------
+      quantity        ...amount  from
+      --------------  ...------  ----...
       FLOPs           ...
-      bytes accessed  ...        estimate
-      arguments       ...32 KiB
-      outputs         ...32 KiB
+      bytes accessed  ...
+      arguments       ...32 KiB  buffers of the compiled program
+      outputs         ...32 KiB  buffers of the compiled program
       temporaries     ...
     """
     view = view_of(f, args, kwargs, argnums, states)
     step = GradientStep.of(view, compile)
+    once = ", each loop's body once" if step.has_loops else ""
+    buffers = "buffers of the compiled program" if compile else "types in the program before compilation"
+    unknown = "unknown without the compiler"
     return Cost(
         view.name,
         flops=step.flops,
@@ -113,5 +131,12 @@ def cost(
         argument_bytes=step.bytes_of("argument"),
         output_bytes=step.bytes_of("output"),
         temporary_bytes=step.bytes_of("temp"),
+        origins={
+            "flops": _origin_of_flops(step),
+            "bytes_accessed": f"the compiler's, without caches{once}" if compile else unknown,
+            "argument_bytes": buffers,
+            "output_bytes": buffers,
+            "temporary_bytes": buffers if compile else unknown,
+        },
         estimates=frozenset(["bytes_accessed"] * compile + ["flops"] * step.flops_are_estimated),
     )

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.flops import jaxpr_flops
+from .._jaxpr.flops import Flops, jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import nbytes
@@ -90,14 +90,14 @@ class GradientStep:
         return self.version.step
 
     @functools.cached_property
-    def counted(self) -> int:
+    def counted(self) -> Flops:
         """The operations in the jaxpr, loops as often as they run."""
         return jaxpr_flops(self.jaxpr)
 
     @functools.cached_property
     def needed(self) -> int:
         """The same without the steps that checkpointed loops take again."""
-        return jaxpr_flops(self.jaxpr, with_recomputation=False)
+        return jaxpr_flops(self.jaxpr, with_recomputation=False).operations
 
     @functools.cached_property
     def has_loops(self) -> bool:
@@ -140,7 +140,7 @@ class GradientStep:
     @property
     def flops(self) -> float:
         """Operations: the compiler's count, or if `flops_are_estimated` the one in the jaxpr."""
-        return self.counted if self.flops_are_estimated else self.counts["flops"]
+        return self.counted.operations if self.flops_are_estimated else self.counts["flops"]
 
     @property
     def flops_are_estimated(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.primitives import Kind, kind_of
+from .._jaxpr.primitives import Kind, kind_named, kind_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of
 from .._jaxpr.walk import given_name, inner_jaxprs, within
@@ -82,10 +82,11 @@ class Origins:
         kind = eqn.primitive.name
         if kind == "scan":
             return self._scanned(eqn, i, here)
+        if kind == "cond":
+            return self._branched(eqn, i, here)
         inner = [j for j in inner_jaxprs(eqn) if len(jaxcompat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
         if kind == "while":
             inner = inner[-1:]
-        # Of branches, it is not known which one runs.
         if len(inner) != 1 or (kind_of(eqn) is Kind.RULE and not is_own_file(jaxcompat.function_of(inner[0].jaxpr)[1])):
             return here
         found = self._inside(inner[0].jaxpr, i, source)
@@ -119,6 +120,20 @@ class Origins:
             source=found.source or here.source,
             iterations=found.iterations * times,
         )
+
+    def _branched(self, eqn: Any, i: int, here: Origin) -> Origin:
+        found = [self._inside(branch.jaxpr, i, here.source) for branch in inner_jaxprs(eqn)]
+        best = max(found, key=_says)
+        if best.kind == "input":
+            return self.of(eqn.invars[best.index + 1])
+        return dataclasses.replace(best, source=best.source or here.source)
+
+
+def _says(origin: Origin) -> int:
+    """How much an origin tells about a value that comes out of several branches."""
+    if origin.kind == "equation":
+        return 3 if origin.name else 0 if kind_named(origin.primitive) is Kind.FILL else 2
+    return 1 if origin.kind == "input" else 0
 
 
 def _rank(var: Any) -> int:

@@ -19,10 +19,12 @@ class Peak:
     Attributes:
       by_device: for each local device; None where its allocator does not tell.
       bounds: the devices for which `by_device` is a bound: an earlier peak was at least as high.
+      bytes_before: the bytes in use on each device when the context began, which are part of the peak.
     """
 
     by_device: dict[Any, int | None] = dataclasses.field(default_factory=dict)
     bounds: frozenset[Any] = frozenset()
+    bytes_before: dict[Any, int | None] = dataclasses.field(default_factory=dict)
 
     @property
     def bytes(self) -> int | None:
@@ -64,8 +66,8 @@ def peak() -> Iterator[Peak]:
     """
     devices = jax.local_devices()
     _wait(devices)
-    before = {device: _stats(device).get("peak_bytes_in_use", 0) for device in devices}
-    found = Peak()
+    before = {device: _stats(device) for device in devices}
+    found = Peak(bytes_before={device: stats.get("bytes_in_use") for device, stats in before.items()})
     try:
         yield found
     finally:
@@ -73,7 +75,7 @@ def peak() -> Iterator[Peak]:
         bounds = set()
         for device in devices:
             size = found.by_device[device] = _stats(device).get("peak_bytes_in_use")
-            if size is not None and size <= before[device]:
+            if size is not None and size <= before[device].get("peak_bytes_in_use", 0):
                 bounds.add(device)
         found.bounds = frozenset(bounds)
 

@@ -20,6 +20,7 @@ from .._trace.wrapper import Bound, Transformed
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace
 _LONG = 60  # the most characters of a cell
+_WEAK = " (weak)"
 
 
 class Change(NamedTuple):
@@ -83,17 +84,24 @@ class Retraces(Records[Retrace]):
             for change in trace.changes
         ]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How to avoid traces that are not necessary."""
+        found = [_advice(change) for trace in self for change in trace.changes]
+        return tuple(dict.fromkeys(note for note in found if note))
+
     def table(self) -> Table:
-        """A row per change."""
+        """A row per change; those that say the same of several leaves are one row."""
         title = f"{self.name} was traced {len(self)} time{'' if len(self) == 1 else 's'}"
         rows = []
         for trace in self:
-            for i, change in enumerate(trace.changes[:_SHOWN]):
+            changes = _folded(trace.changes)
+            for i, change in enumerate(changes[:_SHOWN]):
                 head = [str(trace.number), Source(*trace.site, "").short] if i == 0 else ["", ""]
                 rows.append([*head, change.what, change.name, _clipped(change.before), _clipped(change.after)])
-            if len(trace.changes) > _SHOWN:
-                rows.append(["", "", "", f"{len(trace.changes) - _SHOWN} more; `to_dicts()` has all", "", ""])
-        return Table(title, [">trace", "called at", "what", "name", "before", "now"], rows)
+            if len(changes) > _SHOWN:
+                rows.append(["", "", "", f"{len(changes) - _SHOWN} more; `to_dicts()` has all", "", ""])
+        return Table(title, [">trace", "called at", "what", "name", "before", "now"], rows, self.notes)
 
 
 def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
@@ -246,5 +254,33 @@ def _differences(old: dict[tuple[str, str, int], str], new: dict[tuple[str, str,
     ]
 
 
+def _folded(changes: Sequence[Change]) -> list[Change]:
+    """Changes that say the same of several leaves as one."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for what, name, before, after in changes:
+        groups.setdefault((what, before, after), []).append(name)
+    return [
+        Change(what, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), before, after)
+        for (what, before, after), names in groups.items()
+    ]
+
+
 def _clipped(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[: _LONG - 20]} ... {text[-15:]}"
+
+
+def _advice(change: Change) -> str | None:
+    """What to do about a type that is the same but for being weak."""
+    before, after = change.before.removesuffix(_WEAK), change.after.removesuffix(_WEAK)
+    if before != after or change.before == change.after or change.what not in ("state", "argument"):
+        return None
+    dtype = after.partition("[")[0]
+    if change.what == "argument":
+        return (
+            f"`{change.name}` was a Python number in one call, whose type is weak, and an array in another: pass "
+            f"`jnp.{dtype}({change.name})` in both."
+        )
+    return (
+        f"The state `{change.name}` started as a Python number, whose type is weak, and got a type of its own by an "
+        f"update, so the function was traced again: start it with `jnp.{dtype}(...)`, or an array of that dtype."
+    )

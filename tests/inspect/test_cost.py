@@ -57,13 +57,15 @@ def test_a_loop_makes_the_flops_an_estimate_that_counts_every_iteration():
     assert "flops" in found.estimates
     assert 0.9 < found.flops / inspect.cost(each, W, X).flops < 1.5
     assert found.flops > 2 * reference(loop, W, X).cost_analysis()["flops"]
+    assert "estimate: counted before compilation with each loop as often as it runs" in str(found)
 
 
 def test_the_table_says_what_is_an_estimate_and_the_export_is_plain():
     found = inspect.cost(net, W, X)
     rows = found.to_dicts()
     assert [row["quantity"] for row in rows if row["estimate"]] == ["bytes_accessed"]
-    assert [row[-1] for row in found.table().rows] == ["", "estimate", "", "", ""]
+    assert "estimate: the compiler's, without caches" in str(found)
+    assert "buffers of the compiled program" in found._repr_html_()
 
 
 def test_outputs_that_are_no_scalars_and_steps_that_return_nothing():

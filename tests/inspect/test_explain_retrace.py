@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -234,9 +235,37 @@ def test_no_line_is_wider_than_120_characters_unless_asked():
     found = inspect.explain_retrace(f)
     assert len(changes(f, 0)) == 20 + 81
     assert max(map(len, str(found).splitlines())) <= 120
-    assert "91 more; `to_dicts()` has all" in str(found)
+    assert "13 more; `to_dicts()` has all" in str(found)
     assert len(changes(f, 1)) == 80
-    assert len(str(found).splitlines()) < 40
+    assert "and 39 more" in str(found)  # of the same type
+    assert len(str(found).splitlines()) < 30
+
+
+@pytest.mark.parametrize("wrap", TRANSFORMS)
+def test_a_weak_type_comes_with_advice_that_works(wrap):
+    w = State(1.0, name="w")
+    f = wrap(lambda: w.value * 2)
+    f()
+    w.value = w.value - jnp.float32(0.1)
+    f()
+    assert changes(f, 1) == [("state", "w", "float32[] (weak)", "float32[]")]
+    assert "The state `w` started as a Python number" in str(inspect.explain_retrace(f))
+    advised = re.search(r"start it with `(jnp\.\w+)\(\.\.\.\)`", inspect.explain_retrace(f).notes[0])[1]
+    assert advised == "jnp.float32"
+    w = State(jnp.float32(1.0), name="w")
+    f = wrap(lambda: w.value * 2)
+    f()
+    w.value = w.value - jnp.float32(0.1)
+    f()
+    assert len(inspect.explain_retrace(f)) == 1
+    assert inspect.explain_retrace(f).notes == ()
+
+
+def test_an_argument_of_a_weak_type_comes_with_advice():
+    f = transform.jit(lambda dt: dt * 2)
+    f(0.1)
+    f(jnp.float32(0.1))
+    assert "pass `jnp.float32(dt)` in both" in str(inspect.explain_retrace(f))
 
 
 @pytest.mark.parametrize(

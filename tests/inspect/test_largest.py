@@ -94,13 +94,14 @@ class Device:
 
 
 def test_a_peak_is_that_of_what_ran_and_a_bound_where_there_was_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    new, old = Device(peak_bytes_in_use=10), Device(peak_bytes_in_use=90)
+    new, old = Device(bytes_in_use=5, peak_bytes_in_use=10), Device(bytes_in_use=5, peak_bytes_in_use=90)
     monkeypatch.setattr(jax, "local_devices", lambda: [new, old])
     monkeypatch.setattr("statetransform.inspect._peak._wait", lambda devices: None)
     with inspect.peak() as found:
         new.stats["peak_bytes_in_use"] = 40
     assert found.by_device == {new: 40, old: 90}
     assert found.bounds == {old} and found.is_bound and found.bytes == 90
+    assert found.bytes_before == {new: 5, old: 5}
 
 
 def test_a_backend_without_an_allocator_gives_none() -> None:
