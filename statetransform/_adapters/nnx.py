@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import Any, ClassVar
+from typing import Any
 
 import flax
 import jax
@@ -340,20 +340,7 @@ def _install_hijax(cells: Variables, home: Any) -> None:
         setattr(variablelib, function.__name__, function)
     type.__setattr__(home, _SLOT, vars(home)["_leaves"])
     type.__setattr__(home, "_leaves", its.as_property())
-    type.__setattr__(home, "_treedef", _Interned("_treedef", vars(home)["_treedef"]))
     register(home, its, is_node=True)
-
-
-class _Interned(CellDescriptor):
-    """The structure of a variable with `hijax=True`, one object for all variables of that structure."""
-
-    _known: ClassVar[dict[Any, Any]] = {}
-
-    def state_of(self, cell: Any, is_named: bool = False) -> None:
-        return None
-
-    def __set__(self, cell: Any, value: Any) -> None:
-        self.below.__set__(cell, self._known.setdefault(value, value))
 
 
 def _keeping_tracers_out(setattr_: Any, is_valid: Any) -> Any:

@@ -128,8 +128,7 @@ def install() -> None:
         setattr(home, name, method)
     for name in _FUNCTIONS:
         setattr(jax.ref, name, _routed(getattr(jax.ref, name), getattr(inside, name)))
-    if hasattr(jax, "freeze"):
-        jax.freeze = jax.ref.freeze
+    jax.freeze = jax.ref.freeze
     register(home, refs)
 
 

@@ -13,7 +13,6 @@ from .arrays import is_zero_tangent as is_zero_tangent
 from .arrays import on_devices as on_devices
 from .arrays import set_buffer as set_buffer
 from .arrays import symbolic_zero as symbolic_zero
-from .arrays import type_of_carry as type_of_carry
 from .arrays import type_text as type_text
 from .arrays import typeof as typeof
 from .arrays import varying_axes as varying_axes

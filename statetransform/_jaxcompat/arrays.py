@@ -104,14 +104,6 @@ def is_array_type(aval: Any) -> bool:
     return isinstance(aval, jax.core.ShapedArray)
 
 
-def type_of_carry(value: Any) -> tuple[Any, ...]:
-    """What a loop's carry has to keep: shape and dtype, and what `zeros` says of meshes; not the weak type."""
-    aval = typeof(value)
-    if not is_array_type(aval):
-        return (aval,)
-    return aval.shape, aval.dtype, aval.sharding.spec, aval.mat.varying
-
-
 def weak(x: Any) -> Any:
     """With a weak type, which no public function gives."""
     return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jaxcompat import Tracer, eval_jaxpr, type_of_carry, typeof, weak, without_constvars
+from .._jaxcompat import Tracer, eval_jaxpr, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
@@ -83,8 +83,6 @@ def scan(
     if any(typeof(x).sharding.spec[0] is not None for x in jax.tree.leaves(xs)):
         return whole()  # JAX's own error: the axis that a loop steps along is not sharded
     flat = Flat(fun, init, jax.tree.map(slice_type, xs))
-    if not flat.keeps_carry:
-        return whole()  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         lanes = known_lanes([*flat.consts, *flat.init, *jax.tree.leaves(xs)])
         sizes = flat.sizes(xs, is_still)
@@ -142,8 +140,6 @@ def while_loop(
     is_planned = checkpoint is None or isinstance(checkpoint, MemoryBudget)  # or it stores nothing
     k, room = 0 if is_planned else stored_carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
-    if not flat.keeps_carry:
-        return lax.while_loop(test, fun, init)  # JAX's own error
     if isinstance(checkpoint, MemoryBudget):
         lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.sizes(None, is_still)
         choice = checkpoint.choose(where, None, sizes, lanes=math.prod(lanes), sharing=sharing)
@@ -253,7 +249,6 @@ class Flat:
       consts: what the step closes over.
       init: the leaves of the initial carry, none of them weakly typed.
       avals, y_avals: the abstract values of the carry and of the outputs of a step.
-      keeps_carry: whether the step returns a carry of the type that it takes.
     """
 
     def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
@@ -266,17 +261,15 @@ class Flat:
         jaxpr, consts = without_constvars(closed)
         self.consts = arrays(consts)
         self._jaxpr = jaxpr
-        self.call = as_function(jaxpr, jax.tree.structure(carry_type).num_leaves)
+        n_carry = jax.tree.structure(carry_type).num_leaves
+        self.call = as_function(jaxpr, n_carry)
         self.moves = functools.partial(moved, jaxpr)
         self._y_tree = jax.tree.structure(y_type)
-        before = [type_of_carry(leaf) for leaf in self.init]
-        after = [type_of_carry(aval) for aval in closed.out_avals[: jax.tree.structure(carry_type).num_leaves]]
-        self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[len(after) :])
+        self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
         inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
         step = Step(self.call, self.y_avals, False, 0)
         self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
-        self.keeps_carry = jax.tree.structure(carry_type) == self._tree and before == after
 
     def refuse_references(self, where: str) -> None:
         """Refuses a step that makes a `jax.Ref`."""

@@ -18,15 +18,13 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._report.table import Table
+from .._report.table import Drawing, Table
 from .options import check_carries, stored_carries
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .plot import draw_schedule
 
 LIMIT = 2**31 - 1  # positions are 32 bit integers on the device
 
@@ -141,8 +139,10 @@ class Action(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Drawing):
     """The plan of a loop that stores few carries: :func:`statetransform.schedule` makes it.
+
+    `plot` draws which step runs at which evaluation, and which carries are stored meanwhile.
 
     Attributes:
       n: number of steps.
@@ -265,18 +265,8 @@ class Schedule:
         ]
         return "\n".join([*head, *[f"    {line}" for line in shown], *([f"    ... and {rest} more"] if rest else [])])
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draws the actions over time: which step runs at which evaluation, and which carries are stored.
-
-        Args:
-          ax: a matplotlib `Axes`; None for a new figure.
-
-        Raises:
-          ImportError: matplotlib is missing.
-        """
-        from .plot import plot_schedule
-
-        return plot_schedule(self, ax)
+    def _draw(self, ax: Any) -> None:
+        draw_schedule(self, ax)
 
 
 def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:

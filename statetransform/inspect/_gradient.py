@@ -120,12 +120,9 @@ class GradientStep:
     def counts(self) -> dict[str, float]:
         """What the compiler's `cost_analysis` says; empty where the backend has none."""
         try:
-            counts = self._program.cost_analysis() if self.is_compiled else {}
+            return self._program.cost_analysis() or {} if self.is_compiled else {}
         except Exception:  # not every backend has one
             return {}
-        if isinstance(counts, list | tuple):
-            counts = counts[0] if counts else {}
-        return dict(counts or {})
 
     def bytes_of(self, what: str) -> int | None:
         """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""

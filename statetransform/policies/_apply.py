@@ -48,27 +48,22 @@ _BY_OUTPUT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Marked(Policy):
     """Follows marks: the name of each, and what was decided for it."""
 
     verdicts: tuple[tuple[str, Verdict], ...]
-    shown: str
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
         del avals, source
         return dict(self.verdicts).get(params["name"], Recompute) if primitive is name_p else Recompute
 
-    def __repr__(self) -> str:
-        return self.shown
-
 
 def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[..., Any] | None, Any]:
     """The policy and the closed jaxpr that JAX gets; another jaxpr where the policy asks where values were computed.
 
-    Raises if the argument is not a policy or names a memory that the device lacks. Warns of what it cannot do here.
+    Raises if it names a memory that the device lacks. Warns of what it cannot do here.
     """
-    check_policy(policy)
     if policy is None:
         return None, jaxpr
     check_memories(policy)
@@ -108,7 +103,7 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
             f"Values were computed at {seen}.",
             PolicyWarning,
         )
-    return Marked(tuple(verdicts), describe(policy)), new
+    return Marked(tuple(verdicts)), new
 
 
 def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
@@ -130,25 +125,6 @@ def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
     return [named(*inputs)]
 
 
-def remat_call(
-    jaxpr: Any,
-    args: Sequence[Any],
-    *,
-    policy: Callable[..., Any] | None = None,
-    prevent_cse: bool | tuple[bool, ...] = True,
-) -> list[Any]:
-    """Evaluates a closed jaxpr as ``jax.checkpoint`` of it would; a tuple for `prevent_cse` has one entry per input.
-
-    >>> import jax, jax.numpy as jnp
-    >>> remat_call(jax.make_jaxpr(jnp.cos)(0.0), [0.0])
-    [Array(1., dtype=float32...)]
-    """
-    if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
-        return jex.jaxpr_as_fun(policy.changed(jaxpr))(*args)
-    policy, jaxpr = prepare(policy, jaxpr)
-    return bind_remat(jaxpr, args, prevent_cse, policy)
-
-
 def checkpointed(
     fun: Callable[..., Any],
     *,
@@ -168,8 +144,12 @@ def checkpointed(
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         jaxpr, out, leaves = program_of(fun, args, kwargs)
-        which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
-        flat = remat_call(jaxpr, leaves, policy=policy, prevent_cse=which)
+        if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
+            flat = jex.jaxpr_as_fun(policy.changed(jaxpr))(*leaves)
+        else:
+            chosen, jaxpr = prepare(policy, jaxpr)
+            which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
+            flat = bind_remat(jaxpr, leaves, which, chosen)
         return jax.tree.unflatten(jax.tree.structure(out), flat)
 
     return call

@@ -24,8 +24,6 @@ class Differentiated:
     """
 
     def __init__(self, where: str, states: Any, argnums: Any, args: tuple[Any, ...]) -> None:
-        if states is None and argnums is None:
-            argnums = 0
         self._has_states, self._has_arguments = states is not None, argnums is not None
         self._gathered = differentiated_states(states, f"{where}: ")
         self.states: list[State] = self._gathered.states

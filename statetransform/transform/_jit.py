@@ -50,15 +50,7 @@ class Jitted(Transformed):
         state_shardings: Any = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            fun,
-            is_method=is_method,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            donate_states=donate_states,
-            state_shardings=state_shardings,
-            **options,
-        )
+        super().__init__(fun, is_method=is_method)
         check_arguments(fun, static_argnums, static_argnames, options)
         self.donates = donate_states
         self._jax_options = options

@@ -112,13 +112,3 @@ def test_jax_still_takes_lanes_from_the_function_of_a_rule_and_values_from_the_r
     from_front = jax.custom_jvp(lambda x: lanes_first(halves(x)))
     from_front.defjvp(rule)
     np.testing.assert_array_equal(derivative(jax.jit(from_front)), [expected] * 2)
-
-
-def test_the_type_of_a_carry_is_more_than_shape_and_dtype_on_a_mesh() -> None:
-    """When JAX has a public comparison of types without weak types, `type_of_carry` may go."""
-    weak, strong = jax.typeof(jnp.asarray(1.0)), jax.typeof(jnp.float32(1))
-    assert weak != strong and jaxcompat.type_of_carry(weak) == jaxcompat.type_of_carry(strong)
-    with explicit_mesh():
-        whole = jnp.arange(16.0)
-        split = jax.reshard(whole, jax.P("i"))
-        assert jaxcompat.type_of_carry(whole) != jaxcompat.type_of_carry(split)
