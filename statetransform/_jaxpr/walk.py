@@ -28,14 +28,12 @@ class Inner(NamedTuple):
 class Site:
     """One equation, the equations around it (outermost first), how often it runs, and where the user wrote it.
 
-    ``repeats`` is the product over the loops around the equation; a loop of unknown length counts once and makes
-    ``bounded`` false.
+    ``repeats`` is the product over the loops around the equation; a loop of unknown length counts once.
     """
 
     eqn: Any
     path: tuple[Any, ...]
     repeats: int
-    bounded: bool
     place: Place
 
     @property
@@ -94,26 +92,25 @@ def walk(jaxpr: Any) -> Iterator[Site]:
     >>> [(s.primitive, s.repeats) for s in walk(jax.make_jaxpr(f)(1.0))]
     [('scan', 1), ('sin', 3)]
     """
-    yield from _walk(jaxpr, (), 1, True, None)
+    yield from _walk(jaxpr, (), 1, None)
 
 
 def within(eqn: Any) -> Iterator[Site]:
     """An equation, and those of the jaxprs inside it."""
-    yield from _visit(eqn, (), 1, True, None)
+    yield from _visit(eqn, (), 1, None)
 
 
-def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, caller: Place | None) -> Iterator[Site]:
     for eqn in jaxcompat.opened(jaxpr).eqns:
-        yield from _visit(eqn, path, repeats, bounded, caller)
+        yield from _visit(eqn, path, repeats, caller)
 
 
-def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, bounded: bool, caller: Place | None) -> Iterator[Site]:
+def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, caller: Place | None) -> Iterator[Site]:
     place = Place(eqn, caller)
-    yield Site(eqn, path, repeats, bounded, place)
+    yield Site(eqn, path, repeats, place)
     for inner in inner_jaxprs(eqn):
         times = repeats * (1 if inner.repeats is None else inner.repeats)
-        known = bounded and inner.repeats is not None
-        yield from _walk(inner.jaxpr, (*path, eqn), times, known, place.inside(inner.jaxpr))
+        yield from _walk(inner.jaxpr, (*path, eqn), times, place.inside(inner.jaxpr))
 
 
 def names_in(jaxpr: Any) -> tuple[str, ...]:
