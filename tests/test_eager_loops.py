@@ -54,6 +54,14 @@ def with_two(t: Any, w: Any) -> Any:
     return out
 
 
+def with_functions(t: Any, w: Any) -> Any:
+    """Functions that the body closes over do so in their turn."""
+    step = lambda c, x: c * w + x
+    twice = lambda c, x: step(step(c, x), x)
+    add = functools.partial(lambda c, w: c + w, w=w)
+    return t.scan(lambda c, x: (add(twice(c, x)), None), INIT, XS)[0]
+
+
 def while_loop(t: Any, w: Any) -> Any:
     if t is JAX:  # which cannot reverse it
         return jax.lax.fori_loop(0, 2, lambda i, c: c * 2 + w, INIT)
@@ -64,6 +72,7 @@ def while_loop(t: Any, w: Any) -> Any:
 CASES: dict[str, Callable[[Any, Any], Any]] = {
     "default": lambda t, w: t.scan(lambda c, x, w=w: (c * w + x, None), INIT, XS)[0],
     "container": with_container,
+    "functions": with_functions,
     "partial": lambda t, w: t.scan(functools.partial(affine, w), INIT, XS)[0],
     "two": with_two,
     "for_loop": rod,
@@ -95,6 +104,16 @@ def test_a_loop_that_closes_over_what_is_differentiated_compiles_once(name: str,
             assert made == []
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(run(JAX, w)), strict=True):
             assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_body_may_close_over_a_function_that_calls_itself() -> None:
+    def loss(t: Any, w: Any) -> Any:
+        def power(x: Any, n: int) -> Any:
+            return power(x * w, n - 1) if n else x
+
+        return t.scan(lambda c, x: (power(c, 2) + x, None), INIT, XS)[0]
+
+    assert jnp.allclose(transform.grad(loss, 1)(transform, 0.5), jax.grad(loss, 1)(JAX, 0.5))
 
 
 def test_the_body_runs_once_for_all_values_of_what_is_differentiated() -> None:

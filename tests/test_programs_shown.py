@@ -43,6 +43,26 @@ class WithMore(Like):
     shape, weak_type, sharding = (), True, None
 
 
+def test_the_indices_of_a_method_do_not_count_self() -> None:
+    class Scale:
+        def __init__(self) -> None:
+            self.w = State(2.0, name="w")
+
+        @transform.make_jaxpr(static_argnums=1)
+        def power(self, x: Any, n: int) -> Any:
+            return self.w.value * x**n
+
+        @classmethod
+        @transform.make_jaxpr(static_argnums=0)
+        def of_class(cls, n: int, x: Any) -> Any:
+            return x * len(cls.__name__ * n)
+
+    scale = Scale()
+    expected = str(jax.make_jaxpr(lambda w, x: w * x**3)(2.0, 1.5))
+    assert str(scale.power(1.5, 3)) == str(Scale.power(scale, 1.5, 3)) == expected
+    assert str(Scale.of_class(2, 1.5)) == str(jax.make_jaxpr(lambda x: x * 10)(1.5))
+
+
 @pytest.mark.parametrize("method", ["trace", "lower", "eval_shape"])
 def test_so_it_does_for_a_compiled_function(method: str) -> None:
     w = State(jnp.float32(2))

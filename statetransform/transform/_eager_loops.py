@@ -118,14 +118,27 @@ def in_eager_mode(
         return OTHER
 
 
-def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> Any:
-    """A copy of a function with some of what it closes over replaced; the function itself where there is nothing."""
+def _replaced(
+    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], around: tuple[Any, ...] = ()
+) -> Any:
+    """A copy of a function with some of what it closes over replaced; the function itself where there is nothing.
+
+    So with functions that it closes over. `around` are those in which it was met: one may close over itself.
+    """
+    if any(fun is other for other in around):
+        return fun
+    around = (*around, fun)
+
+    def changed_leaf(leaf: Any) -> Any:
+        if is_replaced(leaf):
+            return put(leaf)
+        is_function = type(leaf) in (types.FunctionType, functools.partial)
+        return _replaced(leaf, is_replaced, put, around) if is_function else leaf
 
     def changed(value: Any) -> Any:
         leaves, treedef = adapters.flatten(value)
-        if not any(map(is_replaced, leaves)):
-            return value
-        return treedef.unflatten([put(leaf) if is_replaced(leaf) else leaf for leaf in leaves])
+        now = [*map(changed_leaf, leaves)]
+        return value if all(map(operator.is_, now, leaves)) else treedef.unflatten(now)
 
     def cell_of(cell: types.CellType) -> types.CellType:
         value = contents(cell)
@@ -134,9 +147,9 @@ def _replaced(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any],
 
     if type(fun) is functools.partial:
         args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
-        return functools.partial(_replaced(fun.func, is_replaced, put), *args, **keywords)
+        return functools.partial(_replaced(fun.func, is_replaced, put, around), *args, **keywords)
     if isinstance(fun, Followed):
-        return Followed(_replaced(fun.__wrapped__, is_replaced, put))
+        return Followed(_replaced(fun.__wrapped__, is_replaced, put, around))
     if type(fun) is not types.FunctionType:
         return fun
     closure = fun.__closure__ or ()

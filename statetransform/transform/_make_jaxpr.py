@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from .._jaxcompat import typeof
-from .._state.errors import check_function
 from .._state.frame import Frame, kept_by_nobody, leave, read
 from .._state.values import Values
-from .._trace.arguments import StaticArguments, abstract, hide, positional_parameters, reveal
+from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, positional_parameters, reveal
+from .._trace.lift import bind
 from .._trace.trace import Call
 from .._trace.tracebacks import boundary
 from .._trace.traces import find_for_once
+from .._trace.wrapper import Transformed, decorate
 from ._names import name_inputs
 from ._options import as_in
 
@@ -84,16 +85,32 @@ def make_jaxpr(
       >>> len(transform.make_jaxpr(f)(2.0).jaxpr.outvars), n.value
       (2, 0)
     """
-    if fun is None:
-        given = {"static_argnums": static_argnums, "axis_env": axis_env, "return_shape": return_shape, **options}
-        return functools.partial(make_jaxpr, **given)
-    check_function("make_jaxpr", fun)
-    static = StaticArguments(fun, static_argnums, ())
+    options = {"static_argnums": static_argnums, "axis_env": axis_env, "return_shape": return_shape, **options}
+    return decorate(Shown, fun, **options)
 
-    @functools.wraps(fun)
-    @boundary
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = static.hide(args, kwargs, has_self=False)
+
+class Shown(Transformed):
+    """A function whose jaxpr is made at each call."""
+
+    where = "make_jaxpr"
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        static_argnums: Any = (),
+        axis_env: Any = None,
+        return_shape: bool = False,
+        *,
+        is_method: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(fun, is_method=is_method)
+        self._static = StaticArguments(fun, static_argnums, ())
+        self._returns_shape, self._make_options = return_shape, {"axis_env": axis_env, **options}
+
+    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fun = bind(self.__wrapped__, obj)
+        args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         (args, kwargs), objects = hide((args, kwargs))
         args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))
         found: list[tuple[Call, tuple[Any, ...]]] = []
@@ -103,7 +120,7 @@ def make_jaxpr(
                 found.append(find_for_once("make_jaxpr", fun, args, kwargs, objects))
 
         names = positional_parameters(fun)[0][: len(args)]
-        jax.make_jaxpr(name_inputs(find, names, kwargs), axis_env=axis_env)(*args, **kwargs)
+        jax.make_jaxpr(name_inputs(find, names, kwargs), axis_env=self._make_options["axis_env"])(*args, **kwargs)
         call, leading = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
@@ -112,13 +129,11 @@ def make_jaxpr(
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})
-        make = jax.make_jaxpr(name_inputs(pure, ["values", *names], kwargs), axis_env=axis_env, **options)
+        make = jax.make_jaxpr(name_inputs(pure, ["values", *names], kwargs), **self._make_options)
         jaxpr = make(values, *args, **kwargs)
-        if not return_shape:
+        if not self._returns_shape:
             return jaxpr
         return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
-
-    return traced
 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:
