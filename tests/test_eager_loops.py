@@ -106,12 +106,13 @@ def test_a_loop_that_closes_over_what_is_differentiated_compiles_once(name: str,
             assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_body_may_close_over_a_function_that_calls_itself() -> None:
+def test_functions_that_close_over_each_other_are_looked_at_once() -> None:
     def loss(t: Any, w: Any) -> Any:
-        def power(x: Any, n: int) -> Any:
-            return power(x * w, n - 1) if n else x
-
-        return t.scan(lambda c, x: (power(c, 2) + x, None), INIT, XS)[0]
+        functions: list[Any] = []
+        for i in range(30):
+            functions.append(lambda x, n, i=i: functions[i - 1](x * w, n - 1) if n else x)
+        last = functions[-1]
+        return t.scan(lambda c, x: (last(c, 2) + x, None), INIT, XS)[0]
 
     assert jnp.allclose(transform.grad(loss, 1)(transform, 0.5), jax.grad(loss, 1)(JAX, 0.5))
 

@@ -119,21 +119,25 @@ def in_eager_mode(
 
 
 def _replaced(
-    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], around: tuple[Any, ...] = ()
+    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any] | None = None
 ) -> Any:
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing.
 
-    So with functions that it closes over. `around` are those in which it was met: one may close over itself.
+    So with functions that it closes over. `known` has those met so far; one that closes over itself keeps what it has.
     """
-    if any(fun is other for other in around):
-        return fun
-    around = (*around, fun)
+    known = {} if known is None else known
+    if id(fun) not in known:
+        known[id(fun)] = fun
+        known[id(fun)] = _copy(fun, is_replaced, put, known)
+    return known[id(fun)]
 
+
+def _copy(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any]) -> Any:
     def changed_leaf(leaf: Any) -> Any:
         if is_replaced(leaf):
             return put(leaf)
         is_function = type(leaf) in (types.FunctionType, functools.partial)
-        return _replaced(leaf, is_replaced, put, around) if is_function else leaf
+        return _replaced(leaf, is_replaced, put, known) if is_function else leaf
 
     def changed(value: Any) -> Any:
         leaves, treedef = adapters.flatten(value)
@@ -147,9 +151,9 @@ def _replaced(
 
     if type(fun) is functools.partial:
         args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
-        return functools.partial(_replaced(fun.func, is_replaced, put, around), *args, **keywords)
+        return functools.partial(_replaced(fun.func, is_replaced, put, known), *args, **keywords)
     if isinstance(fun, Followed):
-        return Followed(_replaced(fun.__wrapped__, is_replaced, put, around))
+        return Followed(_replaced(fun.__wrapped__, is_replaced, put, known))
     if type(fun) is not types.FunctionType:
         return fun
     closure = fun.__closure__ or ()
