@@ -117,6 +117,16 @@ def test_functions_that_close_over_each_other_are_looked_at_once() -> None:
     assert jnp.allclose(transform.grad(loss, 1)(transform, 0.5), jax.grad(loss, 1)(JAX, 0.5))
 
 
+def test_functions_may_close_over_functions_hundreds_deep() -> None:
+    def loss(t: Any, w: Any) -> Any:
+        f = lambda x: x * w
+        for _ in range(300):
+            f = lambda x, g=f: g(x) + 1
+        return t.scan(lambda c, x: (f(c) + x, None), INIT, XS)[0]
+
+    assert jnp.allclose(transform.grad(loss, 1)(transform, 0.5), jax.grad(loss, 1)(JAX, 0.5))
+
+
 def test_the_body_runs_once_for_all_values_of_what_is_differentiated() -> None:
     def loss(w: Any) -> Any:
         def body(c: Any, x: Any) -> Any:

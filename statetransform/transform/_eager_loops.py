@@ -119,25 +119,32 @@ def in_eager_mode(
 
 
 def _replaced(
-    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any] | None = None
+    fun: Any,
+    is_replaced: Callable[[Any], bool],
+    put: Callable[[Any], Any],
+    known: dict[int, Any] | None = None,
+    depth: int = 0,
 ) -> Any:
     """A copy of a function with some of what it closes over replaced; the function itself where there is nothing.
 
-    So with functions that it closes over. `known` has those met so far; one that closes over itself keeps what it has.
+    So with functions that it closes over, up to some depth. `known` has those met so far; one that closes over itself
+    keeps what it has.
     """
     known = {} if known is None else known
-    if id(fun) not in known:
+    if id(fun) not in known and depth <= _DEPTH:
         known[id(fun)] = fun
-        known[id(fun)] = _copy(fun, is_replaced, put, known)
-    return known[id(fun)]
+        known[id(fun)] = _copy(fun, is_replaced, put, known, depth + 1)
+    return known.get(id(fun), fun)
 
 
-def _copy(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any]) -> Any:
+def _copy(
+    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any], depth: int
+) -> Any:
     def changed_leaf(leaf: Any) -> Any:
         if is_replaced(leaf):
             return put(leaf)
         is_function = type(leaf) in (types.FunctionType, functools.partial)
-        return _replaced(leaf, is_replaced, put, known) if is_function else leaf
+        return _replaced(leaf, is_replaced, put, known, depth) if is_function else leaf
 
     def changed(value: Any) -> Any:
         leaves, treedef = adapters.flatten(value)
@@ -151,9 +158,9 @@ def _copy(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any
 
     if type(fun) is functools.partial:
         args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
-        return functools.partial(_replaced(fun.func, is_replaced, put, known), *args, **keywords)
+        return functools.partial(_replaced(fun.func, is_replaced, put, known, depth), *args, **keywords)
     if isinstance(fun, Followed):
-        return Followed(_replaced(fun.__wrapped__, is_replaced, put, known))
+        return Followed(_replaced(fun.__wrapped__, is_replaced, put, known, depth))
     if type(fun) is not types.FunctionType:
         return fun
     closure = fun.__closure__ or ()
@@ -169,6 +176,7 @@ def _copy(fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any
 #: the death of the first, it finds what it would have found the long way.
 _used: dict[Any, Whole] = {}
 _BOUND = 128
+_DEPTH = 16  # of functions within functions: deeper ones keep what they close over, and are compiled at each call
 
 
 def _is_followed(fun: Any) -> bool:
