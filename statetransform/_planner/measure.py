@@ -53,6 +53,7 @@ _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, 
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
 # What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
 _FUSED = {False: 0.9, True: 0.6}
+_AT_BEST = 0.5  # the least that was seen, of what is planned for elementwise layers
 _RIVAL = 0.995  # times the work of what was found: less makes another candidate worth a compilation
 _BY_HAND = 0.99  # of its work counts for a form by hand: it compiles faster, and is never worse in both figures then
 
@@ -219,9 +220,10 @@ class Planner:
             return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
         size = size if offer is None or offer[1].bytes <= size else budget
         tried = list(self._tried(pattern, budget, size, plain, offer))
-        if offer is None and not any(record.fits(budget) for record in tried):
-            return self._shortage(pattern, tried)
-        best = min([*tried, *self._before(pattern)], key=lambda record: record.rank(budget))
+        compiled = [*tried, *self._before(pattern)]
+        if offer is None and not any(record.fits(budget) for record in compiled):
+            return self._shortage(pattern, compiled)
+        best = min(compiled, key=lambda record: record.rank(budget))
         answer = known.answers[budget] = self._confirmed(pattern, best, budget)
         known.add([answer, *tried])
         return self._recalled(pattern, answer)
@@ -254,8 +256,8 @@ class Planner:
                 limit = _RIVAL * work(best) * first.joint.graph.cost
                 offers = [(most, offer) for most, offer in offers if most <= budget and work(offer[1]) < limit]
             elif best is not None:
-                least = best.compiled or 0
-                offers = [some for some in offers if some[1] is planned or usual(some[1][1]) * some[1][1].bytes < least]
+                hoped = lambda plan: plan.bytes * scales.get(kind(plan), _AT_BEST)
+                offers = [some for some in offers if some[1] is planned or hoped(some[1][1]) < (best.compiled or 0)]
             if not offers:
                 return
             rank = lambda some: (some[0] > budget, work(some[1][1]) if some[0] <= budget else some[0])

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform import policies, transform
+from statetransform import State, policies, transform
 from statetransform._planner import measure, plan_cache
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
@@ -93,6 +93,49 @@ def test_a_product_that_a_layer_writes_twice_is_recomputed_once() -> None:
     size, work = figures(loss_of(jax.checkpoint(gated)))
     found = figures(transform.checkpoint(loss_of(gated), policy=policies.fit(size)))
     assert found[0] <= size and found[1] <= work
+
+
+def wave(size: int) -> tuple[Callable[[Any], Callable[[Any], Any]], Any, int]:
+    """Steps of an explicit scheme on a grid, as a loss; its arguments; and the bytes of a checkpoint each.
+
+    Compilers fuse each step as a whole when it is recomputed: that takes half of what is planned.
+    """
+    u = State(jnp.ones((size, size)), name="u")
+
+    def step(u: Any, k: Any) -> Any:
+        slope = u[1:] - u[:-1]
+        return u + 0.1 * k * (jnp.pad(slope, ((0, 1), (0, 0))) - jnp.pad(slope, ((1, 0), (0, 0)))) - 0.01 * u**3
+
+    def loss_of(around: Any) -> Callable[[Any], Any]:
+        def loss(ks: Any, start: Any) -> Any:
+            u.value = start
+            for k in ks:
+                u.value = around(step)(u.value, k)
+            return (u.value**2).mean()
+
+        return loss
+
+    return loss_of, ([jnp.ones((size, size))] * 8, jnp.ones((size, size))), 2 * 4 * size * size
+
+
+def bytes_of(loss: Any, args: Any) -> int:
+    return transform.jit(transform.grad(loss)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
+def test_a_form_by_hand_is_compiled_before_a_budget_is_exceeded() -> None:
+    loss_of, args, by_hand = wave(32)
+    assert bytes_of(loss_of(transform.checkpoint), args) == by_hand
+    budget = int(1.94 * by_hand)  # a plan of three values is compiled to four of them
+    assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=policies.fit(budget)), args) <= budget
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
+def test_what_was_compiled_for_one_budget_keeps_another_one() -> None:
+    """No plan is found for either, but the form by hand, compiled for the first one, fits both."""
+    loss_of, args, by_hand = wave(24)
+    for budget in (by_hand, int(1.1 * by_hand), int(1.3 * by_hand)):
+        assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=policies.fit(budget)), args) <= budget
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
