@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import operator
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._objects.lookup import contents
+from .._objects.plain import MISSING
 from .._state import adapters
 from .._trace.arguments import hide_self, is_reference, strict
 from .._trace.families import Family, anchor_of, remember
@@ -55,8 +55,7 @@ class _EagerLoop:
     def __call__(self, holes: list[Any], *args: Any) -> Any:
         functions, values = args[: self._n_functions], iter(holes)
         if holes:
-            fill = lambda fun: _replaced(fun, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
-            functions = map(fill, functions)
+            functions = _replaced(functions, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
         with lanes_around(self._lanes):
             return self._loop(*functions, *args[self._n_functions :])
 
@@ -96,11 +95,11 @@ def in_eager_mode(
         holes.append(leaf)
         return Hole.TRACED
 
+    functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
     if not is_top_level():
         if not runs_directly():
             return OTHER
-        functions = [_replaced(fun, lambda leaf: isinstance(leaf, Tracer), take) for fun in functions]
-    functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
+        functions = _replaced(functions, lambda leaf: isinstance(leaf, Tracer), take)
     # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
     has_budget = any(isinstance(option, MemoryBudget) for option in options)
     lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
@@ -118,65 +117,82 @@ def in_eager_mode(
         return OTHER
 
 
-def _replaced(
-    fun: Any,
-    is_replaced: Callable[[Any], bool],
-    put: Callable[[Any], Any],
-    known: dict[int, Any] | None = None,
-    depth: int = 0,
-) -> Any:
-    """A copy of a function with some of what it closes over replaced; the function itself where there is nothing.
+def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> list[Any]:
+    """The functions, with some of what they and the functions within them close over replaced.
 
-    So with functions that it closes over, up to some depth. `known` has those met so far; one that closes over itself
-    keeps what it has.
+    Where there is nothing to replace, a function is itself. The copies close over each other as the functions do.
     """
-    known = {} if known is None else known
-    if id(fun) not in known and depth <= _DEPTH:
-        known[id(fun)] = fun
-        known[id(fun)] = _copy(fun, is_replaced, put, known, depth + 1)
-    return known.get(id(fun), fun)
+    found: dict[int, Any] = {}
+    users: dict[int, list[int]] = {}
+    changed: list[int] = []
+    waiting = list(functions)
+    for fun in waiting:  # without recursion, since functions may close over themselves
+        if id(fun) in found:
+            continue
+        found[id(fun)] = fun
+        for leaf in adapters.flatten(_closed_over(fun))[0]:
+            if is_replaced(leaf):
+                changed.append(id(fun))
+            elif type(leaf) in _COPIED:
+                users.setdefault(id(leaf), []).append(id(fun))
+                waiting.append(leaf)
+    copied: set[int] = set()
+    while changed:
+        if (i := changed.pop()) not in copied:
+            copied.add(i)
+            changed += users.get(i, ())
+    cells: dict[int, types.CellType] = {}
+    is_changed = lambda value: any(is_replaced(x) or id(x) in copied for x in adapters.flatten(value)[0])
+    empty = lambda cell: cells.setdefault(id(cell), types.CellType()) if is_changed(contents(cell)) else cell
 
-
-def _copy(
-    fun: Any, is_replaced: Callable[[Any], bool], put: Callable[[Any], Any], known: dict[int, Any], depth: int
-) -> Any:
-    def changed_leaf(leaf: Any) -> Any:
-        if is_replaced(leaf):
-            return put(leaf)
-        is_function = type(leaf) in (types.FunctionType, functools.partial)
-        return _replaced(leaf, is_replaced, put, known, depth) if is_function else leaf
-
-    def changed(value: Any) -> Any:
+    def now(value: Any) -> Any:
         leaves, treedef = adapters.flatten(value)
-        now = [*map(changed_leaf, leaves)]
-        return value if all(map(operator.is_, now, leaves)) else treedef.unflatten(now)
+        change = lambda leaf: put(leaf) if is_replaced(leaf) else copies.get(id(leaf), leaf)
+        return treedef.unflatten(map(change, leaves)) if is_changed(value) else value
 
-    def cell_of(cell: types.CellType) -> types.CellType:
-        value = contents(cell)
-        now = changed(value)
-        return cell if now is value else types.CellType(now)
+    copies = {i: _copy(fun, empty) for i, fun in found.items() if i in copied}
+    for i, copy in copies.items():
+        _fill(copy, found[i], now)
+    return [copies.get(id(fun), fun) for fun in functions]
 
+
+def _closed_over(fun: Any) -> list[Any]:
     if type(fun) is functools.partial:
-        args, keywords = tuple(map(changed, fun.args)), {name: changed(arg) for name, arg in fun.keywords.items()}
-        return functools.partial(_replaced(fun.func, is_replaced, put, known, depth), *args, **keywords)
-    if isinstance(fun, Followed):
-        return Followed(_replaced(fun.__wrapped__, is_replaced, put, known, depth))
+        return [fun.func, fun.args, fun.keywords]
+    if type(fun) is Followed:
+        return [fun.__wrapped__]
+    if type(fun) is types.FunctionType:
+        return [*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__]
+    return []
+
+
+def _copy(fun: Any, empty: Callable[[types.CellType], types.CellType]) -> Any:
+    """A copy of a function, with empty cells for what is filled in."""
     if type(fun) is not types.FunctionType:
-        return fun
-    closure = fun.__closure__ or ()
-    cells, defaults = tuple(map(cell_of, closure)), changed(fun.__defaults__)
-    if defaults is fun.__defaults__ and all(map(operator.is_, cells, closure)):
-        return fun
-    copied = types.FunctionType(fun.__code__, fun.__globals__, fun.__name__, defaults, cells)
-    copied.__kwdefaults__ = fun.__kwdefaults__
-    return functools.update_wrapper(copied, fun, updated=("__dict__",))
+        return functools.partial(fun) if type(fun) is functools.partial else Followed(fun)
+    cells = tuple(map(empty, fun.__closure__ or ()))
+    copy = types.FunctionType(fun.__code__, fun.__globals__, fun.__name__, None, cells)
+    return functools.update_wrapper(copy, fun)
 
 
+def _fill(copy: Any, fun: Any, now: Callable[[Any], Any]) -> None:
+    """Gives the copy of a function what it closes over."""
+    if type(fun) is functools.partial:
+        copy.__setstate__((now(fun.func), now(fun.args), now(fun.keywords), fun.__dict__))
+    elif type(fun) is Followed:
+        copy.__wrapped__ = now(fun.__wrapped__)
+    else:
+        for cell, other in zip(fun.__closure__ or (), copy.__closure__ or (), strict=True):
+            if other is not cell and contents(other) is MISSING:  # another function may have it as well
+                other.cell_contents = now(contents(cell))
+        copy.__defaults__, copy.__kwdefaults__ = now(fun.__defaults__), now(fun.__kwdefaults__)
+
+
+_COPIED = (types.FunctionType, functools.partial, Followed)
 #: The compiled loops used last, by what they do and the identity of the body's code. Should another code have it after
 #: the death of the first, it finds what it would have found the long way.
 _used: dict[Any, Whole] = {}
 _BOUND = 128
-_DEPTH = 16  # of functions within functions: deeper ones keep what they close over, and are compiled at each call
 
 
 def _is_followed(fun: Any) -> bool:
