@@ -27,6 +27,7 @@ from . import cost
 from .barriers import keeps_barriers, tied
 from .graph import Graph
 from .joint import Joint
+from .pools import is_unpooled, unpooled
 from .simulate import lifetimes, profile, split_of
 
 # Where much is alive there is a barrier before each run, or in long plans before every few, as each costs compile time:
@@ -297,6 +298,8 @@ class _Run:
                 self._delay(eqn, inputs)
             if eqn.primitive.name == "scan":
                 return _with_late_stacks(eqn, inputs)
+            if is_unpooled(eqn):
+                return [unpooled(*inputs, eqn.params["window_dimensions"], eqn.params["window_strides"])]
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
     def _delay(self, eqn: Any, inputs: list[Any]) -> None:

@@ -1,0 +1,58 @@
+"""The gradient of max pooling is computed without the integers that XLA's scatter takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from statetransform import policies, transform
+from statetransform._planner.barriers import keeps_barriers
+from statetransform._planner.pools import is_unpooled, unpooled
+
+
+def pooled(x: Any, window: Any, strides: Any) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, "VALID")
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "shape"),
+    [
+        ((1, 2, 2, 1), (1, 2, 2, 1), (2, 8, 8, 3)),
+        ((1, 2, 2, 1), (1, 2, 2, 1), (2, 9, 7, 3)),  # the last ones are in no window
+        ((1, 2), (1, 3), (4, 11)),
+        ((3, 3), (2, 2), (9, 9)),
+        ((3,), (1,), (11,)),
+    ],
+)
+def test_it_is_the_gradient_of_jax(window: Any, strides: Any, shape: Any) -> None:
+    """With windows of equal numbers, of a number that is none, and of nothing above minus infinity."""
+    x = jnp.round(2 * jax.random.normal(jax.random.key(0), shape))
+    x = x.at[(0,) * x.ndim].set(jnp.nan).at[tuple(n // 2 for n in shape)].set(-jnp.inf)
+    y, pull = jax.vjp(lambda x: pooled(x, window, strides), x)
+    cotangent = jax.random.normal(jax.random.key(1), y.shape)
+    (eqn,) = (e for e in jax.make_jaxpr(pull)(cotangent).eqns if is_unpooled(e))
+    found = unpooled(cotangent, x, eqn.params["window_dimensions"], eqn.params["window_strides"])
+    assert jnp.allclose(found, pull(cotangent)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a recomputation apart")
+def test_a_network_with_pooling_keeps_its_budget_as_planned() -> None:
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            numbers = ("NHWC", "HWIO", "NHWC")
+            x = jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers))
+            x = pooled(x, (1, 2, 2, 1), (1, 2, 2, 1))
+        return (x**2).mean()
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    args = [0.1 * jax.random.normal(key, (3, 3, 16, 16)) for key in keys], jnp.ones((4, 64, 64, 16))
+    bytes_of = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = policies.fit(bytes_of(loss) // 2)
+    fitting = transform.checkpoint(loss, policy=budget)
+    assert bytes_of(fitting) <= 1.1 * budget.choices[-1].planned_bytes
+    for ours, plain in zip(*(jax.tree.leaves(jax.grad(f)(*args)) for f in (fitting, loss)), strict=True):
+        assert jnp.allclose(ours, plain, rtol=1e-4, atol=1e-6)
