@@ -299,7 +299,8 @@ class _Run:
             if eqn.primitive.name == "scan":
                 return _with_late_stacks(eqn, inputs)
             if is_unpooled(eqn):
-                return [unpooled(*inputs, eqn.params["window_dimensions"], eqn.params["window_strides"])]
+                cotangent, x = inputs
+                return [unpooled(cotangent, x, eqn.params["window_dimensions"], eqn.params["window_strides"])]
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
     def _delay(self, eqn: Any, inputs: list[Any]) -> None:
