@@ -300,7 +300,7 @@ class _Run:
                 return _with_late_stacks(eqn, inputs)
             if is_unpooled(eqn):
                 cotangent, x = inputs
-                return [unpooled(cotangent, x, eqn.params["window_dimensions"], eqn.params["window_strides"])]
+                return [unpooled(eqn.params, cotangent, x)]
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
     def _delay(self, eqn: Any, inputs: list[Any]) -> None:
