@@ -304,9 +304,9 @@ class _Run:
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
     def _delay(self, eqn: Any, inputs: list[Any]) -> None:
-        """Makes the arrays of equal numbers that an operation writes into when its other inputs are there.
+        """Makes the arrays of equal or counted numbers that an operation writes into when its other inputs are there.
 
-        They depend on nothing: compilers make all of them at the start.
+        They depend on nothing: compilers make all of them at the start. Sorting writes into the numbers that it orders.
         """
         views = {k: self._joint.views.get(a) for k, a in enumerate(eqn.invars) if not isinstance(a, jex.Literal)}
         fills = {k: view for k, view in views.items() if view is not None and _is_fill(view)}
@@ -314,9 +314,10 @@ class _Run:
         if not others:
             return
         for k, view in fills.items():
-            (atom,) = view.invars
-            number, *_ = lax.optimization_barrier((jnp.asarray(atom.val, atom.aval.dtype), *others))
-            (inputs[k],) = jaxcompat.bind(view.primitive, [number], view.params)
+            number = view.invars[0].val if view.invars else 0
+            number, *_ = lax.optimization_barrier((jnp.asarray(number, view.outvars[0].aval.dtype), *others))
+            (found,) = jaxcompat.bind(view.primitive, [number] if view.invars else [], view.params)
+            inputs[k] = found if view.invars else found + number
 
 
 def _with_late_stacks(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -348,7 +349,7 @@ def _with_late_stacks(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _is_fill(view: Any) -> bool:
-    return view.primitive.name == "broadcast_in_dim" and all(isinstance(a, jex.Literal) for a in view.invars)
+    return view.primitive.name in ("broadcast_in_dim", "iota") and all(isinstance(a, jex.Literal) for a in view.invars)
 
 
 def whole(emitted: Emitted, n_inputs: int) -> Any:

@@ -158,3 +158,20 @@ def test_random_numbers_are_drawn_where_they_are_used() -> None:
     assert size(fitting) <= 0.4 * size(loss)
     ours, theirs = (jax.tree.leaves(compiled(f)(x, ws, key)) for f in (fitting, loss))
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+def test_the_numbers_that_sorting_puts_in_order_are_made_where_it_sorts() -> None:
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            order = jnp.argsort(jax.lax.stop_gradient(x), -1)
+            x = x + jnp.take_along_axis(jnp.tanh(x @ w), order, -1)
+        return (x**2).mean()
+
+    args = [noise(32, 32, seed=i) for i in range(8)], noise(128, 32)
+    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile()
+    size = lambda f: compiled(f).memory_analysis().temp_size_in_bytes
+    fitting = transform.checkpoint(loss, policy=policies.fit(int(0.4 * size(loss))))
+    assert size(fitting) <= 0.4 * size(loss)
+    ours, theirs = (jax.tree.leaves(compiled(f)(*args)) for f in (fitting, loss))
+    assert all(jnp.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
