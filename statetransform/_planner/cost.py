@@ -138,10 +138,9 @@ def copied(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> list[An
       views: the equations of variables that are views.
     """
     if eqn.primitive.name == "conv_general_dilated":
-        numbers = eqn.params["dimension_numbers"]
-        if numbers.lhs_spec[0] != 0:  # as in gradients of weights
-            return list(eqn.invars)
-        return [eqn.invars[1]] if numbers.rhs_spec[0] < numbers.rhs_spec[1] and numbers.rhs_spec[0] else []
+        numbers, last = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape) - 1
+        is_ordered = numbers.lhs_spec[:2] == (0, last), numbers.rhs_spec[:2] == (last, last - 1)
+        return [v for v, is_as_needed in zip(eqn.invars, is_ordered, strict=True) if not is_as_needed]
     if eqn.primitive.name != "dot_general":
         return []
     sides = list(zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True))
@@ -170,9 +169,12 @@ def _stored(atom: Any, order: list[int], views: Mapping[Any, Any]) -> list[int]:
 
 
 def _copies(eqn: Any, views: Mapping[Any, Any]) -> int:
-    own = copied(eqn, views)
-    is_turned = eqn.primitive.name == "conv_general_dilated" and len(own) == 2
-    return sum(nbytes(v.aval) for v in [*own, *(eqn.outvars if is_turned else [])])
+    sizes = [nbytes(v.aval) for v in copied(eqn, views)]
+    (out,) = (var.aval for var in eqn.outvars)
+    if eqn.primitive.name == "dot_general" or eqn.params["dimension_numbers"].out_spec[:2] == (0, len(out.shape) - 1):
+        return sum(sizes)
+    # The result is turned at the end, and has a copy of an operand in its place until then.
+    return sum(sizes) + nbytes(out) - max((size for size in sizes if size <= nbytes(out)), default=0)
 
 
 def _scatter(eqn: Any, views: Mapping[Any, Any]) -> int:

@@ -254,3 +254,22 @@ def test_a_view_is_copied_for_a_product_that_needs_its_dimensions_in_another_ord
     graph = joint(of, x).graph
     forward = [node.scratch for node in graph.nodes if node.is_product and not node.is_backward]
     assert sorted(forward) == [0, x.nbytes]
+
+
+@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NCHW", "HWIO", "NHWC")])
+@pytest.mark.parametrize("way", ["forward", "of the image", "of the kernel"])
+def test_the_copies_of_a_convolution_are_those_of_the_compiler(layout: tuple[str, str, str], way: str) -> None:
+    sizes = {"N": 4, "H": 16, "W": 16, "C": 8, "I": 8, "O": 32}
+    x, w = (jnp.ones([3 if name in "HW" and "I" in dims else sizes[name] for name in dims]) for dims in layout[:2])
+    run = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+    pull = lambda x, w, ct: jax.vjp(run, x, w)[1](ct)
+    step, args = {
+        "forward": (run, (x, w)),
+        "of the image": (lambda w, ct: pull(x, w, ct)[0], (w, run(x, w))),
+        "of the kernel": (lambda x, ct: pull(x, w, ct)[1], (x, run(x, w))),
+    }[way]
+    eqn = [eqn for eqn in jax.make_jaxpr(step)(*args).eqns if eqn.primitive.name == "conv_general_dilated"][-1]
+    alone = lambda *operands: eqn.primitive.bind(*operands, **eqn.params)
+    operands = [jnp.ones(var.aval.shape) for var in eqn.invars]
+    compiled = jax.jit(alone).lower(*operands).compile(compiler_options={"xla_backend_optimization_level": 0})
+    assert compiled.memory_analysis().temp_size_in_bytes == cost.scratch(eqn)
