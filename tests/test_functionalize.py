@@ -25,6 +25,11 @@ class Counter:
         return x * self.w.value * self.n.value
 
 
+def test_the_keys_of_values_are_states() -> None:
+    with pytest.raises(TypeError, match="a key must be a state, but 'x' is a str"):
+        st.Values({"x": 1})
+
+
 def test_apply_is_pure_and_gives_the_new_values() -> None:
     c = Counter()
     fun = transform.functionalize(c)

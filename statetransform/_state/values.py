@@ -50,6 +50,9 @@ class Values(Mapping["State", Any]):
     Args:
       values: a mapping from `State` to value.
 
+    Raises:
+      TypeError: a key is no state.
+
     Example:
       >>> import jax, statetransform as st
       >>> u = st.State(1.0, name="u")
@@ -64,6 +67,9 @@ class Values(Mapping["State", Any]):
     _places: dict[Token[State], int] | None  # made at the first look-up: most are only passed on by JAX
 
     def __init__(self, values: Mapping[State, Any] | None = None) -> None:
+        for key in values or ():
+            if not isinstance(key, State):
+                raise TypeError(f"Values: a key must be a state, but {key!r} is a {type(key).__name__}")
         pairs = [(state._token, value) for state, value in (values or {}).items()]
         pairs.sort(key=lambda pair: pair[0].serial)
         self._tokens = tuple([token for token, _ in pairs])
