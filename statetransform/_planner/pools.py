@@ -45,7 +45,7 @@ def unpooled(params: Any, cotangent: jax.Array, x: jax.Array) -> jax.Array:
     ends = [(n - 1) * stride + 1 for n, stride in zip(cotangent.shape, strides, strict=True)]
     parts = [lax.slice(padded, at, [*map(sum, zip(at, ends, strict=True))], strides) for at in places]
     largest = jnp.full_like(cotangent, lowest)
-    found = jnp.full(cotangent.shape, places.index(lows), jnp.int8)
+    found = jnp.full_like(cotangent, places.index(lows), jnp.int8)
     for k, part in enumerate(parts):
         is_larger = ~(largest >= part)  # as XLA asks, also of what is not a number
         largest, found = jnp.where(is_larger, part, largest), jnp.where(is_larger, k, found)
