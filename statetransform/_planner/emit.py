@@ -184,7 +184,7 @@ class Emitted:
         return sorted(given, key=lambda var: getattr(var.aval, "size", 0))[:1]
 
     def _copied(self, i: int) -> list[Any]:
-        """The given variables that are copied for a node, or moved: at the start and for all, if nothing ties them."""
+        """The given variables that are copied for a node, moved or repeated: at the start and for all, if not tied."""
         joint = self._joint
         if self._has_loops:
             return []
@@ -195,9 +195,9 @@ class Emitted:
         return [var for var in joint.roots(copied) if var in joint.given]
 
     def _is_moved(self, atom: Any) -> bool:
-        """Whether an atom is a view with its dimensions in another order."""
+        """Whether an atom is a view that compilers may hold as an array: it has dimensions in another order, or more."""
         while not isinstance(atom, jex.Literal) and (view := self._joint.views.get(atom)) and view.invars:
-            if view.primitive.name == "transpose":
+            if view.primitive.name in ("transpose", "broadcast_in_dim"):
                 return True
             atom = view.invars[0]
         return False

@@ -175,3 +175,18 @@ def test_the_numbers_that_sorting_puts_in_order_are_made_where_it_sorts() -> Non
     assert size(fitting) <= 0.4 * size(loss)
     ours, theirs = (jax.tree.leaves(compiled(f)(*args)) for f in (fitting, loss))
     assert all(jnp.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+def test_a_weight_that_a_reduction_repeats_is_not_held_as_a_large_array() -> None:
+    """The compiler makes an array of it, which both passes would share from the first layer on."""
+
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = x + (x[:, :, None] * x[:, None, :] * w).sum(-1)
+        return (x**2).mean()
+
+    args = [noise(32, 32, seed=i) for i in range(8)], noise(128, 32)
+    size = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = policies.fit(size(loss) // 4)
+    assert size(transform.checkpoint(loss, policy=budget)) <= 1.1 * budget.choices[-1].planned_bytes
