@@ -195,7 +195,7 @@ class Emitted:
         return [var for var in joint.roots(copied) if var in joint.given]
 
     def _is_moved(self, atom: Any) -> bool:
-        """Whether an atom is a view that compilers may hold as an array: it has dimensions in another order, or more."""
+        """Whether an atom is a view that compilers may hold as an array: with dimensions in another order, or more."""
         while not isinstance(atom, jex.Literal) and (view := self._joint.views.get(atom)) and view.invars:
             if view.primitive.name in ("transpose", "broadcast_in_dim"):
                 return True
