@@ -80,7 +80,8 @@ class Rewriter:
         return self._changed[id(jaxpr)][1]
 
     def _visit(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any]:
-        if not _concerns(eqn):
+        is_rule = kind_of(eqn) is Kind.RULE
+        if not _concerns(eqn) or (is_rule and self._plans_scans):  # a rule has its loops run, and not reversed
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
         if eqn.primitive.name == "scan":
             return self._scan(eqn, inputs, place)
@@ -89,7 +90,7 @@ class Rewriter:
         if eqn.primitive.name == "shard_map":
             return self._shard_map(eqn, inputs, place)
         change = lambda inner: self.changed(inner, place.inside(inner))
-        if kind_of(eqn) is Kind.RULE:
+        if is_rule:
             is_jvp = eqn.primitive.name.startswith("custom_jvp")
             n_known = len(inputs) if is_jvp else None
             return jaxcompat.bind_with_rules(eqn, inputs, lambda fun: self._rule(fun, n_known))
