@@ -13,14 +13,16 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import Visitor, evaluate, rescanned, rewrite
-from .._jaxpr.walk import inner_jaxprs, moving
+from .._jaxpr.walk import inner_jaxprs, moving, walk
 from .._loops.budget import MemoryBudget
 from .._loops.loops import scan as binomial_scan
 from .._state.errors import BudgetError
+from .cost import is_batched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +93,34 @@ def with_least(closed: Any, moves: Sequence[bool]) -> Opened:
             size = error.least if error.least is not None and error.least > size else 2 * size
 
 
-def with_steps(closed: Any, keeps_products: bool = False) -> Opened:
-    """With each step recomputed from its carry, or from that and its products; so in loops that are in a step."""
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if keeps_products else None
+def with_steps(closed: Any, keeps: str = "step") -> Opened:
+    """With each step recomputed from its carry, or from that and what is kept; so in loops that are in a step.
+
+    Args:
+      closed: the closed jaxpr of the function.
+      keeps: "step" for nothing else, "products" for those of matrices, "dots" for those of many matrices at once, too.
+    """
+    policy = None if keeps == "step" else functools.partial(_is_kept, keeps == "dots")
     step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)
     scan = lambda body, *args, **options: jax.lax.scan(step(body), *args, **options)
     run = lambda eqn, inputs: _scanned(scan, eqn, inputs, run)
-    return Opened(rewrite(closed, _running(run)), ("products" if keeps_products else "step",))
+    return Opened(rewrite(closed, _running(run)), (keeps,))
+
+
+def _is_kept(keeps_all: bool, primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Whether a policy keeps a product. JAX rounds what it keeps, and does not know how to round complex numbers."""
+    if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in avals):
+        return False
+    dots = jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return bool(dots[not keeps_all](primitive, *avals, **params))
+
+
+def has_batches(closed: Any) -> bool:
+    """Whether the steps of loops have products of many matrices at once."""
+    steps = (inner.jaxpr for scan in scans_in(closed) for inner in inner_jaxprs(scan))
+    return any(
+        site.eqn.primitive.name == "dot_general" and is_batched(site.eqn) for step in steps for site in walk(step)
+    )
 
 
 Run = Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]

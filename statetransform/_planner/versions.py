@@ -18,11 +18,12 @@ from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_equal, without_seen
-from .loops import Opened, scans_in, with_budget, with_least, with_steps
+from .loops import Opened, has_batches, scans_in, with_budget, with_least, with_steps
 from .solve import Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
 _OPENED = 6  # versions with loops opened for one budget
+_STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as people write it
 _FULL = 0.97  # of a budget: a version that needs so much is not made larger
 
 
@@ -53,7 +54,7 @@ class Version:
         """What compilers treat alike: straight programs, loops by a schedule, or those keeping products or nothing."""
         if self.recipe[0] != "loops":
             return "straight"
-        return self.recipe[1] if self.recipe[1] in ("products", "step") else "opened"
+        return self.recipe[1] if self.recipe[1] in _STEPS else "opened"
 
     @functools.cached_property
     def _seen(self) -> dict[Any, int]:
@@ -215,7 +216,7 @@ class Versions:
         n = len(scans_in(self._closed))
         if not n or self.first.solver.plain.bytes <= budget:
             return []
-        found = [self._with_loops("products"), self._with_loops("step")]
+        found = [self._with_loops(keeps) for keeps in _STEPS if keeps != "dots" or has_batches(self._closed)]
         for _ in range(_OPENED):
             opened = self._opened_with(_for_loops(self._known, budget) // n)
             if opened is None or opened[1] in found:
@@ -250,8 +251,8 @@ class Versions:
 
     def _make(self, how: int | str) -> Opened | None:
         closed, moves = self._closed, self._pattern.inputs
-        if how in ("products", "step"):
-            return with_steps(closed, how == "products")
+        if how in _STEPS:
+            return with_steps(closed, str(how))
         if how == "least":
             return with_least(closed, moves)
         try:
