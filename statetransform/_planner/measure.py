@@ -359,6 +359,8 @@ class Planner:
         version = self.versions(pattern).made_by(record.recipe)
         if record.checkpoints is not None and version.takes_checkpoints:
             return version.checkpointed(record.checkpoints)
+        if version.is_by_steps and record.sequence == version.solver.plain.sequence:
+            return version  # nothing is recomputed besides: the program that people write
         return Emitted(version.joint, record.sequence)
 
     def _step_of(self, pattern: Pattern, record: MeasuredPlan) -> tuple[Callable[..., list[Any]], Version]:

@@ -54,7 +54,12 @@ class Version:
         """What compilers treat alike: straight programs, loops by a schedule, or those keeping products or nothing."""
         if self.recipe[0] != "loops":
             return "straight"
-        return self.recipe[1] if self.recipe[1] in _STEPS else "opened"
+        return self.recipe[1] if self.is_by_steps else "opened"
+
+    @property
+    def is_by_steps(self) -> bool:
+        """Whether it has a checkpoint around the step of each loop, as people write it."""
+        return self.recipe[0] == "loops" and self.recipe[1] in _STEPS
 
     @functools.cached_property
     def _seen(self) -> dict[Any, int]:

@@ -79,3 +79,52 @@ def test_a_budget_that_a_checkpointed_function_meets_leaves_its_checkpoints() ->
     f = lambda x: (jax.checkpoint(loop)(x) ** 2).sum()
     ours = jax.make_jaxpr(jax.grad(transform.checkpoint(f, policy=policies.fit("1 GB"))))(X)
     assert "checkpoint" in str(ours) or "remat" in str(ours)
+
+
+@jax.custom_vjp
+def fixed_point(w: Any, x: Any) -> Any:
+    """The solution of `z = tanh(z @ w + x)`, differentiated as such: with a loop in the rule, too."""
+    return iterated(lambda z: jnp.tanh(z @ w + x), x)
+
+
+def iterated(f: Callable[[Any], Any], z: Any) -> Any:
+    return lax.while_loop(lambda c: c[1] < 40, lambda c: (f(c[0]), c[1] + 1), (z, 0))[0]
+
+
+def _pull(saved: Any, g: Any) -> Any:
+    w, x, z = saved
+    _, pull = jax.vjp(lambda w, x, z: jnp.tanh(z @ w + x), w, x, z)
+    return pull(iterated(lambda u: pull(u)[2] + g, g))[:2]
+
+
+fixed_point.defvjp(lambda w, x: ((z := fixed_point(w, x)), (w, x, z)), _pull)
+
+
+def test_loops_in_a_derivative_rule_are_run_and_not_reversed() -> None:
+    """They take no carries from the budget, which the plain function meets here."""
+
+    def loss(w: Any, x: Any) -> Any:
+        for _ in range(3):
+            x = jnp.tanh(fixed_point(w, x) @ w)
+        return (x**2).mean()
+
+    args = 0.1 * jnp.sin(jnp.arange(1024.0)).reshape(32, 32), jnp.ones((32, 32))
+    step = jax.jit(jax.value_and_grad(loss))
+    plain = step.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    fitting = transform.checkpoint(loss, policy=policies.fit(int(1.2 * plain)))
+    ours, theirs = jax.tree.leaves(jax.jit(jax.value_and_grad(fitting))(*args)), jax.tree.leaves(step(*args))
+    assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+@pytest.mark.parametrize("share", [0.5, 0.25])
+def test_steps_with_complex_products_are_planned_though_a_policy_of_jax_cannot_keep_them(share: float) -> None:
+    def loss(angles: Any) -> Any:
+        turn = lambda z, t: (z / (1 + abs(z)) @ (jnp.eye(16) * jnp.exp(1j * t)), None)
+        return (lax.scan(turn, 0.1 * jnp.eye(16) + 0j, angles)[0].real ** 2).sum()
+
+    angles = jnp.linspace(0, 1, 20)
+    step = jax.jit(jax.grad(loss))
+    size = int(share * step.lower(angles).compile().memory_analysis().temp_size_in_bytes)
+    found = jax.jit(jax.grad(transform.checkpoint(loss, policy=policies.fit(size))))(angles)
+    assert jnp.allclose(found, step(angles), rtol=1e-4, atol=1e-4)

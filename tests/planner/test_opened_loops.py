@@ -10,6 +10,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import pytest
 
+from statetransform import policies, transform
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.cost import overwritten
 from statetransform._planner.emit import Emitted, whole
@@ -211,3 +212,24 @@ def test_the_least_of_a_loop_is_asked_for_directly() -> None:
     assert plan.bytes < first.solver.least.bytes
     assert len(planner.versions(pattern).opened_so_far) <= 2
     assert version.joint.graph.cost > first.joint.graph.cost
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a recomputation apart")
+def test_steps_that_keep_all_products_are_candidates_as_people_write_them() -> None:
+    def block(x: Any, p: Any) -> tuple[Any, None]:
+        q, k, v = (y.reshape(*x.shape[:2], 4, -1) for y in jnp.split(x @ p[0], 3, -1))
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
+        return x + jax.nn.gelu(x @ p[1]) @ p[2], None
+
+    def loss_of(step: Any) -> Any:
+        return lambda ws, x: (jax.lax.scan(step, x, ws)[0] ** 2).mean()
+
+    shapes = (8, 32, 96), (8, 32, 128), (8, 128, 32), (8, 64, 32)
+    *ps, x = (0.2 * jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes))
+    args = ps, x
+    by_hand = loss_of(jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable))
+    bytes_of = lambda loss: jax.jit(jax.grad(loss)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = policies.fit(bytes_of(by_hand))
+    assert bytes_of(transform.checkpoint(loss_of(block), policy=budget)) <= budget.bytes
+    assert budget.choices[-1].flops_over_plain <= 1.05  # the products are not computed again
