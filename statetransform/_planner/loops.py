@@ -109,10 +109,9 @@ def with_steps(closed: Any, keeps: str = "step") -> Opened:
 
 def _is_kept(keeps_all: bool, primitive: Any, *avals: Any, **params: Any) -> bool:
     """Whether a policy keeps a product. JAX rounds what it keeps, and does not know how to round complex numbers."""
-    if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in avals):
-        return False
     dots = jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    return bool(dots[not keeps_all](primitive, *avals, **params))
+    is_one = dots[not keeps_all](primitive, *avals, **params)
+    return bool(is_one) and not any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in avals)
 
 
 def has_batches(closed: Any) -> bool:
