@@ -218,7 +218,8 @@ class Budgeted:
         """The function with checkpoints, or as it is."""
         if program is None:
             return self.plain
-        return self._compiled(("by hand", moves), lambda *xs: jaxcompat.run(program.closed, *xs))
+        # JAX differentiates a call that stays one with some arrays more than what it contains.
+        return self._compiled(("by hand", moves), lambda *xs: jaxcompat.run(program.closed, *xs), inline=True)
 
     def _jvp_of(
         self, program: Callable[..., list[Any]], moves: tuple[bool, ...], primals: Leaves, tangents: Leaves
@@ -305,9 +306,9 @@ class Budgeted:
         primals, cts = jax.lax.optimization_barrier((primals, list(cts)))
         return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
 
-    def _compiled(self, key: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, key: Any, fun: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:
         """A function as one program for eager calls; the same object every time, so that it is compiled once."""
-        return self._programs.setdefault(key, jax.jit(fun))
+        return self._programs.setdefault(key, jax.jit(fun, inline=inline))
 
 
 def _closed(body: Any) -> Any:

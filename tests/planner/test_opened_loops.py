@@ -233,3 +233,17 @@ def test_steps_that_keep_all_products_are_candidates_as_people_write_them() -> N
     budget = policies.fit(bytes_of(by_hand))
     assert bytes_of(transform.checkpoint(loss_of(block), policy=budget)) <= budget.bytes
     assert budget.choices[-1].flops_over_plain <= 1.05  # the products are not computed again
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a recomputation apart")
+def test_what_people_write_in_loops_is_compiled_to_the_same_bytes() -> None:
+    def loss_of(around: Any) -> Any:
+        row = around(lambda x, w: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w).sum())
+        return lambda w, xs: jax.lax.map(lambda x: row(x, w), xs, batch_size=32).mean()
+
+    args = 0.1 * jnp.sin(jnp.arange(4096.0)).reshape(64, 64), jnp.ones((192, 8, 64))
+    bytes_of = lambda loss: (
+        jax.jit(jax.value_and_grad(loss)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    )
+    budget = policies.fit(bytes_of(loss_of(jax.checkpoint)))
+    assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=budget)) <= budget.bytes
