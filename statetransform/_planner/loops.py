@@ -93,12 +93,12 @@ def with_least(closed: Any, moves: Sequence[bool]) -> Opened:
             size = error.least if error.least is not None and error.least > size else 2 * size
 
 
-def with_steps(closed: Any, keeps: str = "step") -> Opened:
+def with_steps(closed: Any, keeps: str) -> Opened:
     """With each step recomputed from its carry, or from that and what is kept; so in loops that are in a step.
 
     Args:
       closed: the closed jaxpr of the function.
-      keeps: "step" for nothing else, "products" for those of matrices, "dots" for those of many matrices at once, too.
+      keeps: "step" for nothing else, "products" for products of matrices, "dots" for all products.
     """
     policy = None if keeps == "step" else functools.partial(_is_kept, keeps == "dots")
     step = functools.partial(jax.checkpoint, prevent_cse=False, policy=policy)

@@ -83,7 +83,7 @@ def test_a_budget_that_a_checkpointed_function_meets_leaves_its_checkpoints() ->
 
 @jax.custom_vjp
 def fixed_point(w: Any, x: Any) -> Any:
-    """The solution of `z = tanh(z @ w + x)`, differentiated as such: with a loop in the rule, too."""
+    """The solution of `z = tanh(z @ w + x)`. The rule of its derivative runs a loop of its own."""
     return iterated(lambda z: jnp.tanh(z @ w + x), x)
 
 
