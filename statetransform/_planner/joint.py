@@ -262,11 +262,15 @@ class _Builder:
     def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
         """The equation whose node computes each equation: itself, or the one that it is fused with."""
         homes: dict[int, int] = {}
+        sums = set[int]()
         for t in reversed(worked):
             eqn, homes[t] = self.eqns[t], t
+            using = users.get(eqn.outvars[0], []) if eqn.outvars else []
+            if eqn.primitive.name == "add_any" and (eqn.outvars[0] in kept or sums.intersection(using)):
+                sums.add(t)  # a gradient of many parts: each is added when it is there, and none waits for the last
+                continue
             if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
                 continue
-            using = users.get(eqn.outvars[0], [])
             is_only = len(using) == 1 and self._is_fused(t, using[0])
             if is_only or (all(self._is_taken(t, u) for u in using) and self._is_better_later(t)):
                 found = {homes[u] for u in using}

@@ -190,3 +190,19 @@ def test_a_weight_that_a_reduction_repeats_is_not_held_as_a_large_array() -> Non
     size = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
     budget = policies.fit(size(loss) // 4)
     assert size(transform.checkpoint(loss, policy=budget)) <= 1.1 * budget.choices[-1].planned_bytes
+
+
+@pytest.mark.optimized
+def test_the_parts_of_a_gradient_are_added_as_they_come() -> None:
+    """A weight that is used in each of eight layers: JAX's own step holds eight arrays as large as the weight."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return apply(lambda x, w: jnp.tanh(x @ w), x, [w] * 8)
+
+    args = noise(128, 128), noise(16, 128)
+    size = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    plain = size(loss)
+    fitting = transform.checkpoint(loss, policy=policies.fit(plain // 2))
+    assert plain > 7 * args[0].nbytes
+    assert size(fitting) <= plain // 2
+    assert jnp.allclose(jax.jit(jax.grad(fitting))(*args), jax.grad(loss)(*args), atol=1e-6)
