@@ -13,6 +13,7 @@ For a compiler that removes barriers see `barriers`.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -164,9 +165,8 @@ class Emitted:
         made = {v for i in sequence[before:start] for v in graph.nodes[i].outputs}
         read = {v for i in sequence[start:end] for v in graph.nodes[i].inputs}
         alive = [v for v in self._alive(start) if v in made or v in read]
-        gradients = [joint.variables[v] for v in sorted(made & graph.gradients)]
-        seen = [self._forms.get(var, var) for var in gradients]
-        return list(dict.fromkeys([*(joint.variables[v] for v in alive), *seen]))
+        variables = [joint.variables[v] for v in (*alive, *sorted(made & graph.gradients))]
+        return list(dict.fromkeys(self._forms.get(var, var) for var in variables))
 
     def _alive(self, start: int) -> list[int]:
         """The values that are computed before a run and used by it or behind it."""
@@ -235,21 +235,26 @@ def _values_of(joint: Joint, atom: Any) -> list[int]:
 
 
 def _forms(joint: Joint) -> dict[Any, Any]:
-    """For the variables that are nothing but gradients in another order or shape: what is the gradient.
+    """For the variables that are nothing but gradients, or parts of them, in another order or shape: what is read.
 
     It is made at once. A compiler that sees the product for a weight's gradient together with its transpose computes
     it in that order; where it does not, there are two of them for a while, and one more copy.
     """
-    numbers, found = joint.numbers, dict[Any, Any]()
-    others = {v for node in joint.graph.nodes for v in node.inputs}
-    others |= {v for atom in joint.outputs for v in _values_of(joint, atom)}
-    for atom in dict.fromkeys(a for a in joint.gradients if not isinstance(a, jex.Literal)):
-        values = _values_of(joint, atom)
-        if atom not in numbers and len(values) == 1 and not others.issuperset(values):
+    graph, numbers, found = joint.graph, joint.numbers, dict[Any, Any]()
+    gradients = list(dict.fromkeys(atom for atom in joint.gradients if not isinstance(atom, jex.Literal)))
+    parts, summed = list(gradients), set(graph.gradients)
+    for node in reversed(graph.nodes):
+        if node.is_backward and node.eqns[-1].primitive.name == "add_any" and not summed.isdisjoint(node.outputs):
+            parts += node.eqns[-1].invars
+            summed.update(node.inputs)
+    uses = collections.Counter(v for node in graph.nodes for v in node.inputs)
+    uses.update(v for atom in (*joint.outputs, *gradients) for v in _values_of(joint, atom))
+    for atom in dict.fromkeys(parts):
+        values = [] if atom in numbers else _values_of(joint, atom)
+        if len(values) == 1 and uses[values[0]] == 1 and graph.nodes[graph.producer[values[0]]].is_backward:
             root = joint.variables[values[0]]
             if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
                 found[root] = atom
-        others.update(values)
     return found
 
 

@@ -197,12 +197,12 @@ def test_the_parts_of_a_gradient_are_added_as_they_come() -> None:
     """A weight that is used in each of eight layers: JAX's own step holds eight arrays as large as the weight."""
 
     def loss(w: Any, x: Any) -> Any:
-        return apply(lambda x, w: jnp.tanh(x @ w), x, [w] * 8)
+        return apply(lambda x, w: x + jnp.tanh(x @ w), x, [w] * 8)
 
-    args = noise(128, 128), noise(16, 128)
+    args = noise(128, 128), noise(32, 128)
     size = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
-    plain = size(loss)
-    fitting = transform.checkpoint(loss, policy=policies.fit(plain // 2))
+    plain, share = size(loss), 0.35 if keeps_barriers() else 0.5
+    fitting = transform.checkpoint(loss, policy=policies.fit(int(share * plain)))
     assert plain > 7 * args[0].nbytes
-    assert size(fitting) <= plain // 2
+    assert size(fitting) <= share * plain
     assert jnp.allclose(jax.jit(jax.grad(fitting))(*args), jax.grad(loss)(*args), atol=1e-6)
