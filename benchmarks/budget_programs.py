@@ -57,6 +57,14 @@ def mlp(depth: int, width: int = 32, batch: int = 128, act: Any = jnp.tanh) -> P
     return _row(noise(batch, width), [noise(width, width, seed=i) for i in range(depth)], lambda h, p: act(h @ p))
 
 
+def shared(depth: int, width: int = 128, batch: int = 32) -> Program:
+    """All layers have one weight, which the first one hands on."""
+    step = lambda h, p: h + jnp.tanh(h @ p)
+    layers = [lambda h, p: (step(h, p), p), *[lambda h, _: (step(*h), h[1])] * (depth - 1)]
+    ps = [noise(width, width), *[()] * (depth - 1)]
+    return Program(noise(batch, width), ps, layers, lambda h: _mean_square(h[0]))
+
+
 def residual(depth: int, width: int = 32, wide: int = 128) -> Program:
     layer = lambda h, p: h + jax.nn.gelu(_norm(h) @ p[0]) @ p[1]
     return _row(
@@ -272,6 +280,7 @@ def with_position(program: Program) -> Program:
 PROGRAMS: dict[str, Callable[[], Program]] = {
     **{f"mlp{n}": lambda n=n: mlp(n) for n in (4, 8, 16, 32)},
     **{f"relu_mlp{n}": lambda n=n: mlp(n, act=jax.nn.relu) for n in (8, 24)},
+    **{f"shared{n}": lambda n=n: shared(n) for n in (8, 24)},
     **{f"residual{n}": lambda n=n: residual(n) for n in (3, 6, 12)},
     **{f"transformer{n}": lambda n=n: transformer(n) for n in (1, 2, 4, 8)},
     **{f"resnet{n}": lambda n=n: resnet(n) for n in (3, 8)},
