@@ -1,6 +1,7 @@
 """From a budget to a program, in three steps.
 
-1. *Plain.* The plain gradient step is compiled. If it fits, it is the program.
+1. *Plain.* The plain gradient step is compiled, unless it is planned far above the budget. If it fits, it is the
+   program.
 2. *Candidates.* They are the cheapest plan found for the budget, and the forms that people write by hand. The one with
    the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
    the compiler needs corrects what is expected of the others: a plan makes place for a smaller one. What is near the
@@ -49,6 +50,7 @@ _COMPILATIONS = 6  # of candidates: a form by hand for each of three policies, a
 _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
 _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
+_FAR = 1.75  # times the budget: with so many planned bytes, the plain step is not compiled. 1.6 was seen to fit
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
 # What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
@@ -204,10 +206,11 @@ class Planner:
 
     def _decided(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         first = self.versions(pattern).first
-        plain = self.plain_bytes(pattern, budget)
+        known = self.known(pattern) if self._compiles else Known(None)
+        is_far = self._written is None and first.solver.plain.bytes > _FAR * budget
+        plain = known.plain if is_far else self.plain_bytes(pattern, budget)
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain if self._compiles else None, 1.0)
-        known = self.known(pattern) if self._compiles else Known(None)
         if (record := known.answers.get(budget)) is not None and self._is_valid(pattern, record):
             return self._recalled(pattern, record)
         self._begin("planning")
@@ -234,7 +237,7 @@ class Planner:
         """Candidates as they compile: always the cheapest that may fit, while it would be better than the best."""
         first, before = self.versions(pattern).first, self._before(pattern)
         has_convolutions = any(e.primitive.name == "conv_general_dilated" for e in jaxcompat.opened(first.flat).eqns)
-        expected = (plain or 1) / max(first.solver.plain.bytes, 1)  # compiled bytes of a planned one
+        expected = plain / max(first.solver.plain.bytes, 1) if plain else 1.0  # compiled bytes of a planned one
         work = lambda some: some.cost * (1.0 if some.checkpoints is None else _BY_HAND)
         known, layers = {record.key for record in before}, by_source(first.closed)
         forms = [plan for plan in first.solver.by_hand if plan.checkpoints and _key((first, plan)) not in known]
@@ -266,6 +269,7 @@ class Planner:
             yield (found := self._compiled(pattern, *offer, budget))
             if found.compiled is None:
                 return
+            expected = expected if plain else found.compiled / max(found.planned, 1)
             best = min(filter(None, [best, found]), key=lambda record: record.rank(budget))
             if found.checkpoints is not None:
                 scales[kind(found)] = found.compiled / max(found.planned, 1)

@@ -36,6 +36,15 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list with the bytes of each step that is compiled."""
+    found: list[int] = []
+    compiled = measure.temporary_bytes
+    monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(compiled(*args) or 0) or found[-1])
+    return found
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """For compiled programs."""
     monkeypatch.setattr(plan_cache, "folder_for_programs", lambda: tmp_path)
@@ -47,15 +56,19 @@ def gradient(**options: Any) -> Any:
     return jax.grad(transform.checkpoint(lambda *args: loss(*args), policy=budget), argnums=1)(*ARGS)
 
 
-def test_the_plain_step_is_compiled_once_for_all_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-    compiled = measure.temporary_bytes
-    monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(compiled(*args) or 0) or found[-1])
+def test_the_plain_step_is_compiled_once_for_all_budgets(sizes: list[int]) -> None:
     gradient(share=0.7)
-    first = len(found)
+    first = len(sizes)
     gradient(share=0.6)
-    assert len(found) > first
-    assert found.count(max(found)) == 1
+    assert len(sizes) > first
+    assert sizes.count(max(sizes)) == 1
+
+
+def test_the_plain_step_is_not_compiled_for_a_budget_far_below_it(sizes: list[int]) -> None:
+    gradient(share=0.5)
+    assert 0 < max(sizes) < PLAIN
+    gradient(share=0.9)
+    assert max(sizes) >= PLAIN
 
 
 def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(compilations: list[Any]) -> None:
