@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
+from .._jaxcompat import Tracer
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.walk import walk
 from .._planner.view import view_of
@@ -22,6 +25,7 @@ logger = logging.getLogger("statetransform")
 _COMPILATIONS = 6
 _MOST = 2**31 - 1  # JAX's indices have 32 bits
 _NO_MACHINE = 2**48  # bytes of a single value
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic, int, float, complex)
 
 
 @boundary
@@ -44,7 +48,9 @@ def largest(
     Args:
       f: a function, with states or without, with a budget or without.
       arguments (Callable[[int], tuple]): returns the arguments for a size, a tuple or a single one: arrays or
-        `jax.ShapeDtypeStruct`. It is called under :func:`jax.eval_shape` if that works, so that no array is made.
+        `jax.ShapeDtypeStruct`. It is called under :func:`jax.eval_shape` if that works, so that no array is made. For
+        arrays on several devices return a `jax.ShapeDtypeStruct` with their sharding: an array that is made under
+        `eval_shape` has none, except on a mesh with explicit axes.
       budget: bytes, or a text such as "8 GB".
       argnums, states: what to differentiate with respect to, as in `transform.grad`. Default: everything.
 
@@ -143,8 +149,30 @@ def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) ->
 
 
 def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
+    """The arguments for a size, of arrays that are made for it their types: with shardings, as far as they have any."""
     as_tuple = lambda given: given if isinstance(given, tuple) else (given,)
+    leaves, tree = list[Any](), jax.tree.structure(())
+
+    def made() -> list[Any]:
+        nonlocal leaves, tree
+        leaves, tree = jax.tree.flatten(as_tuple(arguments(n)))
+        if not all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            raise TypeError("objects may have arrays in them")
+        return [leaf for leaf in leaves if isinstance(leaf, Tracer)]
+
     try:
-        return as_tuple(jax.eval_shape(lambda: arguments(n)))
-    except TypeError:  # objects, or abstract values
+        avals = iter(jax.eval_shape(made))
+    except TypeError:
         return as_tuple(arguments(n))
+    found = [next(avals) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
+    meshes = [leaf.sharding.mesh for leaf in found if isinstance(getattr(leaf, "sharding", None), NamedSharding)]
+    mesh = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
+    return tree.unflatten([_on(mesh, leaf) for leaf in found])
+
+
+def _on(mesh: Mesh | None, aval: Any) -> Any:
+    """The type of an array on a mesh of devices, where a trace knows the names of its axes only."""
+    sharding = getattr(aval, "sharding", None)
+    if mesh is None or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
+        return aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=NamedSharding(mesh, sharding.spec))

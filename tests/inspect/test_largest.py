@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import statetransform as st
 from statetransform import Param, inspect, policies, transform
@@ -57,6 +59,25 @@ def test_sizes_that_grow_faster_are_found_too(growth: str, budget: int) -> None:
     found = inspect.largest(f, arguments, budget)
     needed = lambda n: inspect.cost(f, arguments(n)).temporary_bytes or 0
     assert needed(found) <= budget < needed(int(1.1 * found) + 1)
+
+
+@pytest.mark.parametrize(
+    "kind, is_made", [(AxisType.Auto, False), (AxisType.Explicit, False), (AxisType.Explicit, True)]
+)
+def test_the_size_on_several_devices_counts_the_bytes_of_one(kind: Any, is_made: bool) -> None:
+    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(kind,))
+    w, by_rows = jax.device_put(W, NamedSharding(mesh, P())), NamedSharding(mesh, P("x"))
+
+    def sharded(n: int) -> Any:
+        shape = (1024 * n, 32)
+        if is_made:
+            return w, jax.device_put(jnp.ones(shape), by_rows)
+        return w, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=by_rows)
+
+    temp = lambda n: jax.jit(jax.value_and_grad(loss)).lower(*sharded(n)).compile().memory_analysis().temp_size_in_bytes
+    assert jax.device_count() > 1 and temp(8) < 1024 * 8 * 32 * 4
+    found = inspect.largest(loss, sharded, temp(8), argnums=0)
+    assert 7 <= found <= 8 and temp(found) <= temp(8)
 
 
 def test_what_is_no_function_of_the_size_is_refused() -> None:
