@@ -319,13 +319,14 @@ class Planner:
         return self._both(pattern, dataclasses.replace(found, compiled=self._bytes_of(version, step)), budget)
 
     def _both(self, pattern: Pattern, found: MeasuredPlan, budget: int) -> MeasuredPlan:
-        """With the larger figure of both forms, with the function's value and without, where it is near the budget."""
+        """With the larger figure of both forms, with the function's value and without, where it is near the budget.
+
+        Where loops take the place of barriers the two may differ by much more than one value.
+        """
         size = found.compiled
-        if (
-            found.is_sure
-            or size is None
-            or not self._is_near(self.versions(pattern).made_by(found.recipe), size, budget)
-        ):
+        if found.is_sure or size is None or size > budget:
+            return found
+        if keeps_barriers() and not self._is_near(self.versions(pattern).made_by(found.recipe), size, budget):
             return found
         step, version = self._step_of(pattern, found)
         alone = self._bytes_of(version, step, with_value=False)

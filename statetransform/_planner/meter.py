@@ -29,7 +29,7 @@ class Meter:
             self._bar = self._tqdm(desc=f"{self._name}: {part}", delay=self._delay, unit=" parts")
         else:
             self._bar.update()
-            self._bar.set_description(f"{self._name}: {part}")
+            self._bar.set_description_str(f"{self._name}: {part}")
 
     def close(self) -> None:
         """The work is done."""

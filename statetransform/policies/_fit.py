@@ -30,8 +30,8 @@ def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> Mem
 
     Args:
       size: bytes, or a text such as "512 MiB".
-      compile: compile the gradient step, and correct the plan by what the compiler needs; the first step takes about
-        three to ten times as long as without one. With False the plan is trusted, and nothing is compiled for it.
+      compile: compile the gradient step, and correct the plan by what the compiler needs; the first step takes two
+        to eight times as long as without one. With False the plan is trusted, and nothing is compiled for it.
       progress: show a bar of `tqdm` while planning takes long.
 
     Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -56,10 +57,33 @@ def network() -> Any:
     return lambda x, ws: apply(lambda x, w: jax.nn.relu(x @ w), x, ws), WEIGHTS
 
 
+@jax.custom_vjp
+def swish(x: Any) -> Any:
+    return x * jax.nn.sigmoid(x)
+
+
+swish.defvjp(lambda x: (swish(x), x), lambda x, g: (jnp.clip(g, -1, 1) * jax.nn.sigmoid(x),))
+
+
+def branches() -> Any:
+    layer = jax.jit(lambda x, w: swish(x @ w) + x)
+
+    def loss(x: Any, ws: Any, flag: Any) -> Any:
+        for i, w in enumerate(ws):
+            if i % 3 == 2:
+                x = jax.lax.cond(flag > i, lambda x, w=w: layer(x, w), lambda x: jnp.sin(x) * x, x)
+            else:
+                x = layer(x, w)
+        return (x**2).mean()
+
+    return loss, (noise(1024, 64), noise(8, 64, 64), jnp.int32(4))
+
+
 @pytest.mark.optimized
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
-@pytest.mark.parametrize("share", [0.35, 0.125])
-@pytest.mark.parametrize("make", [diffusion, seen_diffusion, network])
+@pytest.mark.parametrize(
+    "make, share", [*itertools.product([diffusion, seen_diffusion, network], [0.35, 0.125]), (branches, 0.5)]
+)
 def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(make: Any, share: float) -> None:
     loss, args = make()
     compiled = lambda step: transform.jit(step).lower(*args).compile().memory_analysis().temp_size_in_bytes
