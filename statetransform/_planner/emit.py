@@ -360,8 +360,11 @@ def _is_fill(view: Any) -> bool:
 def whole(emitted: Emitted, n_inputs: int) -> Any:
     """Both passes as one function of inputs and cotangents, as the outermost gradient runs them."""
 
+    # Each under `jit`, as there: compilers merge equal operations of one, not of both.
+    forward, backward = jax.jit(emitted.forward), jax.jit(emitted.backward)
+
     def step(*xs: Any) -> list[Any]:
-        outputs, kept = emitted.forward(xs[:n_inputs])
-        return [*outputs, *emitted.backward(xs[:n_inputs], kept, xs[n_inputs:])]
+        outputs, kept = forward(xs[:n_inputs])
+        return [*outputs, *backward(xs[:n_inputs], kept, xs[n_inputs:])]
 
     return jax.named_call(step, name="budgeted_step")

@@ -101,7 +101,6 @@ def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(
 
 
 @pytest.mark.optimized
-@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
 def test_what_fits_alone_fits_in_the_program_around_it() -> None:
     """A plan of a graph network leaves compilers a choice, which depends on what is around the step."""
 
@@ -120,6 +119,24 @@ def test_what_fits_alone_fits_in_the_program_around_it() -> None:
     bytes_of = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
     budget = bytes_of(loss) // 2
     assert bytes_of(transform.checkpoint(loss, policy=policies.fit(budget))) <= budget
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_the_bytes_of_a_plan_are_those_of_the_program_around_it(is_mapped: bool) -> None:
+    def run(w: Any, state: Any) -> Any:
+        def step(state: Any, _: Any) -> Any:
+            state = state + 0.1 * jnp.tanh(jnp.tanh(state @ w) @ w.T)
+            return state, (state**2).sum()
+
+        return jax.lax.scan(step, state, None, length=100)[1].mean()
+
+    loss = (lambda w, states: jax.vmap(lambda s: run(w, s))(states).mean()) if is_mapped else run
+    args = noise(8, 64), noise(128, 8)
+    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    budget = policies.fit(compiled(loss) // 2)
+    found = compiled(transform.checkpoint(loss, policy=budget))
+    assert budget.choices[-1].compiled_bytes == found
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
