@@ -117,7 +117,12 @@ def is_budgeted(eqn: Any) -> bool:
 
 
 def inlined(
-    jaxpr: Any, *, rules: bool = False, budgets: bool = False, only: Callable[[Any], bool] = lambda _: True
+    jaxpr: Any,
+    *,
+    rules: bool = False,
+    budgets: bool = False,
+    only: Callable[[Any], bool] = lambda _: True,
+    passes: Callable[[Any], bool] = lambda _: False,
 ) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 
@@ -126,13 +131,19 @@ def inlined(
       rules: also functions with derivatives of their own, which are then not used any more.
       budgets: also functions under a budget.
       only: which of these equations.
+      passes: which other equations hand their operands on, and are left out.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x)))(1.0)
     >>> [eqn.primitive.name for eqn in inlined(jaxpr).jaxpr.eqns]
     ['sin']
     """
-    called = lambda eqn: _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
+
+    def called(eqn: Any) -> Any:
+        if passes(eqn):
+            return jax.make_jaxpr(lambda *xs: xs)(*[var.aval for var in eqn.invars])
+        return _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
+
     return _flat(jaxpr, called, None)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -41,9 +42,21 @@ def lanes_first(values: Any) -> Any:
     Under `vmap` and `jit`, JAX believes that the rule gives lanes the axis that the function gives them. Where it is
     another one, derivatives are wrong: a scan gives the lanes of stacked outputs axis 1, a sweep axis 0.
     """
-    same = lambda _, xs: xs
     # One by one: in a derivative rule some are tangents, to be transposed, and the others are not.
-    return jax.tree.map(lambda x: Linear(same, same, (typeof(x),), 0)([], [x])[0], values)
+    return jax.tree.map(lambda x: Linear(_same, _same, (typeof(x),), 0)([], [x])[0], values)
+
+
+def _same(_: Any, xs: Any) -> Any:
+    return xs
+
+
+def is_for_lanes(eqn: Any) -> bool:
+    """Whether an equation hands its operands on: that of `lanes_first`, or of `noticed`, which only warns.
+
+    Where nothing is differentiated once more, a program does the same without it.
+    """
+    rule = eqn.params.get("rule")
+    return getattr(eqn.params.get("linear"), "fun", None) is _same or getattr(rule, "__wrapped__", rule) in _rules
 
 
 @custom_vmap
@@ -70,6 +83,7 @@ def _is_left_out(axis_size: int, is_batched: list[bool], is_done: Any) -> tuple[
     return (is_done, True) if is_batched[0] else (is_left_out(is_done), False)
 
 
+_rules = weakref.WeakSet[Any]()  # those of `noticed` for lanes
 _around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("lanes", default=())
 
 
@@ -119,4 +133,5 @@ def _noticed(known: int, notice: Callable[[int], None], count: int = 1) -> Any:
         notice(count * size)
         return _noticed(0, notice, count * size)(args), is_batched[0]
 
+    _rules.add(_of_lanes)
     return same

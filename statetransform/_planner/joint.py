@@ -21,6 +21,7 @@ import jax.extend.core as jex
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.rewrite import inlined, without_dead
 from .._jaxpr.walk import backward_slice
+from .._loops.lanes import is_for_lanes
 from . import cost
 from .cost import nbytes
 from .devices import ONE, Lanes
@@ -127,8 +128,9 @@ def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
 
 
 def flattened(step: Any) -> Any:
-    """A gradient step without calls, without functions with rules of their own, and with nothing dead in its loops."""
-    return without_dead(inlined(step, rules=True))  # nothing differentiates them once more
+    """A gradient step without calls, rules of derivatives and what is for lanes, and with nothing dead in its loops."""
+    # Nothing differentiates them once more.
+    return without_dead(inlined(step, rules=True, passes=is_for_lanes))
 
 
 def without_equal(flat: Any) -> Any:

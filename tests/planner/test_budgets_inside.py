@@ -49,3 +49,14 @@ def test_the_outer_budget_plans_a_region_that_meets_its_own() -> None:
     assert not outer.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
     if BARRIERS_ARE_KEPT:
         assert compiled.memory_analysis().temp_size_in_bytes <= outer.bytes
+
+
+@pytest.mark.parametrize("share", [0.7, 0.5])
+def test_a_budget_inside_that_the_plain_region_meets_changes_nothing(share: float) -> None:
+    plain = gradient(block, None).lower(WS).compile().memory_analysis().temp_size_in_bytes
+    loose = transform.checkpoint(block, policy=policies.fit("1 GiB"))
+    figures = []
+    for region in (block, loose):
+        compiled = gradient(region, policies.fit(int(share * plain))).lower(WS).compile()
+        figures.append((compiled.memory_analysis().temp_size_in_bytes, compiled.cost_analysis()["flops"]))
+    assert figures[0] == figures[1]
