@@ -22,6 +22,8 @@ from .walk import backward_slice, counts_of_scan, inner_jaxprs
 
 BUDGETED = "statetransform.within_a_budget"  # the name of each function under a budget, in a jaxpr
 
+_PASSED = object()  # in the place of a jaxpr, for an equation that hands its operands on
+
 # A visitor gets an equation, its input values and its place, and returns the outputs, or None for "as it was".
 Visitor = Callable[[Any, Sequence[Any], Place], Sequence[Any] | None]
 
@@ -141,7 +143,7 @@ def inlined(
 
     def called(eqn: Any) -> Any:
         if passes(eqn):
-            return jax.make_jaxpr(lambda *xs: xs)(*[var.aval for var in eqn.invars])
+            return _PASSED
         return _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
 
     return _flat(jaxpr, called, None)
@@ -225,6 +227,8 @@ class _Lines:
                 flat = lambda inner: _flat(inner, self._called, call)
                 params = changed_params(eqn, flat) if _has_calls(eqn, self._called) else eqn.params
                 self.eqns.append(placed.replace(invars=atoms, outvars=outputs, params=params))
+            elif inner is _PASSED:
+                outputs = atoms
             else:
                 # The inside of a library function has the stack of its first call, wherever that was.
                 outer = call or (eqn if is_library_code(jaxcompat.opened(inner)) else None)
