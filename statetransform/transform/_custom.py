@@ -27,6 +27,7 @@ class CustomRule(Transformed):
     _how_to_set: str  # what the user writes to give the function its rule
     _with_fixed: Callable[..., tuple[Any, ...]]  # all arguments, the fixed ones as JAX gives them to the function
     _rules_of: Callable[..., list[Callable[..., Any]]]  # the rules of the pure function of a call
+    _differentiate: Callable[..., None]  # runs the rules of a pure function once
 
     def __init__(
         self,
@@ -71,11 +72,17 @@ class CustomRule(Transformed):
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
-        is_staged = not runs_rule_directly(free) or bool(self._rule_options.get("optimize_remat"))
-        call = RuleCall(fun, self._with_fixed(args, nondiff), nondiff, is_staged)
+        args = self._with_fixed(args, nondiff)
+        call = RuleCall(fun, args, nondiff)
+        if not runs_rule_directly(free) or self._rule_options.get("optimize_remat"):
+            call.stage(lambda *primals: self._differentiate(self._pure(RuleCall(fun, args, nondiff), obj), primals))
+        return call.finish(*self._pure(call, obj)(*call.take_arguments()))
+
+    def _pure(self, call: RuleCall, obj: Any) -> Callable[..., Any]:
+        """The function of a call under JAX's own transform, with its rules."""
         pure = self._kind(as_function(lambda *args: None, call.run))
         getattr(pure, self._define)(*self._rules_of(call, obj), **self._rule_options)
-        return call.finish(*pure(*call.take_arguments()))
+        return pure
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
@@ -114,6 +121,10 @@ class CustomVjp(CustomRule):
         fwd, bwd = bind(self._rules[0], obj), _with_self(self._rules[1], obj, call)
         return [as_function(fwd, call.forward(fwd)), as_function(bwd, call.backward(bwd))]
 
+    def _differentiate(self, pure: Callable[..., Any], primals: tuple[Any, ...]) -> None:
+        out, pullback = jax.vjp(pure, *primals)
+        pullback(jax.tree.map(zero_tangent, out))
+
 
 class CustomJvp(CustomRule):
     """A function with `defjvp`."""
@@ -145,6 +156,9 @@ class CustomJvp(CustomRule):
     def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
         rule = _with_self(self._rules[0], obj, call)
         return [as_function(rule, call.jvp(rule))]
+
+    def _differentiate(self, pure: Callable[..., Any], primals: tuple[Any, ...]) -> None:
+        jax.jvp(pure, primals, jax.tree.map(zero_tangent, primals))
 
 
 def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[..., Any]:

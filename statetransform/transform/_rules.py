@@ -9,6 +9,8 @@ function is traced first, and the states that it reads become arguments, with co
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +20,7 @@ import jax
 from .._jaxcompat import lowered
 from .._loops.arrays import zero_tangent
 from .._state.errors import StateStructureError, StateTraceError
-from .._state.frame import Frame
+from .._state.frame import Frame, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, named_like, reveal
 from .._trace.lift import Lift
@@ -27,6 +29,9 @@ from .._trace.trace import Call
 from .._trace.tracebacks import hide_frames
 
 Function = Callable[..., Any]
+
+#: Whether rules run only for what they read.
+_differentiates = contextvars.ContextVar("_differentiates", default=False)
 
 
 class RuleFrame(Frame):
@@ -58,10 +63,9 @@ class RuleCall:
 
     Args:
       nondiff: the positions of the fixed ones, which JAX puts first in the arguments of rules.
-      is_staged: whether JAX may stage the function; else it runs the function or its rule at once.
     """
 
-    def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...], is_staged: bool) -> None:
+    def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> None:
         self._fun, self._n_args = fun, len(args)
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
@@ -72,12 +76,28 @@ class RuleCall:
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
-        if is_staged:
-            traced = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
-            values: Any = traced.values(traced.states)
-            self._found = Call(traced, traced.states, [], [], traced.objects_at(()))
-            self._inputs = self._known = self._found.reads
-            self._arguments = (*jax.tree.unflatten(traced.read_tree, values), *free)
+
+    def stage(self, differentiate: Function) -> None:
+        """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once.
+
+        Args:
+          differentiate: runs the rules for the arguments. What they read comes in with what the function reads.
+        """
+        fun, free = self._fun, self._arguments
+        traced = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
+        self._found = Call(traced, traced.states, [], [], traced.objects_at(()))
+        reads = dict.fromkeys(self._found.reads)
+        if not _differentiates.get():  # a forward rule may call its own function
+            token = _differentiates.set(True)
+            try:
+                # JAX runs a rule only if the function is differentiated, so an error of the rule is none of this call.
+                with contextlib.suppress(Exception):
+                    ruled = trace(as_function(fun, differentiate), free, {})
+                    reads.update(dict.fromkeys(ruled.states[: ruled.n_reads]))
+            finally:
+                _differentiates.reset(token)
+        self._inputs = self._known = [*reads]
+        self._arguments = (*look_at_all(self._inputs), *free)
 
     def take_arguments(self) -> tuple[Any, ...]:
         """The arguments for JAX's function. They are not kept: JAX may hold on to the rules, and so to this object."""
@@ -112,7 +132,9 @@ class RuleCall:
             written = set(self._outcome.written)
             known = {s: value for s, value in zip(self._known, values, strict=True) if s not in written}
             given = (*self._fixed.values(), residuals, cotangents[0])
-            gone = lambda state: StateTraceError.read_in_backward_rule(state) if state in written else None
+            gone = lambda state: (
+                StateTraceError.read_in_backward_rule(state) if state in written else self._is_gone(state)
+            )
             lift = Lift(rule, lambda: RuleFrame(gone))
             cts = lift.leave(*lift.call(known, given, {}))
             zeros = jax.tree.map(zero_tangent, values[: len(self._inputs)])
@@ -149,7 +171,7 @@ class RuleCall:
 
     def _is_gone(self, state: State) -> StateTraceError | None:
         """A rule that is called after the function's call is over has what was passed to it, and no more."""
-        return StateTraceError.read_in_rule_only(state) if self._is_over else None
+        return StateTraceError.read_in_rule_only(state) if self._is_over and self._found is not None else None
 
     def _lifted(
         self, fun: Function, values: Mapping[State, Any], args: tuple[Any, ...]
