@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -248,3 +248,55 @@ def test_a_callback_that_traces_leaves_the_run_around_it_as_it_was() -> None:
 
     with jax.default_device(jax.devices("cpu")[0]):
         assert float(transform.grad(f)(1.0)) == 22.0
+
+
+def by_raw_jvp(w: State) -> Any:
+    f = jax.custom_jvp(lambda x: x)
+    f.defjvp(lambda primals, tangents: (primals[0], tangents[0] * w.value))
+    return f
+
+
+def by_raw_forward_rule(w: State) -> Any:
+    f = jax.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, w.value), lambda w, ct: (w * ct,))
+    return f
+
+
+def by_custom_gradient(w: State) -> Any:
+    return jax.custom_gradient(lambda x: (x, lambda ct, w=w.value: w * ct))
+
+
+RULED: dict[str, Callable[[Any], Any]] = {
+    "in a loop": lambda f: transform.grad(lambda x: scan_in_ours(f, x)),
+    "in a branch": lambda f: transform.grad(lambda x: transform.cond(x > 0, f, lambda x: x, x)),
+    "in a compiled function": lambda f: transform.grad(transform.jit(f)),
+    "in a checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
+    "in a compiled gradient of a loop": lambda f: transform.jit(transform.grad(lambda x: scan_in_ours(f, x))),
+}
+
+
+def scan_in_ours(f: Any, x: Any) -> Any:
+    return transform.scan(lambda c, _: (f(c), None), x, length=1)[0]
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["array", "static"])
+@pytest.mark.parametrize("way", RULED)
+@pytest.mark.parametrize("make", [by_raw_jvp, by_raw_forward_rule, by_custom_gradient])
+def test_a_read_in_a_raw_derivative_rule_is_fresh_under_ours(make: Any, way: str, static: bool) -> None:
+    w = State(2.0, static=static, name="w")
+    f = make(w)
+    g = RULED[way](lambda x: f(x))
+    for value in (2.0, 3.0, 4.0):
+        w.value = value
+        assert g(ONE) == value
+    eager = RULED["in a loop"](lambda x: f(x))  # finds nothing that another gradient has left
+    w.value = 5.0
+    assert (eager(ONE), g(ONE)) == (5.0, 5.0)
+
+
+def test_a_gradient_through_a_raw_rule_without_such_a_read_is_traced_once() -> None:
+    w, runs = Param(2.0), []
+    body = lambda c, _: (runs.append(1) or jax.nn.relu(w.value * c), None)
+    g = transform.grad(lambda x: transform.scan(body, x, length=2)[0])
+    assert [g(ONE) for _ in range(3)] == [4.0] * 3
+    assert len(runs) == 1

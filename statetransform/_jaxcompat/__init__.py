@@ -45,6 +45,7 @@ from .jaxprs import consts_of as consts_of
 from .jaxprs import effects_that_stay as effects_that_stay
 from .jaxprs import eval_jaxpr as eval_jaxpr
 from .jaxprs import function_of as function_of
+from .jaxprs import has_rule as has_rule
 from .jaxprs import is_jaxpr as is_jaxpr
 from .jaxprs import is_remat as is_remat
 from .jaxprs import name_in_params as name_in_params

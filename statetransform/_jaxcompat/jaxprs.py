@@ -123,6 +123,16 @@ def remat_params(eqn: Any) -> tuple[Any, Any]:
     return high["jaxpr"], high["policy"]
 
 
+def has_rule(jaxpr: Any) -> bool:
+    """Whether a jaxpr, or one inside it, has a function with a derivative rule."""
+    for eqn in opened(jaxpr).eqns:
+        if eqn.primitive.name.startswith(("custom_jvp_call", "custom_vjp_call")):
+            return True
+        if any(map(has_rule, filter(is_jaxpr, jax.tree.leaves([*eqn.params.values()], is_leaf=is_jaxpr)))):
+            return True
+    return False
+
+
 def effects_that_stay(eqn: Any) -> list[str]:
     """The effects of an equation that may be neither repeated nor left out, as JAX prints them.
 

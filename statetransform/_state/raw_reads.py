@@ -50,6 +50,11 @@ def renewed() -> Any:
     return _run(next(_runs))
 
 
+def current_run() -> int | None:
+    """The run in whose context something is cached now; None outside of all that have one."""
+    return _run.value
+
+
 #: A context for looking up what belongs to no single run: without the context value of the one that is going on.
 as_ever = functools.partial(_run, None)
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import eval_jaxpr, has_tracer, typeof
+from .._jaxcompat import eval_jaxpr, has_rule, has_tracer, typeof
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
+from .._state.raw_reads import current_run
 from .._state.state import State
 from .arguments import reveal
 from .outcome import Outcome
@@ -79,9 +80,21 @@ class Trace:
         self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
+        self._run = current_run()
         self._owners: list[Any] = []
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
         self.over: Sequence[Callable[[], Any]] = over
+
+    def knows(self, run: int | None) -> bool:
+        """Whether nothing that the trace leads to is older than a run.
+
+        JAX runs a rule that it finds in a jaxpr once and keeps what it gave, with the states that a raw one has read.
+        """
+        return self._run == run or not self._has_rule
+
+    @functools.cached_property
+    def _has_rule(self) -> bool:
+        return has_rule(self.jaxpr)
 
     @property
     def is_plain(self) -> bool:

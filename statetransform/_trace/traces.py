@@ -15,7 +15,7 @@ import jax
 
 from .._jaxcompat import ContextDict, typeof
 from .._state.errors import RetraceWarning, StateTraceError, hints
-from .._state.raw_reads import as_ever
+from .._state.raw_reads import as_ever, current_run
 from .._state.sites import user_site
 from .._state.state import State
 from . import stage
@@ -81,10 +81,11 @@ class TraceCache:
         roots = (fun, *objects)
         with as_ever():
             slot = self._records.current()
-        own = slot.get(key, ())
+        run = current_run()
+        own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
         found, others = _first_fitting(own, roots), []
         if found is None:
-            others = [other for other in self.family.known(key) if other not in own]
+            others = [other for other in self.family.known(key) if other not in own and other.knows(run)]
             found = _first_fitting(others, roots)
         if found is not None:
             trace, states, values = found

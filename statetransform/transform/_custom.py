@@ -197,9 +197,12 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
     Returns:
       The function, with `defvjp`. The forward rule runs in place of the function and must write the same states. The
       forward rule of a method gets the instance first, and so does a backward rule that has a parameter for it.
+      Rules may read any state, but a backward rule none that the call has written. Where JAX stages the function
+      (in a loop, a branch, `jit`, `checkpoint`), they also run once when it is traced, to see what they read.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
+      StateTraceError: a backward rule reads a state that the call has written.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html
@@ -235,7 +238,9 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
 
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and must write the same
-      states. A rule of a method that has a parameter for the instance gets it first.
+      states. A rule of a method that has a parameter for the instance gets it first. It may read any state. Where JAX
+      stages the function (in a loop, a branch, `jit`, `checkpoint`), it also runs once when the function is traced, to
+      see what it reads.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.

@@ -4,7 +4,7 @@ Where JAX runs the function or its rule at once, so do we: what they read of sta
 says how gradients flow through the arguments only, and what they write is a second output, which the rule does not see.
 
 Where JAX stages the function, its rule is called when the program is differentiated, which may be long after. So the
-function is traced first, and the states that it reads become arguments, with cotangents that are zero.
+function and its rules are traced first, and the states that they read become arguments, with cotangents that are zero.
 """
 
 from __future__ import annotations
