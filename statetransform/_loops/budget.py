@@ -44,7 +44,8 @@ class MemoryBudget:
 
     The budget of a loop counts the stored carries, the recorded residuals, the five carries at work in a sweep
     (current, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
-    do. It does not count the loop's arguments and results, and their cotangents. The budget of a function counts all
+    do. On a CPU, a step of several such stages needs more (see "Limitations" in the documentation). The budget does not
+    count the loop's arguments and results, and their cotangents. The budget of a function counts all
     intermediates and their cotangents, but not arguments, outputs and gradients. All batch elements of `vmap` count if
     they are known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not, and a
     `PolicyWarning` says so.

@@ -23,11 +23,13 @@ class Watch:
     Attributes:
       every: after how many steps.
       forward, backward: called on the host with the number of steps that were run, or reversed.
+      over: called with the number of steps of a loop whose length was not known, when it has ended.
     """
 
     every: int
     forward: Callable[[Any], None]
     backward: Callable[[Any], None]
+    over: Callable[[Any], None]
 
 
 def fori_loop(

@@ -160,7 +160,10 @@ def while_loop(
     def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
         start, done = (jnp.int32(0), init), lambda state: state[0]
-        return watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)[1], []
+        count, carry = watched_while(lambda state: goes_on(consts)(*state), advance, start, watch, done)
+        if watch is not None:
+            jax.debug.callback(watch.over, count)
+        return carry, []
 
     if checkpoint is None:
         return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
@@ -277,7 +280,11 @@ class Flat:
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""
-        jaxpr, consts = without_constvars(jax.make_jaxpr(fun)(self._typed_init))
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(self._typed_init)
+        closed, out = traced
+        if jax.tree.structure(out) != jax.tree.structure(0) or (out.shape, out.dtype) != ((), bool):
+            lax.while_loop(fun, lambda carry: carry, self._typed_init)  # JAX says what is wrong
+        jaxpr, consts = without_constvars(closed)
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
 

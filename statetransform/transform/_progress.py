@@ -43,7 +43,7 @@ class ProgressBar(Watch):
         if not known.issuperset(options):
             raise TypeError(f"{where}: `progress` has options that `tqdm` does not know: {sorted({*options} - known)}")
         every = every or (1000 if n is None else max(n // _UPDATES, 1))
-        super().__init__(min(every, max(n or LIMIT, 1)), bars.forward, bars.backward)
+        super().__init__(min(every, max(n or LIMIT, 1)), bars.forward, bars.backward, bars.over)
 
 
 class Bars:
@@ -71,6 +71,12 @@ class Bars:
                 self._open(" (backward)", self._n or self._last)
             self._is_backward = True
             self._move(int(done))
+
+    def over(self, done: Any) -> None:
+        """The loop has ended after so many steps, of which it was not known that they are the last."""
+        with self._lock:
+            if not self._is_backward:
+                self._close()
 
     def _open(self, suffix: str, total: int | None) -> None:
         self._close()

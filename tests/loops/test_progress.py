@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tqdm
 
 from statetransform import State, transform
 from statetransform.transform._progress import Bars
@@ -70,6 +71,25 @@ def test_each_run_has_its_own_bar() -> None:
     assert shown(run).count("4/4") == 3
 
 
+@pytest.mark.parametrize("checkpoint", [None, 2])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_a_loop_of_unknown_length_closes_its_bar(compiled: bool, checkpoint: Any) -> None:
+    def run(file: Any) -> None:
+        def loop(n: Any) -> Any:
+            options = {"checkpoint": checkpoint, "progress": {"file": file, "every": 2}}
+            return transform.while_loop(lambda i: i < n, lambda i: i + 1, jnp.zeros_like(n), **options)
+
+        loop = transform.jit(loop) if compiled else loop
+        for n in (3.0, 4.0, 5.0):
+            assert loop(jnp.float32(n)) == n
+            jax.effects_barrier()
+
+    before = len(tqdm.tqdm._instances)
+    lines = [line.split("\r")[-1] for line in shown(run).split("\n")]
+    assert len(tqdm.tqdm._instances) == before
+    assert [line.split("it ")[0].split(": ")[1] for line in lines if line] == ["3", "4", "5"]
+
+
 @pytest.mark.parametrize("n", [1, 7, 20, 41, 1009])
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_chunks_of_any_size_are_the_plain_scan(n: int, is_reversed: bool) -> None:
@@ -91,8 +111,6 @@ def test_under_vmap() -> None:
 
 
 def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monkeypatch: Any) -> None:
-    import tqdm
-
     auto = types.ModuleType("tqdm.auto")
 
     def chosen(name: str) -> Any:

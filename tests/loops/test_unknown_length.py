@@ -198,3 +198,13 @@ def test_memory_does_not_grow_with_the_length() -> None:
 
     memory = jax.jit(jax.grad(loss)).lower(jnp.ones((size, size)), 300).compile().memory_analysis()
     assert memory.temp_size_in_bytes <= (k + 7) * 4 * size**2
+
+
+@pytest.mark.parametrize("options", [{"checkpoint": 2}, {"max_steps": 5}, {"checkpoint": 2, "max_steps": 5}])
+@pytest.mark.parametrize("cond", [lambda c: c, lambda c: c > jnp.zeros(2), lambda c: (c > 0,), lambda c: None])
+def test_a_condition_that_is_no_boolean_scalar_is_refused_as_in_jax(cond: Any, options: Any) -> None:
+    with pytest.raises(TypeError) as theirs:
+        jax.lax.while_loop(cond, lambda c: c - 1, 1.0)
+    with pytest.raises(TypeError) as ours:
+        transform.while_loop(cond, lambda c: c - 1, 1.0, **options)
+    assert str(ours.value) == str(theirs.value)
