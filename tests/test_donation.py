@@ -148,6 +148,20 @@ def test_two_states_with_one_buffer_are_refused_before_anything_is_given_away(u:
     np.testing.assert_array_equal(u.value, 2 * np.arange(4.0))
 
 
+@pytest.mark.parametrize("calls", [0, 3])
+def test_an_argument_with_the_buffer_of_a_state_is_refused_before_anything_is_given_away(u: State, calls: int) -> None:
+    @transform.jit(donate_states=True)
+    def step(x: Any) -> None:
+        u.value = u.value + x["x"]
+
+    for _ in range(calls):
+        step({"x": jnp.zeros(4)})
+    with pytest.raises(StateTraceError, match=r"State 'u' .*and an argument of the call hold the same array"):
+        step({"x": u.value})
+    step({"x": u.value.copy()})
+    np.testing.assert_array_equal(u.value, 2 * np.arange(4.0))
+
+
 def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:
     fails = [False]
 

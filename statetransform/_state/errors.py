@@ -151,12 +151,12 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def donated_twice(cls, state: Any, other: Any) -> StateTraceError:
-        """Two states hold one buffer, which is to be given away."""
+    def donated_twice(cls, state: Any, other: str) -> StateTraceError:
+        """A state whose buffer is to be given away shares it with another state, or with an argument."""
         return cls(
-            f"jit: {describe(state)} and {describe(other)} hold the same array. Its buffer cannot be donated to the "
+            f"jit: {describe(state)} and {other} hold the same array. Its buffer cannot be donated to the "
             "program (`donate_states=True`) and kept at the same time. Nothing was changed.\n"
-            "Give each state its own array: `other.value = jax.numpy.copy(state.value)`."
+            "Use a copy for one of them: `jax.numpy.copy(state.value)`."
         )
 
     @classmethod

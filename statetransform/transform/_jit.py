@@ -154,7 +154,7 @@ class Jitted(Transformed):
         if isinstance(error, Untraced | Disabled) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
             return OTHER
         if program.donates:
-            program.explain(error, program.match(self.hidden(obj, args, kwargs)[2]) or ())
+            program.explain(error, program.match(self.hidden(obj, args, kwargs)[2]) or (), (args, kwargs))
         raise error
 
     def _look_at(self, program: Program, obj: Any, args: Any, kwargs: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import jax
 
 from .._jaxcompat import Tracer, is_jit_disabled, splice
-from .._state.errors import StateTraceError, lost_in_donation
+from .._state.errors import StateTraceError, describe, lost_in_donation
 from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
 from .._trace.arguments import is_reference, positional_parameters
@@ -176,7 +176,7 @@ class Program:
             return with_room(run, *leading, *args, **kwargs)
         except Exception as error:
             if self.donates and not isinstance(error, Untraced):
-                self.explain(error, states)
+                self.explain(error, states, (args, kwargs))
             raise
         finally:
             _pending.call = before
@@ -195,7 +195,7 @@ class Program:
         if uses == self._due:
             self.way_in = entry(self, self._has_self, args, kwargs)
 
-    def explain(self, error: Exception, states: Sequence[State]) -> None:
+    def explain(self, error: Exception, states: Sequence[State], arguments: Any) -> None:
         """Says what an error in a call that gives buffers away has to do with the states."""
         donated, passed = [states[i] for i in self.donated], [states[i] for i in self.passed]
         leaves = lambda state: filter(_is_buffer, jax.tree.leaves(read(state)))
@@ -207,7 +207,10 @@ class Program:
             for leaf in leaves(state):
                 other = holders.setdefault(id(leaf), state)
                 if other is not state and other in donated:
-                    raise StateTraceError.donated_twice(other, state) from error
+                    raise StateTraceError.donated_twice(other, describe(state)) from error
+        for leaf in jax.tree.leaves(arguments):
+            if (holder := holders.get(id(leaf))) is not None and holder in donated:
+                raise StateTraceError.donated_twice(holder, "an argument of the call") from error
 
     def finish(self, states: Sequence[State], results: Any, objects_at: Callable[[Trace], list[Any]]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
