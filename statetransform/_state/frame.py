@@ -106,6 +106,7 @@ class Frame:
         self._stage: Any = None
         self._renewed: contextlib.ExitStack | None = None
         self.is_fresh = False  # whether what JAX caches meanwhile is for this run only
+        self.is_kept = True  # whether other calls may use a trace of the function
 
     def __enter__(self) -> Frame:
         self._below, self.parent = stack.frame, innermost()

@@ -71,7 +71,7 @@ class Trace:
         self.statics: list[tuple[int, Any]] = [(position[s], value) for s, value in frame.statics.items()]
         self.constants: list[tuple[int, list[Any]]] = [(position[s], xs) for s, xs in frame.constants.items()]
         self.has_nodes: bool = outcome.has_nodes
-        self.is_closed: bool = outcome.is_closed
+        self.is_closed: bool = outcome.is_closed and frame.is_kept
         self._firsts: list[list[State]] = [outcome.born]
         self._blanks = [state._blank() for state in outcome.born]
         births = {id(state): i for i, state in enumerate(outcome.born)}

@@ -27,7 +27,6 @@ class CustomRule(Transformed):
     _how_to_set: str  # what the user writes to give the function its rule
     _with_fixed: Callable[..., tuple[Any, ...]]  # all arguments, the fixed ones as JAX gives them to the function
     _rules_of: Callable[..., list[Callable[..., Any]]]  # the rules of the pure function of a call
-    _differentiate: Callable[..., None]  # runs the rules of a pure function once
 
     def __init__(
         self,
@@ -75,14 +74,10 @@ class CustomRule(Transformed):
         args = self._with_fixed(args, nondiff)
         call = RuleCall(fun, args, nondiff)
         if not runs_rule_directly(free) or self._rule_options.get("optimize_remat"):
-            call.stage(lambda *primals: self._differentiate(self._pure(RuleCall(fun, args, nondiff), obj), primals))
-        return call.finish(*self._pure(call, obj)(*call.take_arguments()))
-
-    def _pure(self, call: RuleCall, obj: Any) -> Callable[..., Any]:
-        """The function of a call under JAX's own transform, with its rules."""
+            call.stage(has_flags=bool(self._rule_options.get("symbolic_zeros")))
         pure = self._kind(as_function(lambda *args: None, call.run))
         getattr(pure, self._define)(*self._rules_of(call, obj), **self._rule_options)
-        return pure
+        return call.finish(*pure(*call.take_arguments()))
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
@@ -119,11 +114,7 @@ class CustomVjp(CustomRule):
 
     def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
         fwd, bwd = bind(self._rules[0], obj), _with_self(self._rules[1], obj, call)
-        return [as_function(fwd, call.forward(fwd)), as_function(bwd, call.backward(bwd))]
-
-    def _differentiate(self, pure: Callable[..., Any], primals: tuple[Any, ...]) -> None:
-        out, pullback = jax.vjp(pure, *primals)
-        pullback(jax.tree.map(zero_tangent, out))
+        return call.vjp(fwd, bwd)
 
 
 class CustomJvp(CustomRule):
@@ -154,11 +145,7 @@ class CustomJvp(CustomRule):
         return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
     def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
-        rule = _with_self(self._rules[0], obj, call)
-        return [as_function(rule, call.jvp(rule))]
-
-    def _differentiate(self, pure: Callable[..., Any], primals: tuple[Any, ...]) -> None:
-        jax.jvp(pure, primals, jax.tree.map(zero_tangent, primals))
+        return call.jvp(_with_self(self._rules[0], obj, call))
 
 
 def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[..., Any]:
@@ -198,7 +185,7 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       The function, with `defvjp`. The forward rule runs in place of the function and must write the same states. The
       forward rule of a method gets the instance first, and so does a backward rule that has a parameter for it.
       Rules may read any state, but a backward rule none that the call has written. Where JAX stages the function
-      (in a loop, a branch, `jit`, `checkpoint`), they also run once when it is traced, to see what they read.
+      (in a loop, a branch, `jit`, `checkpoint`), they are traced with it.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
@@ -239,8 +226,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
     Returns:
       The function, with `defjvp` and `defjvps`. The rule runs in place of the function and must write the same
       states. A rule of a method that has a parameter for the instance gets it first. It may read any state. Where JAX
-      stages the function (in a loop, a branch, `jit`, `checkpoint`), it also runs once when the function is traced, to
-      see what it reads.
+      stages the function (in a loop, a branch, `jit`, `checkpoint`), it is traced with it.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.

@@ -3,24 +3,25 @@
 Where JAX runs the function or its rule at once, so do we: what they read of states comes in as a primal, since a rule
 says how gradients flow through the arguments only, and what they write is a second output, which the rule does not see.
 
-Where JAX stages the function, its rule is called when the program is differentiated, which may be long after. So the
-function and its rules are traced first, and the states that they read become arguments, with cotangents that are zero.
+Where JAX stages the function, its rule is called when the program is differentiated, which may be long after, and for
+other objects of equal structure. So the function and its rules are traced first, and the states that they read become
+arguments, with cotangents that are zero.
 """
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
-from .._jaxcompat import lowered
-from .._loops.arrays import zero_tangent
+from .._jaxcompat import lowered, typeof
+from .._loops.arrays import is_differentiable, zero_tangent
 from .._state.errors import StateStructureError, StateTraceError
-from .._state.frame import Frame, look_at_all
+from .._state.frame import Frame, innermost, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, named_like, reveal
 from .._trace.lift import Lift
@@ -30,8 +31,9 @@ from .._trace.tracebacks import hide_frames
 
 Function = Callable[..., Any]
 
-#: Whether rules run only for what they read.
-_differentiates = contextvars.ContextVar("_differentiates", default=False)
+#: How many rules are being traced before JAX calls them, one within the other, and the frame around the innermost one.
+_within = contextvars.ContextVar[tuple[int, Any]]("_within", default=(0, None))
+_ORDER = 2  # of derivatives for which rules of rules are traced; a rule may call its own function
 
 
 class RuleFrame(Frame):
@@ -72,37 +74,57 @@ class RuleCall:
         self.n_given = len(nondiff) + 2  # arguments of a backward or forward-mode rule
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
-        self._found: Call | None = None
+        self._found: Call | None = None  # the trace of the function, if JAX may stage it
+        self._has_flags = False
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
 
-    def stage(self, differentiate: Function) -> None:
+    def stage(self, has_flags: bool) -> None:
         """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once.
 
         Args:
-          differentiate: runs the rules for the arguments. What they read comes in with what the function reads.
+          has_flags: whether its rules hear which arguments move. That is not known before JAX calls them.
         """
-        fun, free = self._fun, self._arguments
-        traced = trace(as_function(fun, lambda *primals: fun(*self._whole(primals))), free, {})
-        self._found = Call(traced, traced.states, [], [], traced.objects_at(()))
-        reads = dict.fromkeys(self._found.reads)
-        if not _differentiates.get():  # a forward rule may call its own function
-            token = _differentiates.set(True)
-            try:
-                # JAX runs a rule only if the function is differentiated, so an error of the rule is none of this call.
-                with contextlib.suppress(Exception):
-                    ruled = trace(as_function(fun, differentiate), free, {})
-                    reads.update(dict.fromkeys(ruled.states[: ruled.n_reads]))
-            finally:
-                _differentiates.reset(token)
-        self._inputs = self._known = [*reads]
-        self._arguments = (*look_at_all(self._inputs), *free)
+        self._has_flags = has_flags
+        self._found = self._traced(self._fun, lambda *args: self._fun(*self._whole(args)), self._arguments)
+
+    def _traced(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
+        """The trace of the function or a rule, whose reads become arguments.
+
+        Args:
+          fun: the function or rule.
+          pure: the same for the arguments that it is traced with.
+          args: these.
+          copies: how often the arguments that go by reference are among them.
+        """
+        traced = trace(as_function(fun, pure), args, {}, self._objects * copies)
+        call = Call(traced, traced.states, [], [], traced.objects_at(()))
+        self._inputs = [*dict.fromkeys([*self._inputs, *call.reads])]
+        return call
+
+    def _ahead(self, *options: Any) -> Call | None:
+        """The trace of a rule of a function that may be staged; None for one that has to run where JAX calls it."""
+        if self._found is None or self._has_flags:
+            return None
+        depth, around = _within.get()
+        frame = innermost()
+        if depth == _ORDER:
+            while frame is not None and frame is not around:
+                frame.is_kept, frame = False, frame.parent
+            return None
+        token = _within.set((depth + 1, frame))
+        try:
+            return self._traced(*options)
+        except Exception:  # JAX calls a rule only if the function is differentiated, so it is no error of this call
+            return None
+        finally:
+            _within.reset(token)
 
     def take_arguments(self) -> tuple[Any, ...]:
         """The arguments for JAX's function. They are not kept: JAX may hold on to the rules, and so to this object."""
-        arguments, self._arguments = self._arguments, None
-        return arguments
+        free, self._arguments = self._arguments, None
+        return (*look_at_all(self._inputs), *free)
 
     def run(self, *args: Any) -> Any:
         """The function: `(out, written, born)`."""
@@ -111,48 +133,66 @@ class RuleCall:
             return self._found.apply(args, {}, values)
         return self._lifted(self._fun, values, self._whole(args))[0]
 
-    def forward(self, rule: Function) -> Function:
-        """The forward rule: `((out, written, born), residuals)`, with the values of states among the residuals."""
+    def vjp(self, forward_rule: Function, backward_rule: Function) -> list[Function]:
+        """The forward rule: `((out, written, born), residuals)`, and the backward rule.
+
+        The values of states are among the residuals. The backward rule gets the cotangents of what the function
+        returned.
+        """
+        fixed = tuple(self._fixed.values())
+        ahead = self._ahead(forward_rule, lambda *args: forward_rule(*self._whole(args)), self._arguments)
+        pair, pulled = (None if ahead is None else ahead.out_avals[0]), None
+        if isinstance(pair, tuple | list) and len(pair) == 2:
+            pull = lambda residuals, cotangents: self._pull(backward_rule, {}, (*fixed, residuals, cotangents))
+            pulled = self._ahead(backward_rule, pull, (pair[1], jax.tree.map(_tangent_type, pair[0])), 0)
 
         def forward(*args: Any) -> Any:
             values, args = self._split(args)
             values = {state: jax.tree.map(_primal, value, is_leaf=_has_flag) for state, value in values.items()}
-            results, entered = self._lifted(rule, values, self._whole(args))
-            if self._found is None:
-                self._known, values = list(entered), entered
+            if ahead is not None:
+                results = self._checked(ahead).apply(args, {}, values)
+            else:
+                results, entered = self._lifted(forward_rule, values, self._whole(args))
+                values = entered if self._found is None else values
+            self._known = list(values)
             return _with_states(results, lambda residuals: (residuals, list(values.values())))
-
-        return forward
-
-    def backward(self, rule: Function) -> Function:
-        """The backward rule, with the cotangents of what the function returned."""
 
         def backward(residuals: Any, cotangents: Any) -> Any:
             residuals, values = residuals
-            written = set(self._outcome.written)
-            known = {s: value for s, value in zip(self._known, values, strict=True) if s not in written}
-            given = (*self._fixed.values(), residuals, cotangents[0])
-            gone = lambda state: (
-                StateTraceError.read_in_backward_rule(state) if state in written else self._is_gone(state)
-            )
-            lift = Lift(rule, lambda: RuleFrame(gone))
-            cts = lift.leave(*lift.call(known, given, {}))
+            known = dict(zip(self._known, values, strict=True))
+            if pulled is not None:
+                cts = pulled.apply((residuals, cotangents[0]), {}, known)[0]
+            else:
+                cts = self._pull(backward_rule, known, (*fixed, residuals, cotangents[0]))
             zeros = jax.tree.map(zero_tangent, values[: len(self._inputs)])
             return (*zeros, *cts) if isinstance(cts, tuple | list) else cts
 
-        return backward
+        return [as_function(forward_rule, forward), as_function(backward_rule, backward)]
 
-    def jvp(self, rule: Function) -> Function:
+    def _pull(self, rule: Function, known: Mapping[State, Any], args: tuple[Any, ...]) -> Any:
+        """What a backward rule returns."""
+        written = set((self._found or self._outcome).written)
+        gone = lambda state: StateTraceError.read_in_backward_rule(state) if state in written else self._is_gone(state)
+        lift = Lift(rule, lambda: RuleFrame(gone))
+        return lift.leave(*lift.call({s: value for s, value in known.items() if s not in written}, args, {}))
+
+    def jvp(self, rule: Function) -> list[Function]:
         """The forward-mode rule; what is written has no tangent."""
+        fixed, free = tuple(self._fixed.values()), self._arguments
+        given = free, jax.tree.map(_tangent_type, free)
+        ahead = self._ahead(rule, lambda primals, tangents: rule(*fixed, primals, tangents), given, 2)
 
         def jvp(primals: Any, tangents: Any) -> Any:
             values, primals = self._split(primals)
-            pair = [reveal(part, self._objects) for part in (primals, tuple(tangents[len(values) :]))]
-            args = (*self._fixed.values(), *pair)
-            results, _ = self._lifted(rule, values, args)
+            pair = primals, tuple(tangents[len(values) :])
+            if ahead is not None:
+                results = self._checked(ahead).apply(pair, {}, values)
+            else:
+                pair = [reveal(part, self._objects) for part in pair]
+                results, _ = self._lifted(rule, values, (*fixed, *pair))
             return _with_states(results, lambda dots: (dots, *jax.tree.map(zero_tangent, results[1:])))
 
-        return jvp
+        return [as_function(rule, jvp)]
 
     def finish(self, out: Any, written: Any, born: Any) -> Any:
         """After JAX has returned: hands the writes on and returns the output."""
@@ -185,11 +225,15 @@ class RuleCall:
 
         lift = Lift(fun, make)
         results = lift.call(values, args, {})
-        self._outcome = lift.outcome
-        if self._found is not None and self._outcome.written != self._found.written:
-            where = getattr(self._fun, "__qualname__", "custom rule")
-            raise StateStructureError.rule(where, self._found.written, self._outcome.written)
+        self._outcome = self._checked(lift.outcome)
         return results, frames.pop().entered
+
+    def _checked(self, ruled: Any) -> Any:
+        """What a rule did, if it has written the states that its function writes."""
+        if self._found is not None and ruled.written != self._found.written:
+            where = getattr(self._fun, "__qualname__", "custom rule")
+            raise StateStructureError.rule(where, self._found.written, ruled.written)
+        return ruled
 
 
 def _has_flag(leaf: Any) -> bool:
@@ -199,6 +243,11 @@ def _has_flag(leaf: Any) -> bool:
 
 def _primal(leaf: Any) -> Any:
     return leaf.value if _has_flag(leaf) else leaf
+
+
+def _tangent_type(x: Any) -> Any:
+    """The type of a tangent or cotangent of an argument or output."""
+    return typeof(x) if is_differentiable(x) else np.zeros(np.shape(x), jax.dtypes.float0)
 
 
 def _with_states(results: Any, second: Callable[[Any], Any]) -> Any:
