@@ -276,3 +276,50 @@ def test_an_object_that_is_changed_behind_a_closure_is_never_stale() -> None:
             change()
             for _ in range(2):
                 assert float(transform.jit(lambda x: f(x))(jnp.float32(1))) == len({*vars(model), "last"})
+
+
+class Gains:
+    """Gives the gain of its class."""
+
+    gain = 1.0
+
+    def __call__(self) -> float:
+        return Gains.gain
+
+
+GAINS, BODY = Gains(), Gains()
+
+
+def _of_a_module() -> float:
+    import tests.core.test_dependencies as module  # noqa: PLC0415 - by this name only
+
+    return module.Gains.gain
+
+
+@pytest.mark.parametrize(
+    "body",
+    [lambda: GAINS.gain, lambda: Gains()(), lambda: getattr(GAINS, "ga" + "in"), lambda: _of_a_module()],
+    ids=["global object", "made inside", "computed name", "module"],
+)
+def test_a_trace_depends_on_what_a_known_trace_within_it_has_used(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State(jnp.float32(0))
+    monkeypatch.setitem(globals(), "BODY", body)
+
+    def new() -> tuple[Any, list[int]]:
+        calls: list[int] = []
+
+        def outer() -> Any:
+            calls.append(1)  # what changes its own closure shares no trace with its twin
+
+            def step(_: Any) -> Any:
+                return state.value * 0 + BODY()
+
+            return transform.for_loop(step, X)[-1]
+
+        return transform.jit(outer), calls
+
+    new()[0]()
+    second, calls = new()
+    assert [float(second()), float(second()), len(calls)] == [1, 1, 1]
+    monkeypatch.setattr(Gains, "gain", 2.0)
+    assert float(second()) == 2

@@ -211,6 +211,7 @@ class Recorder:
 
     def _runs(self, code: types.CodeType) -> None:
         """Takes code for some that runs, with the functions within it."""
+        self._started.add(id(code))
         self._note(self._waiting.pop(id(code), ()))
         for const in code.co_consts:
             if isinstance(const, types.CodeType):
@@ -227,12 +228,11 @@ class Recorder:
         self._is_busy = True
         try:
             for edge in structure.edges:
-                if edge.parent >= 0 and (register := self.register_of(objects[edge.parent])) is not None:
-                    self._replay(register, objects[edge.parent], edge)
-            # At last: functions found on the way run as well, and those that are made within this trace.
-            for edge in structure.edges:
-                if edge.how == "global":
-                    self._runs(objects[edge.parent].__code__)
+                parent = objects[edge.parent] if edge.parent >= 0 else None
+                if isinstance(parent, types.FunctionType) and edge.how in ("global", "reader"):
+                    self._runs(parent.__code__)  # also of a function made within this trace, to which nothing leads
+                if parent is not None and (register := self.register_of(parent)) is not None:
+                    self._replay(register, parent, edge)
         finally:
             self._is_busy = False
         for edge in structure.edges:
@@ -241,9 +241,7 @@ class Recorder:
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
         if isinstance(obj, types.FunctionType):
-            if edge.how == "global":
-                self._runs(obj.__code__)
-            elif edge.how == "dict":
+            if edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, types.ModuleType):
             visit_module(self, register, obj, (edge.key,))
