@@ -291,7 +291,7 @@ GAINS, BODY = Gains(), Gains()
 
 
 def _of_a_module() -> float:
-    import tests.core.test_dependencies as module  # noqa: PLC0415 - by this name only
+    import tests.core.test_dependencies as module
 
     return module.Gains.gain
 
