@@ -139,6 +139,14 @@ def test_jacobians_with_respect_to_states(name: str) -> None:
     assert_same((gw, gx), theirs(lambda w, x: pure(w, net.b.value, x), argnums=(0, 1))(net.w.value, X))
 
 
+def test_jvp_says_that_the_values_of_states_are_not_passed() -> None:
+    w = State(2.0, name="w")
+    with pytest.raises(
+        TypeError, match=r"read and not passed; .* one for each of the 2 primals given, 3 in all, not 2"
+    ):
+        transform.jvp(lambda x: w.value * x, (w.value, 1.0), (1.0, 1.0), states=w)
+
+
 def test_vjp_jvp_and_linearize_with_respect_to_states() -> None:
     w = Param(jnp.array([1.0, 2.0]), name="w")
     f = lambda x: jnp.sin(w.value) * x

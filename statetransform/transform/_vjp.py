@@ -82,7 +82,7 @@ def jvp(
       `(out, tangent)`, or `(out, tangent, aux)`.
 
     Raises:
-      TypeError: `states` has a leaf that is not a State.
+      TypeError: `states` has a leaf that is not a State, or `tangents` has another number of entries.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.jvp.html
@@ -100,6 +100,12 @@ def jvp(
                 "jvp: primals and tangents must both be tuples, or both lists, not "
                 f"{type(primals).__name__} and {type(tangents).__name__}"
             )
+    if states is not None and len(tangents) != len(primals) + 1:
+        raise TypeError(
+            "jvp: with `states`, the first primal is the values of the states, which are read and not passed; "
+            f"`tangents` holds the tangent of the states and one for each of the {len(primals)} primals given, "
+            f"{len(primals) + 1} in all, not {len(tangents)}"
+        )
     lift, pure, primals = _first_primal("jvp", fun, tuple(primals), states, has_aux)
     out, tangent, (aux, written, born) = jax.jvp(pure, primals, tuple(tangents), has_aux=True, **options)
     out, aux = lift.leave((out, aux), written, born)
