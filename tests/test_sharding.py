@@ -243,3 +243,44 @@ def test_a_static_state_is_read_and_written_by_shard_map(specs: Any) -> None:
     for total in (1.0, 11.0, 21.0):
         mapped(1.0)
         assert (u.value.tolist(), mode.value) == ([total] * 2, "later")
+
+
+def _loops_and_branches(s: State, x: Any) -> dict[str, Callable[[], Any]]:
+    def add(*args: Any) -> Any:
+        s.value = s.value + x
+        return args[0] + 1 if args else None
+
+    return {
+        "for_loop": lambda: transform.for_loop(add, length=3),
+        "for_loop, checkpoint": lambda: transform.for_loop(add, length=3, checkpoint=2),
+        "fori_loop": lambda: transform.fori_loop(0, 3, lambda i, c: add(c), 0),
+        "while_loop": lambda: transform.while_loop(lambda i: i < 3, add, 0),
+        "cond": lambda: transform.cond(True, add, lambda: None),
+        "carry": lambda: transform.scan(lambda c, _: (c + x, None), jnp.zeros(x.shape), length=3),
+        "output": lambda: transform.cond(True, lambda: jnp.zeros(x.shape), lambda: x),
+    }
+
+
+@pytest.mark.parametrize("name", _loops_and_branches(State(0.0), 0.0))
+def test_a_value_that_comes_to_vary_over_the_devices_is_named(name: str, mesh: jax.sharding.Mesh) -> None:
+    s = State(jnp.zeros(()), name="s")
+
+    def f(x: Any) -> Any:
+        _loops_and_branches(s, x.sum())[name]()
+        return x
+
+    named = "the carry" if name == "carry" else "the branches" if name == "output" else "State 's' .created at"
+    with pytest.raises(TypeError, match=rf"(?s){named}.*float32\[\]{{V:i}}.*pcast\(.*, \('i',\), to='varying'\)"):
+        transform.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(8.0))
+    assert float(s.value) == 0
+
+
+@pytest.mark.parametrize("name", _loops_and_branches(State(0.0), 0.0))
+def test_a_value_that_gets_another_sharding_is_named(name: str) -> None:
+    s = State(jnp.zeros(8), name="s")
+    named = "the carry" if name == "carry" else "the branches" if name == "output" else "State 's' .created at"
+    with jax.set_mesh(jax.make_mesh((N,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))):
+        x = jax.device_put(jnp.ones(8), P("i"))
+        with pytest.raises(TypeError, match=rf"(?s){named}.*float32\[8@i\].*reshard\(x, "):
+            _loops_and_branches(s, x)[name]()
+    assert s.value.tolist() == [0] * 8

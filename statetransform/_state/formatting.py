@@ -37,6 +37,15 @@ def type_of(value: Any) -> tuple[Any, ...]:
     return treedef, *[(aval.shape, aval.dtype) for aval in map(typeof, leaves)]
 
 
+def type_on_mesh(value: Any) -> tuple[Any, ...]:
+    """What has to be equal where a loop or branch ends: also the sharding, and the mesh axes over which it varies.
+
+    The text of a type has them where JAX compares them: on explicit axes, and inside `shard_map`.
+    """
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, *[type_text(typeof(leaf)) for leaf in leaves]
+
+
 def show_item(item: Any) -> str:
     """Of an array the type; anything else as it shows itself."""
     return show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import Tracer, type_text, typeof
+from .._jaxcompat import Tracer, type_text, typeof, varying_axes
 from .._loops.budget import MemoryBudget
 from .._loops.options import check_carries
 from .._state.errors import StateStructureError, show_site
-from .._state.formatting import show_types, type_of
+from .._state.formatting import show_types, type_on_mesh
 from .._state.frame import Frame, leave, look_at, look_at_all
 from .._state.state import State
 from .._trace.arguments import is_reference, reveal
@@ -170,14 +170,19 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
             f"  after    : {treedef_after}\nReturn a carry with the structure that the body receives."
         )
     rows: list[str] = []
+    cure = ""
     for (path, leaf), later in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
-        now = typeof(leaf)
-        if (now.shape, now.dtype) != (later.shape, later.dtype):
-            rows.append(f"  carry{jax.tree_util.keystr(path)}: {type_text(now)} on entry, {type_text(later)} after")
+        now, then = type_text(typeof(leaf)), type_text(later)
+        if now != then:
+            cure = cure_on_mesh("carry", typeof(leaf), later) or (
+                "Return values of the types on entry, `x.astype(...)` for example, or start with those after."
+            )
+            rows.append(f"  carry{jax.tree_util.keystr(path)}: {now} on entry, {then} after")
     if rows:
         raise TypeError(
-            f"{where}: the body changes the type of the carry.\n" + "\n".join(rows) + "\nA loop's carry keeps its "
-            "type. Return values of the types on entry, `x.astype(...)` for example, or start with those after."
+            f"{where}: the body changes the type of the carry.\n"
+            + "\n".join(rows)
+            + f"\nA loop's carry keeps its type. {cure}"
         )
 
 
@@ -192,7 +197,7 @@ def check_objects(where: str, carry: Any, before: Sequence[Any], after: Sequence
 
 def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:
     """A loop's carry keeps its type; JAX's own message would not know the state."""
-    if type_of(before) == type_of(after):
+    if type_on_mesh(before) == type_on_mesh(after):
         return
     pairs = [(typeof(x), typeof(y)) for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False)]
     name = state.name or "state"
@@ -200,10 +205,25 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
         cure = f"Assign `{name}` its full structure before the loop."
     elif any(x.shape != y.shape for x, y in pairs):
         cure = f"Keep the shape of `{name}`, or collect what grows as an output of each step."
+    elif all(x.dtype == y.dtype for x, y in pairs):
+        cure = next(filter(None, (cure_on_mesh(f"{name}.value", x, y) for x, y in pairs)), "")
     else:
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
     raise StateStructureError.carry(where, state, show_types(before), show_types(after), show_site(site), cure)
+
+
+def cure_on_mesh(name: str, before: Any, after: Any) -> str:
+    """What to write where two types differ only in their sharding, or in the mesh axes over which they vary."""
+    if (before.shape, before.dtype) != (after.shape, after.dtype):
+        return ""
+    axes = tuple(sorted(map(str, varying_axes(before) ^ varying_axes(after))))
+    if axes:
+        return (
+            f"Only one of them varies over the mesh axes {axes}. Write `jax.lax.pcast({name}, {axes}, to='varying')` "
+            f"for the other, or combine the devices' values, with `jax.lax.psum(x, {axes})` for example."
+        )
+    return f"Give both one sharding: `jax.sharding.reshard(x, jax.typeof({name}).sharding)`."
 
 
 def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import has_tracer, is_jit_disabled
+from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
 from .._state.errors import StateStructureError, show_site
-from .._state.formatting import show_types, type_of
+from .._state.formatting import show_types, type_on_mesh
 from .._state.frame import leave, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import TracedFunction, bind
+from ._bodies import TracedFunction, bind, cure_on_mesh
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 
@@ -160,20 +160,31 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
 def _check_types(where: str, state: State, entry: Any, branches: dict[str, TracedFunction]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
     values = [branch.written_avals.get(state, entry) for branch in branches.values()]
-    if len({type_of(value) for value in values}) == 1:
+    if len({type_on_mesh(value) for value in values}) == 1:
         return
     rows: list[tuple[str, str]] = []
     for (name, branch), value in zip(branches.items(), values, strict=True):
         site = branch.found.sites.get(state)
         where_written = f"written at {show_site(site)}" if site else "not written"
         rows.append((name, f"{show_types(value)}   ({where_written})"))
-    cure = "Write values of one shape, dtype and structure in every branch, `x.astype(...)` for example."
+    cure = _cure("Write values of one", "in every branch", values)
     raise StateStructureError.branch(where, state, rows, cure)
+
+
+def _cure(verb: str, where: str, values: Sequence[Any]) -> str:
+    """What to write where the branches give different types."""
+    first, *others = (tuple(map(typeof, jax.tree.leaves(value))) for value in values)
+    pairs = [
+        pair for other in others for pair in zip(first, other, strict=False) if type_text(pair[0]) != type_text(pair[1])
+    ]
+    if pairs and (cure := cure_on_mesh("y", *pairs[0])):
+        return cure
+    return f"{verb} structure, shape and dtype {where}, `x.astype(...)` for example."
 
 
 def _differences(where: str, named: _Named, staged: list[TracedFunction]) -> str | None:
     """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
-    if len({type_of(branch.out_avals) for branch in staged}) == 1:
+    if len({type_on_mesh(branch.out_avals) for branch in staged}) == 1:
         return None
     rows = []
     for (name, fun), branch in zip(named.items(), staged, strict=True):
@@ -181,6 +192,8 @@ def _differences(where: str, named: _Named, staged: list[TracedFunction]) -> str
         site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
         rows.append(f"  {name}: {show_types(branch.out_avals)}{site}")
     return (
-        f"{where}: the branches must return values of the same types, but they return\n" + "\n".join(rows) + "\n"
-        "Return the same structure, shapes and dtypes from every branch, `x.astype(...)` for example."
+        f"{where}: the branches must return values of the same types, but they return\n"
+        + "\n".join(rows)
+        + "\n"
+        + _cure("Return the same", "from every branch", [branch.out_avals for branch in staged])
     )

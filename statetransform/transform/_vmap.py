@@ -226,7 +226,8 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
       in_axes (int | None | Sequence): the axis of each positional argument to map over; None shares an argument.
-        A pytree prefix for each. Default: 0.
+        A pytree prefix for each. It says nothing of states, which `state_axes` maps wherever they are found, in an
+        argument as well. Default: 0.
       out_axes (pytree): where the mapped axis goes in the outputs. Default: 0.
       axis_name (hashable, optional): a name for the mapped axis, for collectives such as `jax.lax.psum`.
         Default: None.
