@@ -74,7 +74,8 @@ def test_blocks_under_remat_compute_what_they_compute_without(wrap: str, is_jitt
     found_value, found = (transform.jit(step) if is_jitted else step)(TOKENS)
     np.testing.assert_allclose(found_value, value, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+        # The softmax takes no notice of a key's bias: what its gradient of zero is rounded to depends on the processor.
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
     same(model, reference)  # the counts of dropout's streams included
 
 
