@@ -61,6 +61,52 @@ def test_a_compiled_program_reads_and_writes_the_present_values() -> None:
     assert s.value == 12.0
 
 
+class Heat:
+    def __init__(self, value: float) -> None:
+        self.u = State(value, name="u")
+
+    @transform.jit(static_argnames="k", donate_argnums=())
+    def step(self, x: Any, k: int = 1) -> Any:
+        self.u.value = self.u.value + x * k
+        return self.u.value
+
+
+def test_a_method_compiled_of_the_class_takes_the_instance() -> None:
+    one, other = Heat(1.0), Heat(100.0)
+    for lowered in (Heat.step.lower(one, 1.0, k=2), Heat.step.trace(one, 1.0, 2).lower()):
+        compiled, value = lowered.compile(), float(other.u.value)
+        assert compiled(other, 3.0) == value + 6.0
+        assert (one.u.value, other.u.value) == (1.0, value + 6.0)
+        with pytest.raises(
+            TypeError, match=r"Heat\.step was compiled for 2 positional argument\(s\); this call gives 1"
+        ):
+            compiled(3.0)
+    bound = one.step.lower(1.0, k=2).compile()
+    assert (bound(3.0), other.u.value) == (7.0, 112.0)
+    with pytest.raises(TypeError, match="compiled for 1 positional"):
+        bound(other, 3.0)
+    assert (one.u.value, other.u.value) == (7.0, 112.0)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((1.0,), {"k": 4}), ((1.0, 4), {}), ((), {"x": 1.0}), ((), {}), ((1.0,), {"y": 2.0})]
+)
+def test_a_compiled_program_refuses_other_arguments_than_it_was_compiled_for(args: Any, kwargs: Any) -> None:
+    u = State(1.0, name="u")
+
+    def f(x: Any, k: int = 2) -> Any:
+        u.value = u.value + x * k
+
+    for lowered in (
+        transform.jit(f, static_argnames="k").lower(1.0, k=3),
+        transform.jit(f, static_argnums=1).lower(1.0, 3),
+    ):
+        compiled = lowered.compile()
+        with pytest.raises(TypeError, match="Leave out what is static \\(k=3\\)"):
+            compiled(*args, **kwargs)
+    assert u.value == 1.0
+
+
 def test_a_function_may_call_itself() -> None:
     n = State(jnp.int32(0))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .._trace.arguments import NO_SELF, hide, reveal
+from .._trace.arguments import NO_SELF, hide, positional_parameters, reveal
 from .._trace.functional import Functionalized
 from .._trace.lift import bind
 from .._trace.tracebacks import boundary
@@ -25,16 +25,33 @@ class AheadOfTime:
     Has the attributes of :class:`jax.stages.Traced`, :class:`jax.stages.Lowered` or
     :class:`jax.stages.Compiled`. A compiled one is called with the arguments that are not static, reads
     the states' present values and writes the new ones.
+
+    Args:
+      owner: the function under `jit`.
+      stage: JAX's object.
+      program, states: the program that it is of, and its states.
+      obj: the instance; NO_SELF for a function.
+      takes_obj: whether a call gives the instance as its first argument, as in `Heat.step.lower(heat, dt)`.
+      args, kwargs: the other arguments.
     """
 
     def __init__(
-        self, owner: Any, stage: Any, program: Any, states: Sequence[Any], obj: Any, args: Any, kwargs: Any
+        self,
+        owner: Any,
+        stage: Any,
+        program: Any,
+        states: Sequence[Any],
+        obj: Any,
+        takes_obj: bool,
+        args: Any,
+        kwargs: Any,
     ) -> None:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
+        self._takes_obj = takes_obj
         has_self = obj is not NO_SELF or owner._instance is not NO_SELF
         self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
         self._args, self._kwargs = args, kwargs
-        self._leading = program.n_leading
+        self._leading = len(program.inputs) if takes_obj else program.n_leading
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -117,11 +134,15 @@ class AheadOfTime:
 
     @boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        needed = self._takes_obj + len(self._args) - len(self._static_args)
+        if len(args) != needed or kwargs.keys() != self._kwargs.keys() - self._static_kwargs.keys():
+            raise TypeError(self._other_arguments(len(args), needed, kwargs))
         rest, whole = [*args], []
+        obj = rest.pop(0) if self._takes_obj else self._obj
         while rest or len(whole) in self._static_args:  # the static ones come in their places again
             is_static = len(whole) in self._static_args
             whole.append(self._static_args[len(whole)] if is_static else rest.pop(0))
-        args, kwargs, roots = self._owner.hidden(self._obj, tuple(whole), {**kwargs, **self._static_kwargs})
+        args, kwargs, roots = self._owner.hidden(obj, tuple(whole), {**kwargs, **self._static_kwargs})
         states = self._program.match(roots) if self._program.structure is not None else self._states
         if states is None:
             raise TypeError(
@@ -130,3 +151,21 @@ class AheadOfTime:
             )
         results = self._program.run(self._stage, states, args, kwargs)
         return self._program.finish(states, results, lambda trace: trace.objects_at(roots))
+
+    def _other_arguments(self, given: int, needed: int, kwargs: dict[str, Any]) -> str:
+        named = lambda names: "".join(f", {name}" for name in sorted(names))
+        names = self._kwargs.keys() - self._static_kwargs.keys()
+        parameters, _ = positional_parameters(self._owner._fun)
+        has_self = self._obj is not NO_SELF or self._owner._instance is not NO_SELF
+        label = dict(enumerate(parameters[has_self:]))
+        static = {label.get(i, f"argument {i}"): value for i, value in self._static_args.items()} | self._static_kwargs
+        text = (
+            f"{self._owner.__qualname__} was compiled for {needed} positional argument(s){named(names)}; "
+            f"this call gives {given}{named(kwargs)}."
+        )
+        if not static:
+            return text
+        values = ", ".join(f"{name}={value!r}" for name, value in static.items())
+        return (
+            f"{text} Leave out what is static ({values}): it is part of the program. Another value needs another one."
+        )

@@ -221,13 +221,14 @@ class Jitted(Transformed):
         return self._ahead_of_time("trace", _instance, args, kwargs).out_info
 
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
-        if obj is NO_SELF and args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
+        may_bind = obj is NO_SELF and bool(self._owners or self._is_method or self._takes_cls)
+        if is_unbound := may_bind and bool(args) and self._binds(args[0]):
             obj, args = args[0], args[1:]
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs = abstract(self._static.hide(args, kwargs, has_self))
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
-        return AheadOfTime(self, stage, program, states, obj, args, kwargs)
+        return AheadOfTime(self, stage, program, states, obj, is_unbound, args, kwargs)
 
 
 def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None]) -> Any:
