@@ -1,14 +1,15 @@
 """What a function did: its output, the states that it wrote and the states that it made.
 
 The results travel through JAX as a triple of pytrees, `(out, written values, born values)`; an `Outcome`, fixed by the
-run, says whose values they are. Nothing else says which states were written.
+run, says whose values they are, and has the values of static states, which are no arrays. Nothing else says which
+states were written.
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,20 +31,22 @@ class Outcome:
       static_written: written static states with their new values; the values are part of the trace.
       sites: where each written state was written, for messages.
       born: the states that the run made and that are still there.
+      static_born: the values of static ones among them, by position; the values are part of the trace.
       objects: what the output contains by reference: objects, and states that the run made.
       is_closed: whether no state that the function made is stored anywhere but in the output. Else a later call
         will find it there.
       has_nodes: whether anything in the output stands for an object, or is made where the output goes.
     """
 
-    __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_written", "written")
+    __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_born", "static_written", "written")
 
-    def __init__(self, frame: Frame, born: list[State], objects: list[Any], is_rebuilt: bool) -> None:
+    def __init__(self, frame: Frame, born: dict[State, Any], objects: list[Any], is_rebuilt: bool) -> None:
         changed = frame.written()
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
         self.sites: dict[State, Site] = dict(frame.sites)
-        self.born: list[State] = born
+        self.born: list[State] = list(born)
+        self.static_born: dict[int, Any] = {i: value for i, (s, value) in enumerate(born.items()) if s._static}
         self.objects: list[Any] = objects
         self.is_closed: bool = {*map(id, born)}.issubset(map(id, objects))
         self.has_nodes: bool = bool(objects) or is_rebuilt
@@ -51,8 +54,13 @@ class Outcome:
     def finish(self, out: Any, written: Sequence[Any] | None, born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside, without writes for None, and returns the output."""
         pairs = [] if written is None else [*zip(self.written, written, strict=True), *self.static_written]
-        leave(pairs, zip(self.born, born, strict=True), self.sites)
+        leave(pairs, zip(self.born, with_static(born, self.static_born), strict=True), self.sites)
         return reveal(out, self.objects) if self.has_nodes else out
+
+
+def with_static(born: Sequence[Any], static: Mapping[int, Any]) -> list[Any]:
+    """The values of the states made, with those of static ones, which do not travel, in their places."""
+    return [static.get(i, value) for i, value in enumerate(born)]
 
 
 #: Code whose functions keep the states that they make: to look for garbage once more would be in vain.
@@ -94,6 +102,7 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
             leaves[i] = REFERENCE
         else:
             is_rebuilt = is_rebuilt or not jax.tree_util.all_leaves([leaf])
-    outcome = Outcome(frame, list(survivors), objects, is_rebuilt)
+    outcome = Outcome(frame, survivors, objects, is_rebuilt)
     written = [value for state, value in changed.items() if not state._static]
-    return (treedef.unflatten(leaves), written, list(survivors.values())), outcome
+    born = [None if state._static else value for state, value in survivors.items()]
+    return (treedef.unflatten(leaves), written, born), outcome

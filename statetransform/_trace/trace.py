@@ -19,7 +19,7 @@ from .._state.frame import leave, look_at_all, read
 from .._state.raw_reads import current_run
 from .._state.state import State
 from .arguments import reveal
-from .outcome import Outcome
+from .outcome import Outcome, with_static
 from .structure.recorder import Recorder
 from .structure.structure import Other, Structure
 
@@ -37,6 +37,7 @@ class Trace:
       written: the positions of the written states, in the order of their values.
       sites: where each of them was written.
       static_written, statics: positions with values that the trace wrote, or took for granted.
+      static_born: the values of static states that a call makes, by their position among these.
       constants: positions of states left out of the lift, with the leaves that the trace took for granted.
       out_tree: the tree definition of the results.
       born_at: which of the objects in the output are states that the call makes.
@@ -74,6 +75,7 @@ class Trace:
         self.is_closed: bool = outcome.is_closed and frame.is_kept
         self._firsts: list[list[State]] = [outcome.born]
         self._blanks = [state._blank() for state in outcome.born]
+        self.static_born: dict[int, Any] = outcome.static_born
         births = {id(state): i for i, state in enumerate(outcome.born)}
         self.born_at: dict[int, int] = {k: births[id(x)] for k, x in enumerate(outcome.objects) if id(x) in births}
         self.objects: list[Any] | None = outcome.objects  # of the call that traced, as `states`
@@ -267,7 +269,7 @@ class Call:
         births = trace.births()
         pairs = [(states[i], value) for i, value in zip(trace.written, written, strict=True)]
         pairs += [(states[i], value) for i, value in trace.static_written]
-        leave(pairs, zip(births, born, strict=True), self.sites)
+        leave(pairs, zip(births, with_static(born, trace.static_born), strict=True), self.sites)
         if not trace.has_nodes:
             return out
         objects = [births[trace.born_at[k]] if k in trace.born_at else obj for k, obj in enumerate(self.objects)]

@@ -50,6 +50,31 @@ def test_an_object_that_holds_new_states_can_be_returned(wrap: Any) -> None:
     assert (a.w.value[0], b.w.value[0]) == (2.0, 3.0)
 
 
+@pytest.mark.parametrize("value", [3, True, None, "tanh", (1, "a")], ids=repr)
+@pytest.mark.parametrize("wrap", [*WRAPS, transform.vmap, lambda f: transform.jit(transform.vmap(f))])
+def test_a_static_state_keeps_its_value(wrap: Any, value: Any) -> None:
+    kept: list[list[State]] = []
+
+    def make(n: Any) -> None:
+        made = [State(n * 2.0), State("before", static=True), State(n * 3.0), State(value, static=True)]
+        made[1].value = value
+        kept.append(made)
+
+    f = wrap(make)
+    for n in (jnp.ones(2), jnp.full(2, 5.0)):
+        f(n)
+        double, written, triple, static = kept[-1]
+        assert (double.value.tolist(), triple.value.tolist()) == ((n * 2).tolist(), (n * 3).tolist())
+        assert [(type(x), x) for x in (written.value, static.value)] == [(type(value), value)] * 2
+
+
+def test_a_static_state_in_the_output_is_a_new_one_at_each_call() -> None:
+    make = transform.jit(lambda n: (State("tanh", static=True), State(n)))
+    made = [make(n) for n in (2.0, 3.0)]
+    assert [(kind.value, float(n.value)) for kind, n in made] == [("tanh", 2.0), ("tanh", 3.0)]
+    assert made[0][0] is not made[1][0]
+
+
 class Node:
     """An object that refers to itself."""
 
