@@ -58,6 +58,9 @@ def test_a_program_from_a_file_finds_states_by_their_names() -> None:
     other.w.value = jnp.float32(5)
     out, new = expected(other, x, y)
     check(exported.call(values_of(other), x, y=y), out, new, other)
+    values = exported.call(values_of(other), x, y=y)[1]
+    with pytest.raises(TypeError, match=r"names of its states only: .*<state 'w'>: Array.* `values\[state\]`"):
+        values.items().__iter__().__next__()
     other.w._name = "v"
     with pytest.raises(ValueError, match="tree structure"):
         exported.call(values_of(other), x, y=y)

@@ -89,6 +89,11 @@ class Values(Mapping["State", Any]):
 
     def __iter__(self) -> Iterator[State]:
         for token in self._tokens:
+            if isinstance(token, Named):
+                raise TypeError(
+                    "Values: these come from an exported program that was read from a file, which knows the names of "
+                    f"its states only: {self!r}. Look each of your states up: `values[state]`."
+                )
             state = token.get()
             if state is not None:
                 yield state
@@ -97,14 +102,15 @@ class Values(Mapping["State", Any]):
         return len(self._tokens)
 
     def __repr__(self) -> str:
-        return f"Values({dict(self.items())!r})"
+        shown = [(token if isinstance(token, Named) else token.get(), value) for token, value in self._pairs()]
+        return f"Values({{{', '.join(f'{key!r}: {value!r}' for key, value in shown if key is not None)}}})"
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        return zip(self._tokens, self._children, strict=True)
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Token[State], ...]]:
         """Children are the values, in the order in which the states were made."""
-        keyed = [
-            (jax.tree_util.DictKey(token.get()), value)
-            for token, value in zip(self._tokens, self._children, strict=True)
-        ]
+        keyed = [(jax.tree_util.DictKey(token.get()), value) for token, value in self._pairs()]
         return keyed, self._tokens
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Token[State], ...]]:
