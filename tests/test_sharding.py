@@ -284,3 +284,19 @@ def test_a_value_that_gets_another_sharding_is_named(name: str) -> None:
         with pytest.raises(TypeError, match=rf"(?s){named}.*float32\[8@i\].*reshard\(x, "):
             _loops_and_branches(s, x)[name]()
     assert s.value.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit], ids=["eager", "jit"])
+def test_lanes_are_spread_over_the_devices_of_an_explicit_mesh(wrap: Any) -> None:
+    mesh = jax.make_mesh((N,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices("cpu"))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(float(N)), P("i"))
+        u = State(2 * x, name="u")
+
+        def f(x: Any) -> Any:
+            u.value = u.value + x
+            return x
+
+        out = wrap(transform.vmap(f, state_axes={u: 0}))(x)
+        assert jax.typeof(out) == jax.typeof(u.value) == jax.typeof(jax.vmap(lambda x: 2 * x)(x))
+        assert u.value.tolist() == [3.0 * i for i in range(N)]

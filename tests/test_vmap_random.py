@@ -97,3 +97,21 @@ def test_the_keys_of_the_lanes_are_split_off_one_that_is_split_off_the_state(sty
     lanes = [jax.random.split(key)[1] for key in jax.random.split(fresh, 3)]
     assert draws.tolist() == [float(jax.random.uniform(key)) for key in lanes]
     assert jax.random.bits(rng.key) == jax.random.bits(advanced)
+
+
+def test_a_batch_may_be_empty() -> None:
+    rng = RandomState(0)
+    assert transform.vmap(lambda x: x + jax.random.uniform(rng.split()))(jnp.ones(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_key_that_is_set_after_a_draw_is_the_new_one(splits: bool) -> None:
+    rng, key = RandomState(0), jax.random.key(5)
+
+    def f(x: Any) -> Any:
+        drawn = jax.random.uniform(rng.split())
+        rng.value = key
+        return x + drawn
+
+    transform.vmap(f, split_rngs=splits)(XS)
+    assert rng.value == key

@@ -44,7 +44,7 @@ class Lanes:
     """What the frame of one call has to know.
 
     Attributes:
-      size: the number of lanes; None where :func:`jax.vmap` is to say what is wrong.
+      size: the number of lanes.
       axes: the axes of states, those that `state_axes` names to begin with.
       kinds: predicates on the others, with the axis of the states that they select.
       used: the states that the function has used, for messages.
@@ -53,7 +53,7 @@ class Lanes:
       fun: the function; errors look in it for the path to a cell.
     """
 
-    size: int | None
+    size: int
     axes: dict[State, int | None]
     kinds: list[tuple[Callable[[State], bool], int | None]]
     splits: bool
@@ -110,7 +110,7 @@ class LaneFrame(Frame):
         if lanes.splits and isinstance(state, RandomState) and state not in lanes.axes:
             with self._around():
                 self._advanced[state], fresh = jax.random.split(value)
-                return lanes.own(jax.random.split(fresh, lanes.size or ()), 0)
+                return lanes.own(jax.random.split(fresh, lanes.size), 0)
         return value
 
     @contextlib.contextmanager
@@ -125,12 +125,14 @@ class LaneFrame(Frame):
         A random state that was split over the lanes has advanced once, however often the lanes drew from it.
         """
         written = super().written()
-        written.update({state: value for state, value in self._advanced.items() if state in written})
         for state, value in written.items():
-            shared = self._lanes.axis_of(state) is None and state not in self._advanced and not state.static
-            if shared and any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value)):
+            differs = any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value))
+            if not differs or self._lanes.axis_of(state) is not None or state.static:
+                continue
+            if state not in self._advanced:
                 self._lanes.name(state)
                 raise StateAxisError.unlisted(state, show_site(self.sites[state]))
+            written[state] = self._advanced[state]
         return written
 
 
@@ -158,13 +160,15 @@ class Vectorized(Direct):
         self._axes, self._kinds = by_state.states, by_state.kinds
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lanes = Lanes(None, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
+        lanes = Lanes(0, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
         size = lanes.size = self._size(fun, args, kwargs, lanes)
         mapped = {s: axis for s, axis in self._axes.items() if axis is not None and _fits(peek(s), axis, size)}
         lift = Lift(fun, lambda: LaneFrame(lanes))
 
         def pure(some: Any, values: Any, args: Any, kwargs: Any) -> Any:
-            lanes.mapped = some
+            with take_current_trace() as trace:
+                inputs = jax.tree.leaves((some, values, args, kwargs))
+                lanes.mapped = next(leaf for leaf in inputs if is_batched(leaf, trace))
             out, written, born = lift.call(dict(zip(mapped, values, strict=True)), args, kwargs)
             lanes.mapped = None
             assert lift.outcome is not None
@@ -174,7 +178,7 @@ class Vectorized(Direct):
         in_axes = (0, list(mapped.values()), self._in_axes, 0)
         out_axes = (self._out_axes, self._by_state.groups, 0)
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
-        some = np.broadcast_to(np.False_, size)
+        some = None if mapped or _sizes_of(args, self._in_axes, kwargs) else np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
             self._by_state.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
@@ -297,8 +301,8 @@ def _has_axis(leaf: Any, axis: int) -> bool:
     return -rank <= axis < rank
 
 
-def _fits(value: Any, axis: int, size: int | None) -> bool:
+def _fits(value: Any, axis: int, size: int) -> bool:
     """Whether each leaf has the axis, with one entry for each lane."""
     return value is not UNSET and all(
-        _has_axis(leaf, axis) and size in (None, np.shape(leaf)[axis]) for leaf in jax.tree.leaves(value)
+        _has_axis(leaf, axis) and size == np.shape(leaf)[axis] for leaf in jax.tree.leaves(value)
     )
