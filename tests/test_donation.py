@@ -215,3 +215,17 @@ def test_an_argument_of_a_method_is_donated_by_its_name() -> None:
             *map(jnp.float32, args), **{k: jnp.float32(v) for k, v in kwargs.items()}
         ).args_info
         assert [info.donated for info in (*infos, *named.values())] == [False, True]
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_arguments_given_away_are_counted_from_the_end_of_the_signature_as_well(number: int) -> None:
+    u = State(jnp.ones(4), name="u")
+
+    @transform.jit(donate_argnums=number)
+    def step(x: Any, y: Any) -> Any:
+        u.value = u.value + x
+        return y * 2
+
+    x, y = jnp.ones(4), jnp.ones(4)
+    step(x, y)
+    assert (x.is_deleted(), y.is_deleted(), u.value.tolist()) == (False, True, [2.0] * 4)

@@ -86,13 +86,17 @@ class Jitted(Transformed):
         options = dict(self._jax_options)
         if not options:
             return {"donate_argnums": tuple(range(n_donated))}
-        parameters, _ = positional_parameters(self._fun)
+        parameters, rest = positional_parameters(self._fun)
+        parameters = parameters[has_self:]
         names = options.pop("donate_argnames", None) or ()
         names = (names,) if isinstance(names, str) else tuple(names)
         # A name stands for a position where the call gives the argument by position: inputs have names of their own.
-        by_position = [i for i, name in enumerate(parameters[has_self:][: len(args)]) if name in names]
+        by_position = [i for i, name in enumerate(parameters[: len(args)]) if name in names]
         by_name = [name for name in names if name in keywords]
-        donated = [*by_position, *integers(options.get("donate_argnums"))]
+        # Negative ones count from the end of the signature, as those that are static do.
+        is_from_end = lambda i: i < 0 and rest is None
+        by_number = [i + len(parameters) if is_from_end(i) else i for i in integers(options.get("donate_argnums"))]
+        donated = [*by_position, *by_number]
         options["donate_argnums"] = (*range(n_donated), *[i + leading if i >= 0 else i for i in donated])
         if by_name:
             options["donate_argnames"] = by_name
