@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
       2; argument dt: float32[] (weak) -> int32[] (weak)
       3; state u: float32[3] -> float32[5]
     """
-    owner = wrapped.__func__ if isinstance(wrapped, Bound) else wrapped
+    owner = wrapped.__func__ if isinstance(wrapped, Bound | types.MethodType) else wrapped
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     fun = getattr(owner, "__wrapped__", owner)
     fun = getattr(fun, "__func__", fun)  # the instance is among the arguments

@@ -280,3 +280,18 @@ def test_an_argument_of_a_weak_type_comes_with_advice():
 def test_what_cannot_be_explained_says_what_to_do(what, words):
     with pytest.raises(TypeError, match=words.replace("(", r"\(")):
         inspect.explain_retrace(what)
+
+
+class Counter:
+    n = State(0, name="n")
+
+    @classmethod
+    @transform.jit
+    def step(cls, x):
+        return cls.n.value + x
+
+
+def test_a_class_method_is_explained():
+    Counter.step(1)
+    Counter.step(1.0)
+    assert changes(Counter.step, 1) == [("argument", "x", "int32[] (weak)", "float32[] (weak)")]
