@@ -76,7 +76,7 @@ def slot_names(kind: type) -> tuple[str, ...]:
     return tuple(
         name
         for base in kind.__mro__
-        for name, found in vars(base).items()
+        for name, found in list(vars(base).items())
         if isinstance(found, types.MemberDescriptorType) and not name.startswith("__")
     )
 

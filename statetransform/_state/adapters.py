@@ -208,7 +208,7 @@ def meet_all(fun: Any) -> None:
 def _methods(cls: type) -> list[types.FunctionType]:
     if not is_users_class(cls):
         return []
-    return [child for child in vars(cls).values() if type(child) is types.FunctionType]
+    return [child for child in list(vars(cls).values()) if type(child) is types.FunctionType]
 
 
 # -- what the core asks

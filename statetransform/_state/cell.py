@@ -110,5 +110,5 @@ def cell_behind(found: Any) -> Any:
 
 def cells_in(cls: type) -> dict[str, Any]:
     """The attributes of a class that are cells of some instances."""
-    named = ((name, cell_behind(found)) for base in reversed(cls.__mro__) for name, found in vars(base).items())
+    named = ((name, cell_behind(found)) for base in reversed(cls.__mro__) for name, found in list(vars(base).items()))
     return {name: cell for name, cell in named if cell is not None}

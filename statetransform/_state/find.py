@@ -145,7 +145,7 @@ def _children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]]:
         if through_globals and isinstance(obj, types.FunctionType) and is_users_function(obj):
             yield from globals_of(obj)
     elif isinstance(obj, type):
-        for name, child in vars(obj).items():
+        for name, child in list(vars(obj).items()):
             if not isinstance(child, staticmethod | classmethod | property):
                 yield name, child
     elif is_ours(type(obj)):  # a transformed function, but not its caches

@@ -64,7 +64,9 @@ class Classes:
         for base in kind.__mro__:
             if base is object or not is_users_class(base):
                 continue
-            special = {name for name in vars(base) if _is_special(name) and name not in _HOOKED} if is_new else set()
+            special = (
+                {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED} if is_new else set()
+            )
             if not can_tell():
                 special = (special - _MAKING) | (_MAKING & vars(base).keys() if makes else set())
             self._when_they_run(kind, base, special)

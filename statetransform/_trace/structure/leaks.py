@@ -70,7 +70,7 @@ def refuse_leaks(
         elif isinstance(obj, CONTAINERS):
             below = [(f"[{key!r}]", child, key) for key, child in parts(obj) or ()]
         elif isinstance(obj, type) and is_users_class(obj):
-            attributes = [item for base in obj.__mro__ if is_users_class(base) for item in vars(base).items()]
+            attributes = [item for base in obj.__mro__ if is_users_class(base) for item in list(vars(base).items())]
         elif is_users_class(type(obj)) and as_state(obj) is obj:
             names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
