@@ -250,3 +250,19 @@ def test_the_batch_may_have_a_symbolic_size() -> None:
     exported = jax.export.export(f)(jax.ShapeDtypeStruct((n,), jnp.float32))
     values = st.Values({scale: scale.value})
     assert [exported.call(values, jnp.ones(size))[0].tolist() for size in (2, 3)] == [[3.0] * 2, [3.0] * 3]
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), {"a": 0}, (0, {"b": 0}), [0, 0], (0, 7)])
+def test_out_axes_that_do_not_fit_are_named_as_jax_names_them(axes: Any) -> None:
+    count = State(jnp.float32(0))
+
+    def f(x: Any) -> Any:
+        count.value = count.value + 1
+        return x, {"a": x}
+
+    with pytest.raises(ValueError) as theirs:
+        jax.vmap(lambda x: (x, {"a": x}), out_axes=axes)(XS)
+    with pytest.raises(ValueError) as ours:
+        transform.vmap(f, out_axes=axes)(XS)
+    assert str(ours.value) == str(theirs.value)
+    assert float(count.value) == 0

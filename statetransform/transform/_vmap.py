@@ -172,6 +172,7 @@ class Vectorized(Direct):
             out, written, born = lift.call(dict(zip(mapped, values, strict=True)), args, kwargs)
             lanes.mapped = None
             assert lift.outcome is not None
+            _check_axes(self._out_axes, out)
             by_axis = zip(map(lanes.axis_of, lift.outcome.written), written, strict=True)
             return out, self._by_state.grouped(by_axis), born
 
@@ -283,6 +284,14 @@ def _sizes_of(args: Any, in_axes: Any, kwargs: Any) -> list[int] | None:
         return [np.shape(leaf)[axis] for axis, leaf in mapped if axis is not None]
     except (ValueError, IndexError, TypeError):
         return None
+
+
+def _check_axes(out_axes: Any, out: Any) -> None:
+    """Lets JAX say how `out_axes` do not fit, about what the user returns: it is a part of what the lanes return."""
+    try:
+        jax.tree.broadcast(out_axes, out, is_leaf=lambda axis: axis is None)
+    except ValueError:
+        jax.vmap(lambda _: out, out_axes=out_axes)(np.zeros(1))
 
 
 def _lengths(axes: Mapping[State, int | None]) -> list[int]:
