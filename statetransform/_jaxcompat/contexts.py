@@ -104,7 +104,8 @@ class ContextDict:
 
     def dicts(self) -> list[dict[Any, Any]]:
         """The dicts of all contexts."""
-        return list(self._dicts.values())
+        contexts = [context for ref in self._dicts.keyrefs() if (context := ref()) is not None]
+        return [found for context in contexts if (found := self._dicts.get(context)) is not None]
 
     def clear(self) -> None:
         """Forgets everything, in every context."""

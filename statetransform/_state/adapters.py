@@ -158,7 +158,7 @@ def _kind(cls: type) -> _KnownClass:
     if known is None:
         _meet(_names(cls))
         cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
-        holder = next((names for base, names in _holders.items() if issubclass(cls, base)), None)
+        holder = next((_holders[base] for base in [*_holders] if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
         known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)

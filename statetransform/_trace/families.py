@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -93,7 +93,7 @@ class Family:
 
 
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
-_of_functions: dict[int, tuple[weakref.ref[Any], OrderedDict[Any, Any]]] = {}
+_of_functions: dict[int, tuple[weakref.ref[Any], dict[Any, Any]]] = {}
 _recent = ContextDict()
 
 
@@ -135,7 +135,7 @@ def _kept_of(root: Any) -> dict[Any, Any]:
     entry = _of_functions.get(place)
     if entry is None:
         try:
-            entry = weakref.ref(root, lambda _: dies(place, None)), OrderedDict()
+            entry = weakref.ref(root, lambda _: dies(place, None)), {}
         except TypeError:  # nothing can be told when it dies
             return {}
         _of_functions[place] = entry
@@ -146,8 +146,9 @@ def remember(among: dict[Any, Any], key: Any, item: Any, bound: int) -> None:
     """Puts an item behind the others, of which the first go when there are too many."""
     among.pop(key, None)  # and not `move_to_end`, which fails where another thread has dropped it
     among[key] = item
-    while len(among) > bound:
-        among.pop(next(iter(among)), None)
+    if (surplus := len(among) - bound) > 0:
+        for oldest in [*among][:surplus]:  # a copy, since another thread may add to it
+            among.pop(oldest, None)
 
 
 def anchor_of(fun: Any) -> Any:

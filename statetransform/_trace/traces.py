@@ -113,8 +113,8 @@ class TraceCache:
     def discard(self, trace: Trace) -> None:
         """Keeps a trace no longer."""
         for slot in self._records.dicts():
-            for key, traces in [*slot.items()]:
-                if trace in traces:
+            for key in [*slot]:
+                if trace in (traces := slot.get(key, ())):
                     slot[key] = tuple(other for other in traces if other is not trace)
         self.family.discard(trace)
 
