@@ -107,6 +107,37 @@ def test_a_compiled_program_refuses_other_arguments_than_it_was_compiled_for(arg
     assert u.value == 1.0
 
 
+class Cells:
+    def __init__(self) -> None:
+        self.u, self.mode, self.scale = State(1.0, name="u"), State("lif", static=True), 2
+        self.layers, self.last = [self.u], None
+
+    def step(self, x: Any) -> Any:
+        factor = self.scale * len(self.layers) if self.mode.value == "lif" else 1
+        self.layers[0].value = self.u.value + x * factor
+        return self.u.value if self.last is None else self.last.value
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: setattr(m, "scale", 3), "`self.scale` was 2 and is 3"),
+        (lambda m: setattr(m.mode, "value", "adex"), "`self.mode` was 'lif' and is 'adex'"),
+        (lambda m: m.layers.append(m.u), "`self.layers` was list of 1 and is list of 2"),
+        (lambda m: setattr(m, "last", State(0.0)), "`self.last` was None and is State"),
+        (lambda m: setattr(m, "u", State(5.0)), "`self.u` was the same object as another and is State"),
+    ],
+)
+def test_a_compiled_program_says_which_object_differs_from_those_it_was_compiled_for(change: Any, told: str) -> None:
+    model = Cells()
+    compiled = transform.jit(model.step).lower(1.0).compile()
+    assert compiled(1.0) == 3.0
+    change(model)
+    with pytest.raises(TypeError, match=f"Cells.step was compiled for objects .*: {told}. Lower and compile"):
+        compiled(1.0)
+    assert model.layers[0].value == 3.0
+
+
 def test_a_function_may_call_itself() -> None:
     n = State(jnp.int32(0))
 

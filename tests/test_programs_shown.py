@@ -169,3 +169,36 @@ def test_what_only_looks_writes_nothing(name: str) -> None:
     }
     looks[name]()
     assert s.value == {"a": 1.0}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["function", "method_of_jit"])
+def test_states_that_are_made_and_returned_have_shapes(is_compiled: bool) -> None:
+    class Cell:
+        def __init__(self, x: Any) -> None:
+            self.u, self.kind = State(x * 2, name="u"), State("lif", static=True)
+
+    seen = State(jnp.float32(1))
+
+    def make(x: Any) -> Any:
+        seen.value = seen.value + x.sum()
+        return Cell(x), seen, x
+
+    jitted = transform.jit(make)
+    for n in (2, 3, 3):
+        x = jnp.ones(n)
+        cell, same, x = jitted.eval_shape(x) if is_compiled else transform.eval_shape(make, x)
+        assert cell.u.value == x == jax.eval_shape(lambda x: x, jnp.ones(n))
+        assert cell.kind.value == "lif"
+        assert same is seen and seen.value == 1
+
+
+def test_shapes_keep_what_else_jax_says_of_an_array() -> None:
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices("cpu"))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.ones((8, 3)), jax.P("i"))
+        s = State(x)
+        f = lambda x: {"x": x * s.value, "state": s}
+        expected = jax.eval_shape(lambda x: x * x, x)
+        assert expected.sharding.spec == jax.P("i", None)
+        assert transform.eval_shape(f, x)["x"] == transform.jit(f).eval_shape(x)["x"] == expected
+        assert transform.make_jaxpr(f, return_shape=True)(x)[1]["x"] == expected

@@ -334,3 +334,12 @@ def leave(
         frame.create(state, value)
     for state, value in written:
         state._cell.receive(frame, state, value, sites.get(state) if sites else None)
+
+
+def only_births(finish: Callable[[], Any]) -> Any:
+    """What `finish` returns. States that it makes go on, with the shapes that it gives them; its writes do not."""
+    with Frame() as frame:
+        out = finish()
+        born = dict(frame.born)
+    leave((), born.items())
+    return out

@@ -22,11 +22,11 @@ from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .log import traced
-from .structure.edges import brief, said_of, show_path
+from .structure.edges import show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
-from .structure.structure import Other
+from .structure.structure import Other, Structure
 from .trace import Call, Trace
 from .wrapper import unbound
 
@@ -163,9 +163,7 @@ class TraceCache:
                     return None
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:
-                    now = other.now if isinstance(other.now, str) and other.is_alias else brief(other.now)
-                    path = show_path(structure.edges, other.edge, root_names(fun, args, kwargs))
-                    farthest = place, (path, said_of(other.edge), now)
+                    farthest = place, other.told(structure.edges, root_names(fun, args, kwargs))
                 structure.forget_in_raw(roots)
         return farthest[1]
 
@@ -270,6 +268,16 @@ def _cure(name: str) -> str:
     if cure := hints("arguments"):
         return cure
     return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
+
+
+def difference(structure: Structure, roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> str:
+    """Where the objects of a call first differ from a structure, for messages; "" where they do not."""
+    try:
+        structure.registers_at(roots)
+        return ""
+    except Other as other:
+        path, before, now = other.told(structure.edges, root_names(fun, args, kwargs))
+        return f"`{path}` was {before} and is {now}"
 
 
 def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:

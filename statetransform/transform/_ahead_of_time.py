@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 
+from .._state.frame import only_births
 from .._trace.arguments import NO_SELF, hide, positional_parameters, reveal
 from .._trace.functional import Functionalized
 from .._trace.lift import bind
 from .._trace.tracebacks import boundary
+from .._trace.traces import difference
 from ._entry import is_dropped
 
 #: What JAX's objects say of `(args, kwargs)` and of the output. Ours also have the states.
@@ -87,6 +89,12 @@ class AheadOfTime:
     def __repr__(self) -> str:
         return f"<{type(self._stage).__name__} over {len(self._states)} states>"
 
+    def _shapes(self) -> Any:
+        """The output of a call, with shapes and dtypes in the place of arrays."""
+        roots = self._owner.hidden(self._obj, self._args, self._kwargs)[2]
+        find = lambda trace: trace.objects_at(roots)
+        return only_births(lambda: self._program.finish(self._states, self._stage.out_info, find))
+
     def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Traced.lower`."""
         if "_private_parameters" in kwargs:
@@ -143,11 +151,13 @@ class AheadOfTime:
             is_static = len(whole) in self._static_args
             whole.append(self._static_args[len(whole)] if is_static else rest.pop(0))
         args, kwargs, roots = self._owner.hidden(obj, tuple(whole), {**kwargs, **self._static_kwargs})
-        states = self._program.match(roots) if self._program.structure is not None else self._states
-        if states is None:
+        structure = self._program.structure
+        states = self._states if structure is None else self._program.match(roots)
+        if structure is not None and states is None:
+            differs = difference(structure, roots, self._owner._fun, args, kwargs)
             raise TypeError(
                 f"{self._owner.__qualname__} was compiled for objects with another structure than those that it "
-                "reaches now. Lower and compile it for these."
+                f"reaches now: {differs}. Lower and compile it for these."
             )
         results = self._program.run(self._stage, states, args, kwargs)
         return self._program.finish(states, results, lambda trace: trace.objects_at(roots))

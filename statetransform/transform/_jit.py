@@ -222,7 +222,7 @@ class Jitted(Transformed):
     @boundary
     def eval_shape(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> Any:
         """Shapes and dtypes of the output; as the method of :func:`jax.jit`."""
-        return self._ahead_of_time("trace", _instance, args, kwargs).out_info
+        return self._ahead_of_time("trace", _instance, args, kwargs)._shapes()
 
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
         may_bind = obj is NO_SELF and bool(self._owners or self._is_method or self._takes_cls)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import typeof
-from .._state.frame import Frame, kept_by_nobody, leave, read
+from .._state.frame import kept_by_nobody, only_births, read
 from .._state.values import Values
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, positional_parameters, reveal
 from .._trace.lift import bind
@@ -45,11 +45,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     (args, kwargs), objects = hide(abstract((args, kwargs)))
     call, _ = find_for_once("eval_shape", fun, args, kwargs, objects)
-    with Frame() as frame:  # takes the writes; states that were made go on, with abstract values
-        out = call.finish(*jax.tree.map(_shape, call.out_avals))
-        born = dict(frame.born)
-    leave((), born.items())
-    return out
+    return only_births(lambda: call.finish(*_shapes(call.out_avals)))
 
 
 @as_in(jax.make_jaxpr)
@@ -133,8 +129,9 @@ class Shown(Transformed):
         jaxpr = make(values, *args, **kwargs)
         if not self._returns_shape:
             return jaxpr
-        return jaxpr, reveal(jax.tree.map(_shape, call.out_avals[0]), call.objects)
+        return jaxpr, reveal(_shapes(call.out_avals[0]), call.objects)
 
 
-def _shape(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+def _shapes(avals: Any) -> Any:
+    """The shapes and dtypes of abstract values, with what else JAX says of them, such as their sharding."""
+    return jax.eval_shape(lambda x: x, avals)

@@ -177,6 +177,6 @@ def said_of(edge: Edge) -> str:
     if edge.what in ("sequence", "mapping", "plains"):
         size = edge.argument[1]
         return f"{edge.argument[0].__name__} of {size if isinstance(size, int) else len(size)}"
-    return {"code": "another function", "is": "another object", "array": "another array", "same": "another object"}[
-        edge.what
-    ]
+    if edge.what == "same":
+        return "the same object as another"
+    return {"code": "another function", "is": "another object", "array": "another array"}[edge.what]

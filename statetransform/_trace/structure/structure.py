@@ -19,7 +19,7 @@ import numpy as np
 from ..._objects.hooks import listening, unheard
 from ..._objects.plain import MISSING, identity
 from ..._state.state import State
-from .edges import ABSENCE, Edge, absent, compare, holds, step
+from .edges import ABSENCE, Edge, absent, brief, compare, holds, said_of, show_path, step
 
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
@@ -30,6 +30,11 @@ class Other(Exception):
     def __init__(self, edge: Edge, now: Any, is_alias: bool = False) -> None:
         super().__init__()
         self.edge, self.now, self.is_alias = edge, now, is_alias
+
+    def told(self, edges: Sequence[Edge], root_names: Sequence[str]) -> tuple[str, str, str]:
+        """For messages: the way to what differs, as the user would write it, and what was and is there."""
+        now = self.now if isinstance(self.now, str) and self.is_alias else brief(self.now)
+        return show_path(edges, self.edge, root_names), said_of(self.edge), now
 
 
 class Structure:
