@@ -216,7 +216,8 @@ class Planner:
         self._begin("planning")
         ratio = min(first.solver.plain.bytes / plain, 1.0) if plain else 1.0
         size = int(budget * max(ratio, _LEAST_RATIO))
-        offer = self.plan(pattern, size, {"opened": int((1 - _ROOM) * size)}) or self.plan(pattern, budget)
+        rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget)}
+        offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
         if offer is None and (least := self.least(pattern))[1].bytes <= budget:
             offer = least  # of another way to run the loops than those for this budget
         if not self._compiles:
@@ -280,6 +281,19 @@ class Planner:
         """What was compiled for other budgets."""
         return [record for record in self.known(pattern).tried if self._is_valid(pattern, record)]
 
+    def _rooms_known(self, pattern: Pattern, budget: int) -> dict[str, int]:
+        """What plans of a kind may have, by what the compiler needed besides for the one nearest to the budget."""
+        plans = [record for record in self._before(pattern) if record.checkpoints is None] if self._compiles else []
+        rooms = dict[str, int]()
+        for record in sorted(plans, key=lambda record: -abs(record.planned - budget)):
+            over = int(self._margin * ((record.compiled or 0) - record.planned))
+            rooms[self.versions(pattern).made_by(record.recipe).kind] = budget - max(over, 0)
+        return rooms
+
+    @property
+    def _margin(self) -> float:
+        return _OF_LOOPS if scans_in(self.closed) else _MARGIN
+
     def _corrected(
         self,
         pattern: Pattern,
@@ -300,8 +314,7 @@ class Planner:
             rooms[kind] = min(int(found.planned * 0.98 * budget / max(found.compiled, 1)), budget)
             return self.plan(pattern, size, rooms) if is_waste else None
         over = max(found.compiled - budget, int(_LITTLE * budget))
-        margin = _OF_LOOPS if scans_in(self.closed) else _MARGIN
-        for part in (margin, 1.0):
+        for part in (self._margin, 1.0):
             rooms[kind] = int(found.planned - part * over)
             if (smaller := self.plan(pattern, size, rooms)) is not None:
                 return smaller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,21 @@ def test_of_plans_that_do_not_fit_the_smallest_is_taken_and_of_these_the_cheapes
     plans = [plan(900, 1.0), plan(800, 1.7), plan(800, 1.3)]
     assert min(plans, key=lambda some: some.rank(500)) is plans[2]
     assert min(plans, key=lambda some: some.rank(1000)) is plans[0]
+
+
+def test_what_the_compiler_needs_besides_is_known_for_the_next_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that needs as much more for each plan: only the first plan for the first budget is too large."""
+    besides, tried = PLAIN // 12, list[int]()
+
+    def compiled(self: measure.Planner, pattern: Any, found: measure.MeasuredPlan, budget: int) -> measure.MeasuredPlan:
+        tried.append(found.planned + besides)
+        return dataclasses.replace(found, compiled=found.planned + besides, is_sure=True)
+
+    monkeypatch.setattr(measure.Planner, "_both", compiled)
+    monkeypatch.setattr(measure.Planner, "_bytes_of", lambda *_, **__: 2 * PLAIN)
+    excesses = []
+    for share in (0.55, 0.6, 0.5):
+        tried.clear()
+        gradient(share=share)
+        excesses.append([size > int(share * PLAIN) for size in tried].count(True))
+    assert excesses == [1, 0, 0]
