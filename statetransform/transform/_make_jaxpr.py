@@ -25,6 +25,8 @@ from ._options import as_in
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The shapes and dtypes that a stateful function returns: :func:`jax.eval_shape`. Nothing is computed or written.
 
+    A state that the function creates has `jax.ShapeDtypeStruct` leaves as its value. Give it arrays before it is used.
+
     Args:
       fun (Callable): the function; it is traced and not run.
       *args: arrays, or anything with a shape and a dtype.
