@@ -35,12 +35,14 @@ class Linear:
       transpose: `transpose(residuals, cotangents) -> cotangents_in`; a cotangent may be None, for zero.
       out: the abstract values of the outputs.
       n_residuals: how many of the operands are residuals.
+      like: a function whose outputs depend on the operands as those of `fun` do, or on more of them; None for `fun`.
     """
 
     fun: Rule
     transpose: Rule
     out: tuple[Any, ...]
     n_residuals: int
+    like: Rule | None = None
 
     def __call__(self, residuals: Leaves, tangents: Leaves) -> list[Any]:
         return linear_p.bind(*residuals, *tangents, linear=self)
@@ -111,8 +113,12 @@ def _batch(
         # All lanes share a tangent that is not mapped, so its cotangent is the sum over them.
         return [ct.sum(0) if axis is None else ct for ct, axis in zip(cts, tangent_axes, strict=True)]
 
+    def like(residuals: list[Any], tangents: list[Any]) -> Leaves:
+        in_axes = (residual_axes, tangent_axes)
+        return jax.vmap(linear.like or linear.fun, in_axes=in_axes, **lanes)(residuals, tangents)
+
     out = tuple(typed(aval) if differ else aval for aval, differ in zip(linear.out, differs, strict=True))
-    return Linear(fun, transpose, out, linear.n_residuals)(*linear.divide(operands)), result_axes
+    return Linear(fun, transpose, out, linear.n_residuals, like)(*linear.divide(operands)), result_axes
 
 
 def _differing(
@@ -121,7 +127,8 @@ def _differing(
     """Which outputs differ between the lanes.
 
     A loop over a shared value has a shared tangent. If the tangent had a part for each lane where the primal has none,
-    JAX would give the primal the lanes, too, or leave the two with different shapes.
+    JAX would give the primal the lanes, too, or leave the two with different shapes. Reverse mode comes here as well, so
+    nothing is pushed forward: the step may have a rule for reverse mode only.
     """
     is_sharded = any(typed(aval).sharding.spec[0] is not None for aval in linear.out)
     if is_sharded or None not in axes:
@@ -129,7 +136,7 @@ def _differing(
     found: list[bool] = []
 
     def look(*operands: Any) -> None:
-        out = linear.fun(*linear.divide(operands))
+        out = (linear.like or linear.fun)(*linear.divide(operands))
         with take_current_trace() as trace:
             found.extend(is_batched(y, trace) for y in out)
 

@@ -126,7 +126,8 @@ def tangent(
     residuals, tree = jax.tree.flatten((primals, saved))
     outputs, out_tree = jax.tree.flatten(out)
     rule = Tangent(loop, selected, tree, len(out[0]), tuple(typeof(y) for y in outputs))
-    linear = Linear(rule.forward, rule.transpose, tuple(pick(rule.avals, rule.is_moving)), len(residuals))
+    types = tuple(pick(rule.avals, rule.is_moving))
+    linear = Linear(rule.forward, rule.transpose, types, len(residuals), rule.primal)
     moved = linear(residuals, [dot for group in map(pick, (consts, init, xs), selected) for dot in group])
     return out_tree.unflatten(merge([zero_tangent(y) for y in outputs], rule.is_moving, moved))
 
@@ -159,6 +160,14 @@ class Tangent:
         fun, args = self.restricted(*self.tree.unflatten(residuals))
         rest = iter(dots)
         return jax.jvp(fun, args, tuple([next(rest) for _ in group] for group in args))[1]
+
+    def primal(self, residuals: Leaves, dots: Leaves) -> Leaves:
+        """The outputs that have tangents, at other primals: they depend on all that their tangents depend on."""
+        primals, _ = self.tree.unflatten(residuals)
+        rest = iter(dots)
+        shift = lambda x, moves: x + next(rest) if moves else x
+        moved = [list(map(shift, *group)) for group in zip(primals, self.selected, strict=True)]
+        return pick(jax.tree.leaves(self.loop.plain(*moved)), self.is_moving)
 
     def transpose(self, residuals: Leaves, cts: Leaves) -> Leaves:
         """The cotangents of the selected primals, by the backward sweep; those of the outputs may be None, for zero."""

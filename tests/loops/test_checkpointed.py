@@ -350,3 +350,30 @@ def test_a_state_that_the_lanes_share_stays_shared_under_derivatives(loop: str, 
     assert after.shape == () and after == pytest.approx(value)
     assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)
     assert jnp.allclose(found, expected, rtol=1e-4)
+
+
+@jax.custom_vjp
+def spike(v: Any) -> Any:
+    return (v > 0).astype(v.dtype)
+
+
+spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + 10 * jnp.abs(v)) ** 2,))
+
+
+@pytest.mark.parametrize("checkpoint", [2, st.MemoryBudget(1000)], ids=str)
+@pytest.mark.parametrize("loop", ["scan", "bounded", "unbounded"])
+def test_the_step_of_a_loop_in_lanes_may_have_a_rule_for_reverse_mode_only(loop: str, checkpoint: Any) -> None:
+    def run(w: Any, x: Any, checkpoint: Any) -> Any:
+        step = lambda c: c + w * spike(c - x)
+        if loop == "scan" or checkpoint is None:
+            return transform.scan(lambda c, _: (step(c), None), x, length=20, checkpoint=checkpoint)[0]
+        max_steps = 23 if loop == "bounded" else None
+        go, body = lambda carry: carry[0] < 20, lambda carry: (carry[0] + 1, step(carry[1]))
+        return transform.while_loop(go, body, (0, x), max_steps=max_steps, checkpoint=checkpoint)[1]
+
+    def gradients(checkpoint: Any) -> Any:
+        xs, ws = jnp.linspace(0.5, 1.5, 4), jnp.array([0.1, 0.2, 0.3])
+        lanes = jax.vmap(jax.vmap(lambda w, x: run(w, x, checkpoint), (0, None)), (None, 0))
+        return jax.grad(lambda *args: (lanes(*args) ** 2).sum(), (0, 1))(ws, xs)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), gradients(checkpoint), gradients(None))
