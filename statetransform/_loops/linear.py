@@ -127,8 +127,8 @@ def _differing(
     """Which outputs differ between the lanes.
 
     A loop over a shared value has a shared tangent. If the tangent had a part for each lane where the primal has none,
-    JAX would give the primal the lanes, too, or leave the two with different shapes. Reverse mode comes here as well, so
-    nothing is pushed forward: the step may have a rule for reverse mode only.
+    JAX would give the primal the lanes, too, or leave the two with different shapes. Reverse mode comes here as well,
+    so nothing is pushed forward where there is `like`: `fun` may contain a rule for reverse mode only.
     """
     is_sharded = any(typed(aval).sharding.spec[0] is not None for aval in linear.out)
     if is_sharded or None not in axes:

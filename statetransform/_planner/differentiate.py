@@ -20,6 +20,7 @@ from .. import _jaxcompat as jaxcompat
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.rewrite import BUDGETED, program_of
 from .._jaxpr.sizes import format_bytes
+from .._jaxpr.walk import walk
 from .._loops.arrays import zero_tangent
 from .._loops.budget import MemoryBudget
 from .._loops.choice import FunctionChoice
@@ -30,7 +31,7 @@ from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
 from .._trace.placed import sharding_of
 from .devices import ONE, Lanes, is_unknown
-from .emit import Emitted, whole
+from .emit import Emitted, Pulled, whole
 from .joint import Pattern
 from .measure import Decision, Planner, Shortage, excess_message, shortage_message
 from .meter import Meter
@@ -111,6 +112,8 @@ class Budgeted:
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
+        self._pulled: dict[Pattern, Pulled] = {}
+        self._is_reverse_only = any(site.primitive.startswith("custom_vjp_call") for site in walk(body))
         self._can = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in body.outvars]
 
     def plain(self, *inputs: Any) -> list[Any]:
@@ -129,10 +132,11 @@ class Budgeted:
             moves = _moving(tangents)
             if not any(moves):
                 return lanes_first(out := self.plain(*primals)), [zero_tangent(y) for y in out]
-            found = self.decision(Pattern(moves, self._guess, self._lanes))
+            pattern = Pattern(moves, self._guess, self._lanes)
+            found, passes = self.decision(pattern), self._passes(pattern)
             primals = noticed(self._lanes.axes, functools.partial(self._notice, found))(list(primals))
-            if isinstance(found, Decision) and not isinstance(found.program, Emitted):
-                out, dots = self._jvp_of(self._by_hand(moves, found.program), moves, primals, tangents)
+            if isinstance(found, Decision) and not isinstance(found.program, Emitted) and passes is None:
+                out, dots = self._jvp_of(self._by_hand(pattern, found.program), moves, primals, tangents)
                 return lanes_first(out), dots
             out, kept = self._first(moves)(*primals)
             return lanes_first(out), self._tangent(moves, primals, tangents, out, kept)
@@ -182,6 +186,18 @@ class Budgeted:
                 self._warn(found)
         return self._decisions[pattern]
 
+    def _passes(self, pattern: Pattern) -> Emitted | Pulled | None:
+        """Both passes, if they are planned, or if JAX cannot push tangents through the program in lanes."""
+        found = self.decision(pattern)
+        if isinstance(found, Shortage):
+            return None
+        if isinstance(found.program, Emitted):
+            return found.program
+        if not self._is_reverse_only:
+            return None
+        pulled = Pulled(self._by_hand(pattern, found.program), pattern.inputs, pattern.outputs)
+        return self._pulled.setdefault(pattern, pulled)
+
     def _record(self, found: Decision) -> None:
         is_plain = found.program is None
         chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget)
@@ -194,11 +210,10 @@ class Budgeted:
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
-        found = self._decisions[Pattern(moves, self._guess, self._lanes)]
-        emitted = found.program if isinstance(found, Decision) and isinstance(found.program, Emitted) else None
+        passes = self._passes(Pattern(moves, self._guess, self._lanes))
 
         def forward(*inputs: Any) -> tuple[list[Any], list[Any]]:
-            return (self.plain(*inputs), []) if emitted is None else emitted.forward(inputs)
+            return (self.plain(*inputs), []) if passes is None else passes.forward(inputs)
 
         run = jax.custom_jvp(self._compiled(("forward", moves), forward))
 
@@ -214,12 +229,12 @@ class Budgeted:
         run.defjvp(rule, symbolic_zeros=True)
         return run
 
-    def _by_hand(self, moves: tuple[bool, ...], program: Version | None) -> Callable[..., list[Any]]:
+    def _by_hand(self, pattern: Pattern, program: Version | None) -> Callable[..., list[Any]]:
         """The function with checkpoints, or as it is."""
         if program is None:
             return self.plain
         # JAX differentiates a call that stays one with some arrays more than what it contains.
-        return self._compiled(("by hand", moves), lambda *xs: jaxcompat.run(program.closed, *xs), inline=True)
+        return self._compiled(("by hand", pattern), lambda *xs: jaxcompat.run(program.closed, *xs), inline=True)
 
     def _jvp_of(
         self, program: Callable[..., list[Any]], moves: tuple[bool, ...], primals: Leaves, tangents: Leaves
@@ -252,11 +267,16 @@ class Budgeted:
             moved = jax.jvp(self._restricted(which, primals), [primals[i] for i in which], list(dots))[1]
             return [moved[i] for i in moving_out]
 
+        def primal(residuals: Leaves, dots: Leaves) -> list[Any]:
+            shifted = [residuals[i] + dot for i, dot in zip(which, dots, strict=True)]
+            moved = self._restricted(which, residuals[:n])(*shifted)
+            return [moved[i] for i in moving_out]
+
         def transpose(residuals: Leaves, cts: Leaves) -> list[Any]:
             return self._backward(moves)(list(residuals[:n]), list(residuals[n:]), list(cts))
 
         avals = tuple(self._body.outvars[i].aval.strip_weak_type() for i in moving_out)
-        linear = Linear(forward_mode, transpose, avals, n + len(kept))
+        linear = Linear(forward_mode, transpose, avals, n + len(kept), primal)
         moved = iter(linear([*primals, *kept], [tangents[i] for i in which]))
         return [next(moved) if can else zero_tangent(y) for can, y in zip(self._can, out, strict=True)]
 
@@ -295,8 +315,9 @@ class Budgeted:
         found = self.decision(pattern)
         if isinstance(found, Shortage):
             raise BudgetError(shortage_message(self._budget, found), least=found.least)
-        if pattern.outputs == self._guess and isinstance(found.program, Emitted):
-            return self._compiled(("backward", pattern), found.program.backward)(primals, kept, cts)
+        passes = self._passes(pattern)
+        if pattern.outputs == self._guess and passes is not None:
+            return self._compiled(("backward", pattern), passes.backward)(primals, kept, cts)
         # Other outputs have cotangents than was thought: what was kept does not fit, so the forward pass runs again.
         n = len(pattern.outputs)
         if isinstance(found.program, Emitted):

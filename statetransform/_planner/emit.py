@@ -14,7 +14,8 @@ For a compiler that removes barriers see `barriers`.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -201,6 +202,37 @@ class Emitted:
                 return True
             atom = view.invars[0]
         return False
+
+
+class Pulled:
+    """The two passes that JAX makes of a function, in the form of a plan.
+
+    Args:
+      fun: a function of flat inputs with a list of outputs.
+      moves: which inputs are differentiated.
+      outputs: which outputs have cotangents.
+    """
+
+    def __init__(self, fun: Callable[..., list[Any]], moves: Sequence[bool], outputs: Sequence[bool]) -> None:
+        self._fun, self._moves, self._outputs = fun, moves, outputs
+        self._tree: Any = None
+
+    def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the residuals."""
+
+        def fun(*some: Any) -> tuple[list[Any], list[Any]]:
+            rest = iter(some)
+            out = self._fun(*[next(rest) if moves else x for moves, x in zip(self._moves, inputs, strict=True)])
+            return list(itertools.compress(out, self._outputs)), out
+
+        _, pull, out = jax.vjp(fun, *itertools.compress(inputs, self._moves), has_aux=True)
+        kept, self._tree = jax.tree.flatten(pull)
+        return out, kept
+
+    def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """The gradients."""
+        del inputs
+        return list(self._tree.unflatten(kept)(list(cotangents)))
 
 
 def _needed_later(graph: Graph, sequence: Sequence[int]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +104,28 @@ def test_the_same_function_is_planned_for_each_number_of_lanes() -> None:
         transform.jit(STEPS["vmap of grad"](f)).lower(WS, xs)
         sizes.append(budget.choices[-1].compiled_bytes)  # pyright: ignore[reportAttributeAccessIssue]
     assert sizes[0] == 2 * sizes[1]
+
+
+@jax.custom_vjp
+def spike(v: Any) -> Any:
+    return (v > 0).astype(v.dtype)
+
+
+spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + 10 * jnp.abs(v)) ** 2,))
+
+
+@pytest.mark.parametrize("share", [2.0, 0.5])
+@pytest.mark.parametrize("name", ["grad of vmap", "vmap of grad of vmap", "of jit"])
+def test_the_function_may_have_a_rule_for_reverse_mode_only(name: str, share: float) -> None:
+    def spiking(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = x + spike(jnp.tanh(x @ w))
+        return (x**2).mean()
+
+    step = STEPS.get(name, lambda f: of_mapped(jax.jit(f)))
+    budget = policies.fit(int(share * temporary(step(spiking))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", policies.PolicyWarning)  # how much it takes is not the point
+        found = step(transform.checkpoint(spiking, policy=budget))(WS, XS)
+    for one, other in zip(*map(jax.tree.leaves, (found, step(spiking)(WS, XS))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
