@@ -86,6 +86,9 @@ def test_the_note_names_that_on_which_python_decides(name: str, wrap: Any) -> No
 def test_every_concretization_error_carries_the_note(body: Any, kind: type[Exception]) -> None:
     notes = notes_of(lambda: transform.checkpoint(lambda n: (body(n), n)[1])(3), kind)
     assert "argument `n`" in notes
+    is_for_numpy = kind is jax.errors.TracerArrayConversionError
+    assert ("write `jnp` in place of `np`" in notes) == is_for_numpy
+    assert ("Python cannot branch" in notes) != is_for_numpy
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

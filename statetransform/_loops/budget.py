@@ -71,6 +71,7 @@ class MemoryBudget:
     Attributes:
       bytes: the size in bytes, by which budgets are compared.
       host_bytes, disk_bytes: those in the host's memory and in files.
+      choices: what was chosen for the loops and functions that were traced with equal budgets; the newest comes last.
 
     Raises:
       TypeError, ValueError: `size`, `host` or `disk` is not a size, or only one of `disk` and `folder` is given.

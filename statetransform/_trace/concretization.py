@@ -1,4 +1,4 @@
-"""Python control flow on a traced value: which argument or state the value came from, and what to do."""
+"""Python or NumPy on a traced value: which argument or state the value came from, and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Culprit:
 
     def unexplained(self) -> Exception:
         """The error, with a note that does not know where the value came from."""
-        self.error.add_note(_note([]))
+        self.error.add_note(self._note([]))
         return self.error
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
@@ -45,8 +45,21 @@ class Culprit:
         arguments = [f"the argument `{name}`" if name else "an argument" for name in names[:n_args]]
         labels = [*arguments, *state_names]
         sources = [labels[i] for i in sorted(_dependencies(jaxpr, jaxpr.outvars))] if self.tracers else []
-        self.error.add_note(_note(list(dict.fromkeys(sources))))
+        self.error.add_note(self._note(list(dict.fromkeys(sources))))
         return self.error
+
+    def _note(self, sources: list[str]) -> str:
+        origin = f"The value depends on {' and '.join(sources)}.\n" if sources else ""
+        said, first = "Python cannot branch on it", ""
+        if isinstance(self.error, jax.errors.TracerArrayConversionError):
+            said, first = "it has no NumPy value", "  - a function that `jnp` has: write `jnp` in place of `np`;\n"
+        return (
+            f"{origin}Inside this function the value is traced, so {said}. Use one of these:\n{first}"
+            "  - an argument that is known before the call: list it in `static_argnums` or `static_argnames`;\n"
+            "  - a state that holds a Python setting: create it with `State(value, static=True)`;\n"
+            "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"
+            "  - a decision that must be made on the traced value: use `transform.cond` (or `jnp.where`)."
+        )
 
 
 def _tracers_in(error: Exception) -> list[Any]:
@@ -73,15 +86,3 @@ def _dependencies(jaxpr: Any, outvars: Sequence[Any]) -> set[int]:
             positions = _dependencies(inner, [inner.outvars[i] for i in used])
         needed |= {var for i in positions if not hasattr(var := eqn.invars[i], "val")}
     return {i for i, var in enumerate(jaxpr.invars) if var in needed}
-
-
-def _note(sources: list[str]) -> str:
-    origin = f"The value depends on {' and '.join(sources)}.\n" if sources else ""
-    return (
-        f"{origin}"
-        "Inside this function the value is traced, so Python cannot branch on it. Use one of these:\n"
-        "  - an argument that is known before the call: list it in `static_argnums` or `static_argnames`;\n"
-        "  - a state that holds a Python setting: create it with `State(value, static=True)`;\n"
-        "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"
-        "  - a decision that must be made on the traced value: use `transform.cond` (or `jnp.where`)."
-    )
