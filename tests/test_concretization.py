@@ -123,8 +123,24 @@ def test_bodies_of_loops_and_branches_carry_the_note(row: Row) -> None:
         s.value = s.value * 2.0
         return x if s.value > 0 else -x
 
-    assert "State 's'" in notes_of(lambda: row.ours(body)(1.0))
+    for around in (lambda f: f, transform.jit):
+        notes = notes_of(lambda: around(row.ours(body))(1.0))  # noqa: B023
+        assert "State 's'" in notes
+        assert notes.count("static_argnums") == 1
     assert s.value == 1.0
+
+
+def test_the_note_is_of_the_innermost_trace_that_knows_the_source() -> None:
+    @transform.jit
+    def f(threshold: Any) -> None:
+        def body(i: Any) -> Any:
+            return i if threshold > 0 else -i
+
+        transform.for_loop(body, jnp.arange(3))
+
+    notes = notes_of(lambda: f(1.0))
+    assert "argument `threshold`" in notes
+    assert notes.count("static_argnums") == 1
 
 
 @pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])

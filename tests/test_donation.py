@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import statetransform as st
 from statetransform import RandomState, State, StateTraceError, transform
 
 from .tables import ONCE
@@ -33,6 +34,20 @@ def test_the_buffer_of_a_written_state_is_reused(u: State) -> None:
     step(1.0)
     assert u.value.unsafe_buffer_pointer() == place
     np.testing.assert_array_equal(u.value, np.arange(4.0) + 2)
+
+
+def test_update_refuses_values_whose_buffers_were_donated(u: State) -> None:
+    first, best = State(0.0, name="first"), st.values(u)
+
+    @transform.jit(donate_states=True)
+    def step() -> None:
+        u.value = u.value + 1
+
+    step()
+    with pytest.raises(ValueError, match=r"(?s)State 'u' .* was deleted.* Nothing was written.*jnp\.copy"):
+        st.update([first, u], [1.0, best])
+    assert first.value == 0.0
+    np.testing.assert_array_equal(u.value, np.arange(4.0) + 1)
 
 
 def test_an_error_while_tracing_leaves_the_state_alive(u: State) -> None:

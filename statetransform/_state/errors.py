@@ -34,6 +34,15 @@ def lost_in_donation(states: list[Any]) -> str:
     )
 
 
+def deleted_value(state: Any) -> str:
+    """What `st.update` says of an array that is no more."""
+    return (
+        f"update: the value for {describe(state)} is an array that was deleted: its buffer was donated to a program, "
+        "by `donate_states=True` for example. Nothing was written.\n"
+        "Copy the values before that: `saved = jax.tree.map(jnp.copy, st.values(states))`."
+    )
+
+
 def check_function(where: str, fun: Any) -> None:
     """Refuses what is not a function, and functions that return a generator or a coroutine instead of running."""
     if isinstance(fun, property | functools.cached_property):
@@ -296,8 +305,8 @@ class StateAxisError(StateTransformError, ValueError):
         batch = "the batch" if size is None else f"a batch of {size}"
         return cls(
             f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {batch}, but its value is {types}.\n"
-            "Give it a value with one entry per batch element on that axis, or let all batch elements share it: "
-            "`state_axes={state: None}`."
+            "Give it a value with one entry per batch element on that axis, or do not select it: a class selects its "
+            "subclasses as well; a predicate such as `lambda state: type(state) is State` does not."
         )
 
     @classmethod

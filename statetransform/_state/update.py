@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 
+from .._jaxcompat import Tracer
 from .._objects.library import is_users_class
 from .adapters import as_state
-from .errors import StateStructureError
+from .errors import StateStructureError, deleted_value
 from .find import states as find_states
 from .formatting import show_types, type_of
 from .frame import look_at, own_arrays, read
@@ -19,7 +20,8 @@ from .state import State
 def values(states: Any) -> Any:
     """The values of a pytree of states, in the same structure.
 
-    They are a snapshot: JAX arrays never change, and NumPy arrays are copied.
+    They are a snapshot: JAX arrays do not change, and NumPy arrays are copied. Only `jit(donate_states=True)` deletes
+    arrays, those that its states had before: keep a copy, `jax.tree.map(jnp.copy, st.values(states))`.
 
     Args:
       states: a `State` or a pytree of them, as `states` returns; or an object that holds states.
@@ -47,6 +49,7 @@ def update(states: Any, values: Any) -> None:
 
     Raises:
       StateStructureError: a value has another structure, shape or dtype than the one that is held.
+      ValueError: a value is an array that was deleted, since its buffer was donated.
 
     Example:
       >>> import statetransform as st
@@ -69,8 +72,14 @@ def update(states: Any, values: Any) -> None:
         if not state.static and type_of(held) != type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
             raise StateStructureError.update(state, where, show_types(held), show_types(value))
+        if any(_is_deleted(leaf) for leaf in jax.tree.leaves(value)):
+            raise ValueError(deleted_value(state))
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
 
 
 def _all_of(states: Any) -> Any:

@@ -16,6 +16,8 @@ CONCRETIZATION_ERRORS = (
     jax.errors.TracerIntegerConversionError,
 )
 
+_ORIGIN, _TRACED = "The value depends on", "Inside this function the value is traced"
+
 
 class Culprit:
     """An error, and the tracer that caused it.
@@ -35,8 +37,7 @@ class Culprit:
 
     def unexplained(self) -> Exception:
         """The error, with a note that does not know where the value came from."""
-        self.error.add_note(self._note([]))
-        return self.error
+        return self._annotated([])
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
@@ -45,16 +46,25 @@ class Culprit:
         arguments = [f"the argument `{name}`" if name else "an argument" for name in names[:n_args]]
         labels = [*arguments, *state_names]
         sources = [labels[i] for i in sorted(_dependencies(jaxpr, jaxpr.outvars))] if self.tracers else []
-        self.error.add_note(self._note(list(dict.fromkeys(sources))))
+        return self._annotated(list(dict.fromkeys(sources)))
+
+    def _annotated(self, sources: list[str]) -> Exception:
+        """The error, with one note, whatever other traces are around this one: the innermost one that knows."""
+        notes = getattr(self.error, "__notes__", [])
+        for note in [note for note in notes if _TRACED in note]:
+            if note.startswith(_ORIGIN) or not sources:
+                return self.error
+            notes.remove(note)
+        self.error.add_note(self._note(sources))
         return self.error
 
     def _note(self, sources: list[str]) -> str:
-        origin = f"The value depends on {' and '.join(sources)}.\n" if sources else ""
+        origin = f"{_ORIGIN} {' and '.join(sources)}.\n" if sources else ""
         said, first = "Python cannot branch on it", ""
         if isinstance(self.error, jax.errors.TracerArrayConversionError):
             said, first = "it has no NumPy value", "  - a function that `jnp` has: write `jnp` in place of `np`;\n"
         return (
-            f"{origin}Inside this function the value is traced, so {said}. Use one of these:\n{first}"
+            f"{origin}{_TRACED}, so {said}. Use one of these:\n{first}"
             "  - an argument that is known before the call: list it in `static_argnums` or `static_argnames`;\n"
             "  - a state that holds a Python setting: create it with `State(value, static=True)`;\n"
             "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"

@@ -240,7 +240,8 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
       spmd_axis_name (hashable, optional): the mesh axis over which the mapped axis is sharded. Default: None.
       sum_match (bool): passed on to :func:`jax.vmap` of the releases that have it. Default: False.
       state_axes (Mapping | None): maps a `State`, a class of states or a predicate to the axis of its value that
-        is mapped over, in and out. All batch elements share the states that are not listed. Default: None.
+        is mapped over, in and out. A state that is listed itself comes first, then the first class or predicate that
+        selects it: `{m.w: None, Param: 0}`. All batch elements share the states that are not listed. Default: None.
       split_rngs (bool): whether each batch element of an unlisted `RandomState` draws its own numbers; the state
         advances once. With False all draw the same. Default: True.
 
