@@ -46,7 +46,8 @@ def consts_of(jaxpr: Any) -> Sequence[Any]:
 
 def with_equations(jaxpr: Any, eqns: Sequence[Any], outvars: Sequence[Any], consts: Mapping[Any, Any]) -> Any:
     """A closed jaxpr with the inputs of an open one, and their names; `consts` has values by their variables."""
-    new = jaxpr.replace(constvars=list(consts), eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info)
+    info = jaxpr.debug_info._replace(result_paths=None)  # the outputs may be others
+    new = jaxpr.replace(constvars=list(consts), eqns=eqns, outvars=outvars, debug_info=info)
     return jex.ClosedJaxpr(new, list(consts.values()))  # pyright: ignore[reportPrivateImportUsage]
 
 
