@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import policies, transform
@@ -247,3 +249,27 @@ def test_what_people_write_in_loops_is_compiled_to_the_same_bytes() -> None:
     )
     budget = policies.fit(bytes_of(loss_of(jax.checkpoint)))
     assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=budget)) <= budget.bytes
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("share", [0.5, 0.35])
+def test_a_loop_reads_the_data_of_a_batch_from_where_it_is(share: float, reverse: bool) -> None:
+    weights = jax.random.normal(jax.random.key(0), (2, 24, 24)) * 0.2
+    data = jax.random.normal(jax.random.key(1), (8, 60, 24))  # `vmap` moves the steps to the front
+
+    def loss(weights: Any, data: Any) -> Any:
+        def step(v: Any, x: Any) -> Any:
+            v = jnp.tanh(0.9 * v + x @ weights[0] + jnp.sin(v) @ weights[1])
+            return v, v
+
+        run = lambda xs: jax.lax.scan(step, jnp.zeros(24), xs, reverse=reverse)[1]
+        return (jax.vmap(run)(data) ** 2).mean()
+
+    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(weights, data).compile()
+    size = lambda program: program.memory_analysis().temp_size_in_bytes
+    plain = compiled(loss)
+    budget = policies.fit(int(share * size(plain)))
+    within = compiled(transform.checkpoint(loss, policy=budget))
+    assert size(within) <= budget.bytes
+    assert budget.choices[-1].flops_over_plain < 1.5
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), within(weights, data), plain(weights, data))
