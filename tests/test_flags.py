@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, transform
+from statetransform import State, policies, transform
 
 from .cases import CASES, Case
 
@@ -49,6 +49,21 @@ def test_no_tracer_leaks(case: Case, name: str) -> None:
 def test_double_precision(case: Case) -> None:
     with jax.enable_x64(True):
         run(case, "jit_checkpoint", 0.5)
+
+
+def test_the_programs_of_a_budget_are_well_formed() -> None:
+    weights = [jnp.full((16, 16), 0.1 * i) for i in range(1, 6)]
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = jnp.where(x > 0.01, jnp.sin(x @ w), 0.0)
+        return (x**2).sum()
+
+    x = jnp.ones((64, 16))
+    expected = jax.grad(loss)(weights, x)
+    with jax.enable_checks(True):
+        found = jax.grad(transform.checkpoint(loss, policy=policies.fit("16 KiB", compile=False)))(weights, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
