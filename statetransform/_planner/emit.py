@@ -61,7 +61,8 @@ class Emitted:
         used = set(_needed_later(joint.graph, self._sequence[s:]))
         used |= {v for a in joint.gradients for v in _values_of(joint, a) if v not in _made(joint.graph, sequence[s:])}
         self.kept: list[int] = sorted({v for v, first, _ in lives if first < s and v in used})
-        self._lives, self._forms = lives, _forms(joint)
+        kept = {joint.variables[v] for v in self.kept}  # as they are: the backward pass begins with them
+        self._lives, self._forms = lives, {var: form for var, form in _forms(joint).items() if var not in kept}
         self._ends = _only_for_scalars(joint, sequence[:s], {*self.kept})
         # Where loops are in the place of barriers, they cost more, and what is given would be copied for them.
         self._has_loops = not keeps_barriers()

@@ -273,3 +273,31 @@ def test_a_loop_reads_the_data_of_a_batch_from_where_it_is(share: float, reverse
     assert size(within) <= budget.bytes
     assert budget.choices[-1].flops_over_plain < 1.5
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), within(weights, data), plain(weights, data))
+
+
+@pytest.mark.parametrize("share", [0.65, 0.4] if keeps_barriers() else [0.65])
+def test_recurrent_layers_of_a_batch_after_each_other(share: float) -> None:
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape) * 0.2
+    layers = [(draw(i, 32, 32), draw(i + 2, 32, 32), draw(i + 4, 32, 32)) for i in range(2)]
+    data = jax.random.normal(jax.random.key(9), (8, 60, 32))
+
+    def loss(layers: Any, x: Any) -> Any:
+        for w, u, dense in layers:
+
+            def step(h: Any, x: Any, w: Any = w, u: Any = u) -> Any:
+                h = jnp.tanh(x @ w + h @ u)
+                return h, h
+
+            runs = jax.vmap(lambda xs, step=step: jax.lax.scan(step, jnp.zeros(32), xs)[1])(x)
+            x = jax.nn.relu(runs @ dense) + runs  # made in the forward pass, read by the next loop, and kept
+        return (x**2).mean()
+
+    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(layers, data).compile()
+    size = lambda program: program.memory_analysis().temp_size_in_bytes
+    plain = compiled(loss)
+    budget = policies.fit(int(share * size(plain)))
+    within = compiled(transform.checkpoint(loss, policy=budget))
+    assert size(within) <= budget.bytes
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), within(layers, data), plain(layers, data)
+    )
