@@ -230,7 +230,9 @@ class Versions:
             self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
             if _FULL * budget <= size <= budget:
                 break
-        return [version for version in found if version is not None]
+        # Where steps keep products that nothing needs, they are those that keep nothing.
+        figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
+        return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 
     @functools.cached_property
     def _to_open(self) -> Any:
