@@ -284,7 +284,8 @@ def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
     if len(ordered) > 1 and ordered[1][1] != all_of_it:
         slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
     size = int(loops + slope * (budget - all_of_it))
-    if size <= 0:  # far from a line, as plain loops may be
+    if len(tried) == 2 and min(size, slope) <= 0:  # the plain loops may be far from the line of the others
+        loops, all_of_it = min(tried)
         size = loops * budget // all_of_it
     too_large = [some for some, most in tried if most > budget]
     size = min(size, min(too_large, default=size + 1) - 1)
