@@ -289,10 +289,10 @@ def _forms(joint: Joint) -> dict[Any, Any]:
             root = joint.variables[values[0]]
             if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
                 found[root] = atom
-    return {**_for_loops(joint), **found}
+    return {**_forms_for_loops(joint), **found}
 
 
-def _for_loops(joint: Joint) -> dict[Any, Any]:
+def _forms_for_loops(joint: Joint) -> dict[Any, Any]:
     """The same for elementwise results that nothing but a loop reads, in another order: it would have a copy made."""
     eqns = [eqn for node in joint.graph.nodes for eqn in node.eqns]
     reads = collections.defaultdict[int, set[Any]](set)

@@ -53,29 +53,32 @@ def with_inputs_in_place(closed: Any, moves: Sequence[bool]) -> Any:
     """With scans that read what was transposed for them, as `vmap` does it for data of a batch, from where it was.
 
     A compiler copies what is transposed for a loop, before the forward pass and before the backward pass. What has
-    tangents stays as it is: its cotangents are stacked in the order of the steps.
+    tangents stays as it is: its cotangents are stacked in the order of the steps. So do loops within loops and within
+    branches, where it is not known what has tangents.
 
     Args:
       closed: the closed jaxpr.
       moves: which of its inputs are differentiated.
     """
     with_tangent = moving(closed, moves)
+    is_moved = lambda eqn: (
+        eqn.primitive.name == "transpose" and eqn.params["permutation"] and eqn.outvars[0] not in with_tangent
+    )
+    if not any(map(is_moved, jaxcompat.opened(closed).eqns)):
+        return closed
     transposed: dict[int, tuple[Any, Any, int]] = {}  # by identity: the array, what it was made of, the axis of steps
 
-    def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any] | None:
+    def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any]:
         del place
-        if eqn.primitive.name == "transpose":
-            axis, *rest = eqn.params["permutation"]
-            if axis and rest == sorted(rest) and eqn.outvars[0] not in with_tangent:
-                out = jaxcompat.bind(eqn.primitive, inputs, eqn.params)
-                transposed[id(out[0])] = out[0], inputs[0], axis
-                return out
-        if not _can_open(eqn):
-            return None
-        first = sum(counts_of_scan(eqn))
+        first = sum(counts_of_scan(eqn)) if _can_open(eqn) else len(inputs)
         sources = {i: found[1:] for i, x in enumerate(inputs[first:]) if (found := transposed.get(id(x)))}
         if not sources:
-            return None
+            out = jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+            if is_moved(eqn):
+                axis, *rest = eqn.params["permutation"]
+                if rest == sorted(rest):
+                    transposed[id(out[0])] = out[0], inputs[0], axis
+            return out
         inner, consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
 
         def step(*values: Any) -> list[Any]:

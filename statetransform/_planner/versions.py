@@ -230,7 +230,7 @@ class Versions:
             self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
             if _FULL * budget <= size <= budget:
                 break
-        # Where steps keep products that nothing needs, they are those that keep nothing.
+        # If no product is needed, steps that keep products and steps that keep nothing are the same form.
         figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
         return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 

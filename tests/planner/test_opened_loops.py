@@ -17,6 +17,7 @@ from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.cost import overwritten
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Joint, Pattern
+from statetransform._planner.loops import with_inputs_in_place
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
 
 
@@ -273,6 +274,19 @@ def test_what_people_write_in_loops_is_compiled_to_the_same_bytes() -> None:
     assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=budget)) <= budget.bytes
 
 
+def work_within(share: float, loss: Any, *args: Any) -> float:
+    """The operations of a gradient step within a share of the plain bytes, over the plain ones."""
+    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(*args).compile()
+    size = lambda program: program.memory_analysis().temp_size_in_bytes
+    plain = compiled(loss)
+    budget = policies.fit(int(share * size(plain)))
+    within = compiled(transform.checkpoint(loss, policy=budget))
+    assert size(within) <= budget.bytes
+    same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(same, within(*args), plain(*args))
+    return budget.choices[-1].flops_over_plain
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("share", [0.5, 0.35] if keeps_barriers() else [0.5])
 def test_a_loop_reads_the_data_of_a_batch_from_where_it_is(share: float, reverse: bool) -> None:
@@ -287,14 +301,7 @@ def test_a_loop_reads_the_data_of_a_batch_from_where_it_is(share: float, reverse
         run = lambda xs: jax.lax.scan(step, jnp.zeros(24), xs, reverse=reverse)[1]
         return (jax.vmap(run)(data) ** 2).mean()
 
-    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(weights, data).compile()
-    size = lambda program: program.memory_analysis().temp_size_in_bytes
-    plain = compiled(loss)
-    budget = policies.fit(int(share * size(plain)))
-    within = compiled(transform.checkpoint(loss, policy=budget))
-    assert size(within) <= budget.bytes
-    assert budget.choices[-1].flops_over_plain < 1.5
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), within(weights, data), plain(weights, data))
+    assert work_within(share, loss, weights, data) < 1.5
 
 
 @pytest.mark.parametrize("share", [0.65, 0.4] if keeps_barriers() else [0.65])
@@ -314,12 +321,18 @@ def test_recurrent_layers_of_a_batch_after_each_other(share: float) -> None:
             x = jax.nn.relu(runs @ dense) + runs  # made in the forward pass, read by the next loop, and kept
         return (x**2).mean()
 
-    compiled = lambda f: jax.jit(jax.value_and_grad(f)).lower(layers, data).compile()
-    size = lambda program: program.memory_analysis().temp_size_in_bytes
-    plain = compiled(loss)
-    budget = policies.fit(int(share * size(plain)))
-    within = compiled(transform.checkpoint(loss, policy=budget))
-    assert size(within) <= budget.bytes
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), within(layers, data), plain(layers, data)
-    )
+    assert work_within(share, loss, layers, data) < 2.0
+
+
+def test_within_the_steps_of_a_loop_what_is_transposed_and_has_tangents_is_not_accumulated_over_all_steps() -> None:
+    weights = jax.random.normal(jax.random.key(0), (2, 3, 8, 8)) * 0.3
+
+    def loss(weights: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:  # the layers are a loop, and each of them is one over time
+            run = lambda xs: jax.lax.scan(lambda h, x: (jnp.tanh(x @ w[0] + h @ w[1]),) * 2, xs[0], xs)[1]
+            return jax.vmap(run)(x), None
+
+        return (jax.lax.scan(layer, x, weights.swapaxes(0, 1))[0] ** 2).mean()
+
+    closed = jax.make_jaxpr(loss)(weights, jnp.ones((4, 50, 8)))
+    assert str(with_inputs_in_place(closed, (True, False))) == str(closed)
