@@ -302,6 +302,27 @@ WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
         (*DECORATORS, "checkpoint", "custom_vjp", "custom_jvp"),
     ),
     "no rule": (lambda t, v: getattr(t, v)(f3)(X), ("custom_vjp", "custom_jvp")),
+    "no rule of a partial function": (
+        lambda t, v: getattr(t, v)(functools.partial(f3, X))(X),
+        ("custom_vjp", "custom_jvp"),
+    ),
+    "a list for a pair": (
+        lambda t, v: v(t),
+        (
+            *[
+                lambda t, name=name: getattr(t, name)(lambda x: [x.sum(), 1], has_aux=True)(XS)
+                for name in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian")
+            ],
+            lambda t: t.jvp(lambda x: [x, 1], (X,), (X,), has_aux=True),
+            lambda t: t.linearize(lambda x: [x, 1], X, has_aux=True)[0],
+            lambda t: tuple(t.scan(lambda c, x: [c + x, c], X, XS)),  # JAX gives a list then
+            lambda t: t.scan(lambda c, x: [c, x, x], X, XS),
+        ),
+    ),
+    "not hashable": (
+        lambda t, v: getattr(t, v)(f3, static_argnums=1)(X, [2.0]),
+        ("jit", "make_jaxpr"),
+    ),
 }
 
 

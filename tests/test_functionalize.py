@@ -179,6 +179,24 @@ def test_a_lifted_transform_carries_states() -> None:
     assert transform.lift(jax.checkpoint)(static_argnames="k")(power)(2.0, k=1) == 2.0
 
 
+def test_a_lifted_transform_that_calls_its_function_twice_is_refused_where_states_are_used() -> None:
+    n = State(jnp.float32(1), name="n")
+
+    def slope(fun: Any) -> Any:
+        return lambda x: jax.tree.map(jnp.subtract, fun(x + 1), fun(x))
+
+    def write(x: Any) -> Any:
+        n.value = x
+        return x
+
+    lifted = transform.lift(slope)
+    assert lifted(lambda x: x * 3)(1.0) == 3.0
+    for f in (lambda x: x * n.value, write):
+        with pytest.raises(TypeError, match=r"called a second time by the transform around it.*functionalize"):
+            lifted(f)(1.0)
+    assert n.value == 1.0
+
+
 def test_a_lifted_transform_works_as_a_decorator_of_methods() -> None:
     class Model:
         def __init__(self) -> None:

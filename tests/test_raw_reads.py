@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import statetransform as st
 from statetransform import Param, StaleReadWarning, State, transform
 from statetransform._jaxcompat import is_remat
 
@@ -134,6 +135,27 @@ def test_a_compiled_function_within_raw_jax_warns_however_often_it_was_called_be
         f(ONE)
     with pytest.warns(StaleReadWarning, match="Param 'w'"):
         jax.jit(f)(ONE)
+
+
+@pytest.mark.parametrize("raw", [jax.jit, jax.grad])
+@pytest.mark.filterwarnings("ignore::statetransform.StaleReadWarning")
+def test_a_tracer_put_into_a_container_within_a_raw_transform_is_an_error_at_the_next_read(raw: Any) -> None:
+    u, untouched = State({"a": ONE}, name="u"), State({"a": ONE})
+
+    def f(x: Any) -> Any:
+        u.value["a"] = x
+        return x * untouched.value["a"]
+
+    raw(f)(ONE)
+    for read in (
+        lambda: u.value,
+        transform.jit(lambda: u.value["a"]),
+        lambda: transform.grad(lambda x: u["a"] * x)(ONE),
+    ):
+        with pytest.raises(st.StateTraceError, match=r"'u'.*holds a tracer"):
+            read()
+    u.value = {"a": ONE}
+    assert u.value == untouched.value == {"a": ONE}
 
 
 def test_transforms_that_show_a_program_are_no_raw_ones() -> None:

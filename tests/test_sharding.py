@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -212,6 +213,20 @@ def test_a_write_that_differs_between_devices_names_the_state() -> None:
     with pytest.raises(st.StateAxisError, match=r"(?s)State 'total' .* differs along the mesh axis 'i'.*psum"):
         g(jnp.ones(8))
     assert total.value == 0.0
+
+
+def test_a_new_state_that_differs_between_devices_is_named() -> None:
+    holder = SimpleNamespace()
+
+    def f(x: Any, value: Any) -> Any:
+        holder.made = State(value, name="made")
+        return x
+
+    options = {"mesh": mesh_of(2), "in_specs": (P("i"), P()), "out_specs": P("i")}
+    with pytest.raises(st.StateAxisError, match=r"(?s)'made' \(created at .* differs along the mesh axis 'i'.*Return"):
+        transform.shard_map(lambda x, _: f(x, x), **options)(jnp.ones(8), 0.0)
+    transform.shard_map(f, **options)(jnp.ones(8), jnp.arange(3.0))
+    assert holder.made.value.tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("specs", [P("i"), 0, {State: "i"}, {State: 0}, [State]])

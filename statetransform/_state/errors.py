@@ -134,6 +134,16 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def changed_in_place(cls, state: Any) -> StateTraceError:
+        """A container was changed in place where no transform of this package could see it."""
+        return cls(
+            f"{describe(state)} holds a tracer: inside a raw JAX transform, something was put into the container that "
+            "is its value. Give the state a value again.\n"
+            "Use the transform of the same name from `statetransform.transform`: it sees what its function changes in "
+            "place."
+        )
+
+    @classmethod
     def deleted(cls, state: Any) -> StateTraceError:
         """An attribute that is a cell is deleted inside a transform."""
         return cls(
@@ -310,6 +320,17 @@ class StateAxisError(StateTransformError, ValueError):
         )
 
     @classmethod
+    def born_in_parts(cls, state: Any, axes: list[str]) -> StateAxisError:
+        """Under ``shard_map``, a state is created with a value that is not the same on all devices."""
+        names = ", ".join(repr(axis) for axis in axes)
+        return cls(
+            f"shard_map: {describe(state)} is created with a value that differs along the mesh axis {names}. A new "
+            "state is the same on all devices. Nothing was changed.\n"
+            "Return the value, or create the state before the call and partition it: "
+            f"`state_specs={{state: PartitionSpec({axes[0]!r})}}`."
+        )
+
+    @classmethod
     def unreplicated(cls, state: Any, site: str, axes: list[str]) -> StateAxisError:
         """Under ``shard_map``, a replicated state is given a value that is not the same on all devices."""
         names = ", ".join(repr(axis) for axis in axes)
@@ -337,9 +358,14 @@ class RetraceWarning(UserWarning):
     @staticmethod
     def repeated(name: str, path: str, before: str, after: str) -> str:
         """An edge that changes at every call."""
+        return f"{name} is retraced at every call because `{path}` changes: {_change(before, after)}"
+
+    @staticmethod
+    def once(where: str, name: str, path: str, before: str, after: str) -> str:
+        """The function of a loop or branch changes an attribute that it reads."""
         return (
-            f"{name} is retraced at every call because `{path}` changes: it was {before} and is now {after}. Make it a "
-            "`State`, whose value is not part of the trace, or keep it where the function does not read it."
+            f"{where}: {name} runs once, while it is traced, but changes `{path}`, which it reads: "
+            f"{_change(before, after)}"
         )
 
     @staticmethod
@@ -350,6 +376,16 @@ class RetraceWarning(UserWarning):
             "in place. That takes more than a millisecond. Make it read-only (`array.flags.writeable = False`), a JAX "
             "array or a `State`."
         )
+
+
+def _change(before: str, after: str) -> str:
+    """How an attribute has changed, and what to write instead."""
+    if before == after:
+        return f"it is now another {after}. Change what it holds instead: assign to the `.value` of a `State`."
+    return (
+        f"it was {before} and is now {after}. Make it a `State`, whose value is not part of the trace, or keep it "
+        "where the function does not read it."
+    )
 
 
 class BudgetError(StateTransformError, ValueError):

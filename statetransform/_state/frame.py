@@ -46,6 +46,9 @@ T = TypeVar("T")
 UNSET = object()  # the committed value of a state that was created in a frame which is still open
 _ARRAY_TYPES = (jax.Array, float, int, complex)
 
+#: States whose containers raw transforms have read, and may put tracers into.
+_lent: weakref.WeakSet[State] = weakref.WeakSet()
+
 #: Adapters that note something of their framework when a frame is entered.
 on_entering: list[Callable[[Frame], None]] = []
 
@@ -281,13 +284,21 @@ def committed(state: State) -> Any:
     value = state._value
     if value is UNSET:
         raise StateTraceError.lost(state)
+    if _lent and state in _lent:
+        if has_tracer(value):
+            raise StateTraceError.changed_in_place(state)
+        if is_top_level():
+            _lent.discard(state)
     return value
 
 
 def look_at(state: State) -> Any:
     """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
-    if innermost() is None and not is_top_level() and state._cell.goes_stale and staging_trace() is not None:
-        warn_of_stale(state)
+    if innermost() is None and not is_top_level() and state._cell.goes_stale:
+        if staging_trace() is not None:
+            warn_of_stale(state)
+        if not state._static and not isinstance(state._value, _ARRAY_TYPES):
+            _lent.add(state)
     return read(state)
 
 

@@ -265,7 +265,7 @@ class StaticArguments:
         try:
             hash(value)
         except TypeError as error:
-            raise TypeError(
+            raise UnhashableError(
                 f"argument {label} of {name_of(self._fun)} is static, but its value of type "
                 f"{type(value).__name__} is not hashable. Static arguments are part of the cache key: "
                 "pass a tuple in place of a list, a frozen dataclass in place of a dict; "
@@ -274,6 +274,10 @@ class StaticArguments:
         # An object goes by reference: what of it counts is what the function looks up, and no cache keeps it alive.
         is_value = is_plain(value) or not (isinstance(value, tuple | frozenset) or is_by_reference(value))
         return Static(value) if is_value else ByReference(value)
+
+
+class UnhashableError(TypeError, ValueError):
+    """A static argument is not hashable: a `ValueError` as in `jax.jit`, and a `TypeError` as its cause is."""
 
 
 def integers(argnums: int | Sequence[int] | None) -> tuple[int, ...]:

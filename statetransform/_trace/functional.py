@@ -149,7 +149,7 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
       jax_transform: takes a function, and gives one that takes the same arguments and returns a result of the
-        same structure.
+        same structure. It calls the function once: a second call is a `TypeError` where states are used.
 
     Returns:
       The transform for functions that use states; options follow the function as they do in `jax_transform`.

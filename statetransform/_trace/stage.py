@@ -192,9 +192,17 @@ class _Tracing:
 
     def _body(self) -> Callable[..., Any]:
         """The user's function, with what it writes as further results."""
+        fun = self._fun
 
         @named_like(self._fun)
         def body(*args: Any, **kwargs: Any) -> Any:
+            is_over = not hasattr(self, "frame")
+            if is_over or (hasattr(self, "outcome") and (self.frame.reads or self.frame.sites)):
+                raise TypeError(
+                    f"{name_of(fun)} is called a second time by the transform around it. `lift` takes transforms that "
+                    "call their function once, since the states come in and go out with that call. Write "
+                    "`transform.functionalize(f)`, and pass the values of the states as arguments."
+                )
             frame = self.frame
             frame.runs_here()
             args, kwargs = reveal((args, kwargs), self._objects)

@@ -22,7 +22,7 @@ from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .log import traced
-from .structure.edges import show_path
+from .structure.edges import ABSENCE, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
@@ -146,7 +146,7 @@ class TraceCache:
         reuse = Reuse(recorder, made)
         self.family.log.append(traced(made, fun, why))
         if self._warns:
-            self._warn(fun, args, kwargs, objects, reuse, why)
+            self._warn(fun, args, kwargs, objects, reuse, why, birthless)
         return made
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
@@ -167,7 +167,9 @@ class TraceCache:
                 structure.forget_in_raw(roots)
         return farthest[1]
 
-    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:
+    def _warn(
+        self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any, birthless: str
+    ) -> None:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)
         for state in reuse.loose:
             self._warn_once(RetraceWarning.loose(name, state))
@@ -178,6 +180,8 @@ class TraceCache:
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
+            if birthless and edge.what not in ABSENCE:  # to set a new attribute changes nothing that was read
+                self._warn_once(RetraceWarning.once(birthless, name, *why), why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
             self.family.repeats = None, (), 0

@@ -13,7 +13,7 @@ import numpy as np
 from .._jaxcompat import has_tracer, runs_rule_directly
 from .._loops.arrays import zero_tangent
 from .._state.errors import check_function
-from .._trace.arguments import NO_SELF, integers
+from .._trace.arguments import NO_SELF, integers, name_of
 from .._trace.lift import bind
 from .._trace.wrapper import Transformed
 from ._rules import RuleCall, as_function
@@ -66,7 +66,8 @@ class CustomRule(Transformed):
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._rules:
-            raise AttributeError(f"{self.__qualname__}: no rule was set; {self._how_to_set.format(self.__name__)}")
+            name = name_of(self.__wrapped__)
+            raise AttributeError(f"{name}: no rule was set; {self._how_to_set.format(name.rpartition('.')[2])}")
         fun = bind(self.__wrapped__, obj)
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
@@ -86,7 +87,7 @@ class CustomRule(Transformed):
         names = ", ".join(name for name in bound.kwargs if name in kwargs)
         if names:
             raise TypeError(
-                f"{self.__qualname__}: a custom rule receives all arguments by position, but {names} cannot be "
+                f"{name_of(self.__wrapped__)}: a custom rule receives all arguments by position, but {names} cannot be "
                 "passed so. Make these positional parameters, or close over the values."
             )
         return bound.args
@@ -107,7 +108,7 @@ class CustomVjp(CustomRule):
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         if has_tracer([args[i] for i in nondiff]):
             raise jax.errors.UnexpectedTracerError(
-                f"{self.__qualname__}: an argument that `nondiff_argnums` names is traced. Leave it out of "
+                f"{name_of(self.__wrapped__)}: an argument that `nondiff_argnums` names is traced. Leave it out of "
                 "`nondiff_argnums`, and let the backward rule return None for it."
             )
         return args
@@ -130,7 +131,7 @@ class CustomJvp(CustomRule):
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
         """Sets a rule for each argument, as :meth:`jax.custom_jvp.defjvps` does."""
         if any(self._nondiff.values()):
-            raise TypeError(f"{self.__qualname__}: `defjvps` cannot be used together with `nondiff_argnums`")
+            raise TypeError(f"{name_of(self.__wrapped__)}: `defjvps` cannot be used together with `nondiff_argnums`")
 
         def rule(primals: Any, tangents: Any) -> Any:
             out = self(*primals)

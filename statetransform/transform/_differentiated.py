@@ -70,7 +70,7 @@ def with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
     out, written, born = results
     if not has_aux:
         return out, (None, written, born)
-    if not isinstance(out, tuple) or len(out) != 2:
+    if not isinstance(out, tuple | list) or len(out) != 2:
         raise TypeError(
             f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}"
         )

@@ -345,7 +345,7 @@ def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = 
       with states.
 
     Raises:
-      TypeError: a static argument is not hashable.
+      TypeError: a static argument is not hashable; it is a `ValueError` as well, as in `jax.jit`.
       StateTraceError: the call is inside a raw JAX transform and writes; use `statetransform.transform` there as well.
 
     References:

@@ -161,9 +161,9 @@ class _Calls(NamedTuple):
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
-    if not isinstance(out, tuple) or len(out) != 2:
+    if not isinstance(out, tuple | list) or len(out) != 2:
         raise TypeError(f"scan: the body must return a pair (carry, y), but it returned {out!r}")
-    return out
+    return out[0], out[1]
 
 
 _OVER_CARRY = _Calls(lambda carry, x: (carry, x), _pair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -82,10 +82,14 @@ class ShardFrame(StagedFrame):
                 continue
             spec = self._spec_of(state)
             known = {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))}
-            varying = set().union(*[varying_axes(leaf) for leaf in jax.tree.leaves(value)]) - known
-            if varying:
-                raise StateAxisError.unreplicated(state, show_site(self.sites[state]), sorted(map(str, varying)))
+            if varying := _varying(value, known):
+                raise StateAxisError.unreplicated(state, show_site(self.sites[state]), varying)
         return written
+
+
+def _varying(value: Any, known: Collection[Any] = ()) -> list[str]:
+    """The names of the mesh axes along which a value differs between devices, besides those that are known."""
+    return sorted(map(str, set().union(*[varying_axes(leaf) for leaf in jax.tree.leaves(value)]) - set(known)))
 
 
 class _OnShards:
@@ -120,6 +124,9 @@ class _OnShards:
             out, written, born = body(values, args)
             assert lift.outcome is not None
             by_spec = zip(map(self._specs.of, lift.outcome.written), written, strict=True)
+            for state, value in zip(lift.outcome.born, born, strict=True):
+                if axes := _varying(value):
+                    raise StateAxisError.born_in_parts(state, axes)
             return out, self._specs.grouped(by_spec), born
 
         mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._specs.groups, _WHOLE))

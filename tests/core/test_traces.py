@@ -443,9 +443,45 @@ def test_an_attribute_that_counts_and_changes_says_so() -> None:
             return self.u.value
 
     clock = Clock()
-    with pytest.warns(RetraceWarning, match=r"self\.t"):
+    with pytest.warns(RetraceWarning, match=r"self\.t.*it was 2 and is now 3"):
         for _ in range(4):
             clock.tick()
+
+
+BODIES = {
+    "for_loop": lambda f: transform.for_loop(f, length=2),
+    "scan": lambda f: transform.scan(lambda c, _: (c, f()), None, length=2, checkpoint=1),
+    "fori_loop": lambda f: transform.fori_loop(0, 2, lambda _, c: (f(), c)[1], None),
+    "while_loop": lambda f: transform.while_loop(lambda c: c < 2, lambda c: (f(), c + 1)[1], 0),
+    "map": lambda f: transform.map(lambda x: (f(), x)[1], jnp.arange(2)),
+    "cond": lambda f: transform.cond(True, f, lambda: None),
+}
+
+
+@pytest.mark.parametrize("where", BODIES)
+def test_a_loop_or_branch_that_changes_an_attribute_it_reads_says_so(where: str) -> None:
+    class Wave:
+        def __init__(self) -> None:
+            self.a, self.b, self.t = new(0), new(1), 1
+
+        def swap(self) -> None:
+            self.a.value = self.b.value * 2
+            self.a, self.b = self.b, self.a
+
+        def tick(self) -> None:
+            self.a.value = self.a.value * self.t
+            self.t += 1
+
+        def note(self) -> None:
+            self.a.value = self.a.value + 1
+            self.last = "note"
+
+    said = rf"^{where}: .* runs once, while it is traced, but changes"
+    with pytest.warns(RetraceWarning, match=said + r" `.*\.[ab]`, which it reads: it is now another State\. Change"):
+        BODIES[where](Wave().swap)
+    with pytest.warns(RetraceWarning, match=said + r" `.*\.t`, which it reads: it was 1 and is now 2\. Make it a"):
+        BODIES[where](Wave().tick)
+    BODIES[where](Wave().note)  # which reads nothing that it changes
 
 
 @pytest.mark.filterwarnings("error::statetransform.RetraceWarning")
