@@ -4,47 +4,66 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from .library import is_users_module
 
-_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
+_LOAD_GLOBAL, _LOAD_NAME, _LOAD_ATTR = (dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR"))
+_CACHE = dis.opmap.get("CACHE", 0)  # room for what the interpreter remembers
+_CALLED = dis.opmap.get("LOAD_METHOD")  # an attribute that is called, up to Python 3.11
+_SHIFTS = {_LOAD_GLOBAL: 1, _LOAD_NAME: 0, _LOAD_ATTR: sys.version_info >= (3, 12)}  # flags are below the name's number
+
+
+class Names(NamedTuple):
+    """The names in the code of a function.
+
+    Attributes:
+      looked_up: those that it looks up in its module.
+      used: all of them, attributes too.
+      values: those whose value it does more with than look up an attribute.
+    """
+
+    looked_up: tuple[str, ...]
+    used: tuple[str, ...]
+    values: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType, deep: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names that a function looks up in its module, and all that it uses.
-
-    Those of the functions within it included, if `deep`.
+def names_of(code: types.CodeType, deep: bool = True) -> Names:
+    """The names in a function; those of the functions within it included, if `deep`.
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
     """
-    looked_up, used = dict[str, None](), dict.fromkeys(code.co_names)
-    extended, raw = 0, code.co_code
+    looked_up, used, values = dict[str, None](), dict.fromkeys(code.co_names), dict[str, None]()
+    extended, raw, last = 0, code.co_code, None
     for op, arg in zip(raw[::2], raw[1::2], strict=True):
         arg |= extended
         extended = arg << 8 if op == dis.EXTENDED_ARG else 0
-        if op == _LOAD_GLOBAL:
-            looked_up[code.co_names[arg >> 1]] = None
-        elif op == _LOAD_NAME:
-            looked_up[code.co_names[arg]] = None
+        if op in (dis.EXTENDED_ARG, _CACHE):
+            continue
+        if last is not None and op not in (_LOAD_ATTR, _CALLED):
+            values[last] = None
+        last = code.co_names[arg >> _SHIFTS[op]] if op in _SHIFTS else None
+        if last is not None and op != _LOAD_ATTR:
+            looked_up[last] = None
     for const in code.co_consts:
         if deep and isinstance(const, types.CodeType):
-            for found, inner in zip((looked_up, used), names_of(const), strict=True):
+            for found, inner in zip((looked_up, used, values), names_of(const), strict=True):
                 found.update(dict.fromkeys(inner))
-    return tuple(looked_up), tuple(used)
+    return Names(tuple(looked_up), tuple(used), tuple(values))
 
 
 def globals_of(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function finds by the names that it looks up in its module, and in modules that these lead to."""
-    looked_up, used = names_of(fun.__code__)
-    for name in looked_up:
+    names = names_of(fun.__code__)
+    for name in names.looked_up:
         child = fun.__globals__.get(name)
         yield name, child
         if isinstance(child, types.ModuleType) and is_users_module(child):
-            yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in used if inner in vars(child))
+            yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in names.used if inner in vars(child))
 
 
 def global_objects(fun: Any) -> list[Any]:
@@ -54,5 +73,5 @@ def global_objects(fun: Any) -> list[Any]:
         if inner is None:
             return []
         fun = inner
-    found = [fun.__globals__[name] for name in names_of(fun.__code__)[0] if name in fun.__globals__]
+    found = [fun.__globals__[name] for name in names_of(fun.__code__).looked_up if name in fun.__globals__]
     return [obj for obj in found if not isinstance(obj, types.ModuleType | types.FunctionType | type)]

@@ -106,6 +106,49 @@ def a_property_with_a_setter_under_two_names() -> Scene:
     return lambda: Model(_k=2), lambda m: m.u.value * m.k * m.also, [put("k", 5), put("_k", 7)]
 
 
+class OfClass:
+    """A descriptor that asks the class."""
+
+    def __get__(self, obj: Any, cls: Any = None) -> Any:
+        return cls.scale
+
+
+class Scaled(Base):
+    """Looks into its own class by the name of that."""
+
+    scale = 2.0
+
+    def method(self) -> Any:
+        return Scaled.scale
+
+    @property
+    def by_property(self) -> Any:
+        return Scaled.scale
+
+    @staticmethod
+    def static() -> Any:
+        return Scaled.scale
+
+
+@scene
+def a_class_by_its_name_that_was_known_as_the_class_of_an_instance() -> Scene:
+    read = lambda model: model.u.value * model.method() + model.by_property * 10 + model.static() * 100
+    return Scaled, read, [lambda _: setattr(Scaled, "scale", 3.0), lambda _: setattr(Scaled, "scale", 2.0)]
+
+
+@scene
+def a_class_that_a_class_method_or_a_descriptor_gets() -> Scene:
+    class Model(Base):
+        scale, described = 2.0, OfClass()
+
+        @classmethod
+        def of_class(cls) -> Any:
+            return cls.scale
+
+    read = lambda model: model.u.value * model.of_class() + model.described * 10
+    return Model, read, [lambda _: setattr(Model, "scale", 3.0)]
+
+
 @scene
 def getattr_that_delegates() -> Scene:
     class Model(Base):
@@ -346,6 +389,52 @@ def by_import_with_another_name(x: Any) -> Any:
 def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None:
     changes = [put("k", 5.0), put("k", 5), put("s", new(7)), lambda m: put("k", 7.0)(m.inner)]
     follows(read, [functools.partial(change, module) for change in changes])
+
+
+somebodys: Any = None  # the module, for the time of a test
+
+
+def _k_of(module: Any) -> Any:
+    return module.k
+
+
+def _inner() -> Any:
+    return somebodys.inner
+
+
+def two_functions(x: Any) -> Any:
+    return somebodys.k * _inner().other * x
+
+
+def as_an_argument(x: Any) -> Any:
+    return _k_of(somebodys) * _k_of(somebodys.inner) * x
+
+
+def as_a_result(x: Any) -> Any:
+    return _inner().k * _inner().other * x
+
+
+@pytest.mark.parametrize("read", [two_functions, as_an_argument, as_a_result])
+def test_a_module_that_several_functions_look_into_is_followed(
+    read: Any, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "somebodys", module)
+    module.inner.other = 2.0
+    other = types.ModuleType("somebodys.inner")
+    vars(other).update(k=4.0, other=5.0)
+    put_inner = lambda name, value: lambda: setattr(module.inner, name, value)
+    changes = [lambda: put("k", 5.0)(module), put_inner("k", 7.0), put_inner("other", 9.0)]
+    follows(read, [*changes, lambda: put("inner", other)(module)])
+
+
+def test_a_name_of_a_module_counts_in_each_module_that_has_it(module: Any) -> None:
+    first, second = types.ModuleType("first"), types.ModuleType("second")
+    for user in (first, second):
+        user.somebodys = module  # type: ignore[attr-defined]
+        exec("def k(): return somebodys.k", vars(user))
+    other = types.ModuleType("another")
+    other.k = 5.0  # type: ignore[attr-defined]
+    follows(lambda x: first.k() * second.k() * x, [lambda: put("somebodys", other)(second)])
 
 
 def follows(read: Callable[..., Any], changes: list[Callable[[], Any]]) -> None:

@@ -37,5 +37,13 @@ def test_they_are_those_that_dis_shows(module: types.ModuleType) -> None:
             for instruction in dis.get_instructions(code)
             if instruction.opname in LOADS
         }
-        assert set(names_of(function.__code__)[0]) == expected
-    assert {"n399", "there", "__name__"} <= set(names_of(made["many"].__code__)[0])
+        assert set(names_of(function.__code__).looked_up) == expected
+    assert {"n399", "there", "__name__"} <= set(names_of(made["many"].__code__).looked_up)
+
+
+def test_names_whose_value_goes_somewhere_else_are_told_from_those_with_attributes() -> None:
+    def f(x: Any) -> Any:
+        within = lambda: [dis]
+        return inspect.stack(x.attribute, x.other.last), types, pytest.mark.skip, within
+
+    assert set(names_of(f.__code__).values) == {"attribute", "dis", "last", "skip", "stack", "types"}

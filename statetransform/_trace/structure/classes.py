@@ -76,6 +76,11 @@ class Classes:
         if is_open:
             self._open.add(kind)
 
+    def open(self, kind: Any) -> None:
+        """Says of a class that was found before that running code can get at it."""
+        if issubclass(type(kind), type) and kind in self.registers and kind not in self._open:
+            self.take(self.registers[kind], kind, is_open=True, makes=True)
+
     def add_names(self, names: Iterable[str]) -> None:
         """Names that running code may look up on any class."""
         new = set(names) - self.names
@@ -91,7 +96,9 @@ class Classes:
             self._recorder.looks_into(register, value, new)
 
     def take_named(self, register: int, value: Any) -> None:
-        """Takes in a module that was found in a variable or a container, or a function with attributes."""
+        """Takes in a module that code gets as a value, or a function with attributes."""
+        if not self._recorder.is_new(register, "as a value"):
+            return
         self._named.append((register, value))
         self._recorder.looks_into(register, value, tuple(self.names))
 
@@ -119,6 +126,8 @@ class Classes:
             for part in _PARTS:
                 if (inner := getattr(child, part, None)) is not None:
                     recorder.reach(place, "attr", part, inner)
+            if isinstance(child, classmethod):
+                self.open(kind)
         elif isinstance(child, types.FunctionType):
             if child.__code__.co_filename != "<string>" or is_users_function(child):
                 recorder.reach(register, "inherited", key, child)
@@ -126,6 +135,8 @@ class Classes:
             isinstance(child, types.MemberDescriptorType | types.GetSetDescriptorType) or _is_special(name)
         ):
             recorder.reach(register, "inherited", key, child)
+            if hasattr(type(child), "__get__") and is_users_class(type(child)):  # which gets the class as well
+                self.open(kind)
 
     def _bases_of_open(self) -> list[tuple[type, type]]:
         return [

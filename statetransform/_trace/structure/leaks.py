@@ -60,7 +60,7 @@ def refuse_leaks(
             attributes = list(obj.__dict__.items())
             variables = list(parts(obj) or ())
             if is_users_function(obj):
-                names_used = names_of(obj.__code__)[1]
+                names_used = names_of(obj.__code__).used
                 variables += [(key, obj.__globals__[key]) for key in names_used if key in obj.__globals__]
             below = [(f".{key}", child, key) for key, child in variables] if owner is not None else []
             waiting += [(None, key, "", key, child, None) for key, child in variables if owner is None]

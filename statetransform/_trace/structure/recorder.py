@@ -31,6 +31,7 @@ from ..._objects.lookup import (
     own_getattribute,
     slot_names,
 )
+from ..._objects.names import Names
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
 from ..._state import adapters, find
 from ..._state.cell import cell_behind, cells_in
@@ -154,7 +155,7 @@ class Recorder:
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
         """Adds the edges to attributes of a module or function that the code which runs has a name for."""
         if isinstance(value, types.ModuleType):
-            visit_module(self, register, value, names)
+            visit_module(self, register, value, Names((), tuple(names), ()))
             return
         for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
             self.reach(register, "dict", name, value.__dict__[name])
@@ -244,7 +245,7 @@ class Recorder:
             if edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, types.ModuleType):
-            visit_module(self, register, obj, (edge.key,))
+            visit_module(self, register, obj, Names((), (edge.key,), ()))
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
@@ -295,6 +296,7 @@ class Recorder:
             if self._takes_all and isinstance(value, types.FunctionType):
                 self._runs(value.__code__)
             self.edges.append(Edge(parent, how, key, "same", known, -1))
+            self.classes.open(value)  # if it is a class, known from an instance so far
             return
         register = self.add(value)
         self._queue.append((register, value))

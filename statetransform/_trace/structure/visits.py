@@ -17,14 +17,14 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from ..._objects.library import HOLDERS, is_of_library, is_ours, is_users_class, is_users_function, is_users_module
-from ..._objects.names import names_of
+from ..._objects.names import Names, names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
 from ..._state.state import State
@@ -187,28 +187,29 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             recorder.when_it_runs(const, _names, recorder, register, fun, const)
-    looked_up, used = names_of(code, deep=False)
-    recorder.classes.add_names((*looked_up, *used, *code.co_freevars))
-    _imports(recorder, register, fun, used)
-    if {"getattr", "vars"} & {*looked_up} or "__dict__" in used:
+    names = names_of(code, deep=False)
+    recorder.classes.add_names((*names.used, *code.co_freevars))
+    _imports(recorder, register, fun, names)
+    if {"getattr", "vars"} & {*names.looked_up} or "__dict__" in names.used:
         recorder.classes.add_values()
-    for name in [name for name in looked_up if recorder.is_new(register, f"global {name}")]:
+    for name in [name for name in names.looked_up if recorder.is_new(register, f"global {name}")]:
         if name in fun.__globals__:
-            _global(recorder, register, "global", name, fun.__globals__[name], used)
+            _global(recorder, register, "global", name, fun.__globals__[name], names)
         elif not hasattr(builtins, name):
             recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
 
 
-def _imports(recorder: Recorder, register: int, fun: types.FunctionType, used: Sequence[str]) -> None:
+def _imports(recorder: Recorder, register: int, fun: types.FunctionType, names: Names) -> None:
     """The modules that a function has a name for, as one that it imports."""
     package = f"{fun.__globals__.get('__package__') or ''}."
-    for name in dict.fromkeys([*used, *(name.partition(".")[0] for name in used)]):  # `import a.b` gives `a`
+    packages = [name.partition(".")[0] for name in names.used]  # `import a.b` gives `a`
+    for name in dict.fromkeys([*names.used, *packages]):
         for full in (name, package + name):
             module = sys.modules.get(full)
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
                 continue
             known = recorder.place_of(register, "reader", _reader_of_module(full), module)
-            visit_module(recorder, known, module, used)
+            visit_module(recorder, known, module, names)
 
 
 @functools.cache
@@ -216,7 +217,7 @@ def _reader_of_module(name: str) -> Callable[..., Any]:
     return functools.partial(sys.modules.get, name)
 
 
-def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, used: Sequence[str]) -> None:
+def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, names: Names) -> None:
     """A global name, or an attribute of a module that one leads to."""
     if isinstance(value, types.ModuleType | types.FunctionType | type):
         adapters.meet(value)
@@ -224,7 +225,10 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
         if not is_users_module(value):
             recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
         elif value is not sys.modules.get("__main__"):
-            visit_module(recorder, recorder.place_of(register, how, name, value), value, used)
+            known = recorder.register_of(value)
+            if known is not None:
+                recorder.edges.append(Edge(register, how, name, "same", known, -1))
+            _module(recorder, recorder.place_of(register, how, name, value), name, value, names)
         return
     is_function = isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value)
     if is_function or (isinstance(value, type) and not is_users_class(value)):  # of a library: not looked into
@@ -233,10 +237,23 @@ def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, 
         recorder.reach(register, how, name, value)
 
 
-def visit_module(recorder: Recorder, register: int, module: types.ModuleType, used: Iterable[str]) -> None:
+def _module(recorder: Recorder, register: int, name: str, module: types.ModuleType, names: Names) -> None:
+    """A module that code has under a name."""
+    if name in names.values:  # other functions may get it
+        recorder.classes.take_named(register, module)
+    visit_module(recorder, register, module, names)
+
+
+def visit_module(recorder: Recorder, register: int, module: types.ModuleType, names: Names) -> None:
     """The attributes of a module that the code which runs has a name for."""
-    for name in [name for name in used if name in vars(module) and recorder.is_new(register, name)]:
-        _global(recorder, register, "attr", name, vars(module)[name], tuple(used))
+    if not recorder.is_new(register, names):
+        return
+    for name in [name for name in names.used if name in vars(module)]:
+        value = vars(module)[name]
+        if recorder.is_new(register, name):
+            _global(recorder, register, "attr", name, value, names)
+        elif isinstance(value, types.ModuleType) and (known := recorder.register_of(value)) is not None:
+            _module(recorder, known, name, value, names)
 
 
 def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
