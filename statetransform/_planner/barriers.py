@@ -26,7 +26,7 @@ def tied(values: Sequence[Any]) -> list[Any]:
 
     In `shard_map`, the barrier of JAX 0.10 makes all of them vary if one does: there, each kind gets its own.
     """
-    if not keeps_barriers() and (numbers := [x for x in values if _has_number(x)]):
+    if not keeps_barriers() and (numbers := [x for x in values if has_number(x)]):
         return _around_a_loop(values, min(numbers, key=lambda x: (len(jax.typeof(x).mat.varying), x.size)))
     varying = [jax.typeof(x).mat.varying for x in values]
     found = list(lax.optimization_barrier(list(values)))
@@ -39,15 +39,25 @@ def tied(values: Sequence[Any]) -> list[Any]:
     return found
 
 
+def behind(number: Any, x: Any) -> Any:
+    """A number that no compiler knows before it has an array: what is made of it is made then."""
+    never, dtype = _never(x), jnp.asarray(number).dtype
+    return jnp.where(never, jnp.asarray(0 if number else 1, dtype), jnp.asarray(number, dtype))
+
+
 def _around_a_loop(values: Sequence[Any], number: Any) -> list[Any]:
     """The values of a loop that never runs. Its step changes them, as compilers remove what leaves them as they are."""
-    # Of 32 bits no more than 32 are ones.
-    never = lax.population_count(_bits(number)) > 64
+    never = _never(number)
     step = lambda carry: (jnp.zeros_like(never), *[jaxcompat.zeros(jax.typeof(x)) for x in carry[1:]])
     return list(lax.while_loop(lambda carry: carry[0], step, (never, *values))[1:])
 
 
-def _has_number(x: Any) -> bool:
+def _never(number: Any) -> Any:
+    """False, which no compiler knows: of 32 bits no more than 32 are ones."""
+    return lax.population_count(_bits(number)) > 64
+
+
+def has_number(x: Any) -> bool:
     """Whether one device can read a number from an array without asking the others."""
     aval = jax.typeof(x)
     return bool(jnp.issubdtype(aval.dtype, jnp.number) and aval.size) and all(n is None for n in aval.sharding.spec)

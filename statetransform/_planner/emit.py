@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from jax import lax
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from . import cost
-from .barriers import keeps_barriers, tied
+from .barriers import behind, has_number, keeps_barriers, tied
 from .graph import Graph
 from .joint import Joint
 from .pools import is_unpooled, unpooled
@@ -75,7 +76,7 @@ class Emitted:
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
-            run.node(i)
+            run.node(i, partial(self._there, t))
             if t in apart:
                 run.tie(apart[t], [])
         outputs = [run.read(atom) for atom in self._joint.outputs]
@@ -91,12 +92,17 @@ class Emitted:
         joint = self._joint
         run = _Run(joint, inputs, cotangents, self._forms)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
+        run.made += [joint.variables[v] for v in self.kept]
         barriers = self._barriers()
         for t in range(self._split, len(self._sequence)):
             if t in barriers:
                 run.tie(*barriers[t])
-            run.node(self._sequence[t])
+            run.node(self._sequence[t], partial(self._there, t))
         return [run.read(atom) for atom in joint.gradients]
+
+    def _there(self, t: int) -> set[Any]:
+        """The variables of the values that are there before a run, and needed by it or behind it."""
+        return {self._joint.variables[v] for v, first, last in self._lives if first < t <= last}
 
     def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """The nodes of the forward pass that make much of next to nothing, each with what the barrier before it ties.
@@ -320,6 +326,7 @@ class _Run:
         self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
         self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
         self._views: dict[Any, Any] = {}
+        self.made: list[Any] = []  # variables, the last one at the end
 
     def read(self, atom: Any) -> Any:
         """The value of an atom, now."""
@@ -331,15 +338,17 @@ class _Run:
             (self._views[atom],) = self._bind(self._joint.views[atom])
         return self._views[atom]
 
-    def node(self, i: int) -> None:
-        """Runs one node."""
-        for eqn in self._joint.graph.nodes[i].eqns:
-            outputs = self._bind(eqn)
+    def node(self, i: int, there: Callable[[], set[Any]]) -> None:
+        """Runs one node; `there` says which values are alive."""
+        node = self._joint.graph.nodes[i]
+        for eqn in node.eqns:
+            outputs = self._bind(eqn, there)
             if not self.env.keys().isdisjoint(eqn.outvars):
                 self._views.clear()  # they may be views of the old value
             self.env.update(zip(eqn.outvars, outputs, strict=True))
             for form in [self._forms[var] for var in eqn.outvars if var in self._forms]:
                 self.env[form] = self.read(form)
+        self.made += node.eqns[-1].outvars
 
     def tie(self, values: list[Any], given: list[Any]) -> None:
         """Puts a barrier around some variables."""
@@ -347,49 +356,61 @@ class _Run:
         self.env.update(zip(names, tied([self.env[var] for var in names]), strict=True))
         self._views.clear()
 
-    def _bind(self, eqn: Any) -> Sequence[Any]:
+    def _bind(self, eqn: Any, there: Callable[[], set[Any]] = set) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
         with jaxcompat.in_place_of(eqn):
             if eqn.primitive.name not in _READS_NUMBERS:
-                self._delay(eqn, inputs)
+                self._delay(eqn, inputs, there)
             if eqn.primitive.name == "scan":
-                return _with_late_stacks(eqn, inputs)
+                return _with_late_stacks(eqn, inputs, partial(self._late, there))
             if is_unpooled(eqn):
                 cotangent, x = inputs
                 return [unpooled(eqn.params, cotangent, x)]
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
-    def _delay(self, eqn: Any, inputs: list[Any]) -> None:
-        """Makes the arrays of equal or counted numbers that an operation writes into when its other inputs are there.
+    def _delay(self, eqn: Any, inputs: list[Any], there: Callable[[], set[Any]]) -> None:
+        """Makes the arrays of equal or counted numbers that an operation writes into when it is their turn.
 
         They depend on nothing: compilers make all of them at the start. Sorting writes into the numbers that it orders.
         """
         views = {k: self._joint.views.get(a) for k, a in enumerate(eqn.invars) if not isinstance(a, jex.Literal)}
         fills = {k: view for k, view in views.items() if view is not None and _is_fill(view)}
         others = [x for k, x in enumerate(inputs) if k in views and k not in fills]
-        if not others:
-            return
         for k, view in fills.items():
-            number = view.invars[0].val if view.invars else 0
-            number, *_ = lax.optimization_barrier((jnp.asarray(number, view.outvars[0].aval.dtype), *others))
+            number = self._late(there, others, view.invars[0].val if view.invars else 0, view.outvars[0].aval)
             (found,) = jaxcompat.bind(view.primitive, [number] if view.invars else [], view.params)
             inputs[k] = found if view.invars else found + number
 
+    def _late(
+        self, there: Callable[[], set[Any]], inputs: Sequence[Any], number: Any, aval: Any, length: int = 1
+    ) -> Any:
+        """A number, to fill arrays of a type with, behind some inputs and the last large value that is alive.
 
-def _with_late_stacks(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
-    """A scan that makes the arrays that it stacks its outputs in when its inputs are there, not at the start."""
+        The inputs may be there from the start, as indices are. So no compiler knows the number before the value is
+        there. Values of integers do not count, since they may be made of constants.
+        """
+        number, size, alive = np.asarray(number, aval.dtype), length * cost.nbytes(aval), there()
+        varies_as = lambda x: jax.typeof(x).mat.varying <= aval.mat.varying
+        is_large = lambda x: _DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
+        fits = lambda x: is_large(x) and has_number(x) and varies_as(x)
+        last = next((x for var in reversed(self.made) if var in alive and fits(x := self.env[var])), None)
+        number = number if last is None else behind(number, last)
+        # In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary over the devices if one does.
+        before = list(filter(varies_as, inputs))
+        return lax.optimization_barrier((jnp.asarray(number), *before))[0] if before else number
+
+
+def _with_late_stacks(eqn: Any, inputs: Sequence[Any], late: Callable[..., Any]) -> list[Any]:
+    """A scan that makes the arrays that it stacks its outputs in when it runs, not at the start."""
     body, consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
     n_consts, n_carry = cost.counts_of_scan(eqn)
     own, init, xs = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry]), list(inputs[n_consts + n_carry :])
     length = eqn.params["length"]
 
     def stack(aval: Any) -> Any:
-        # In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary over the devices if one does.
-        before = [x for x in inputs if jax.typeof(x).mat.varying <= aval.mat.varying]
-        if not before or jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
             return jaxcompat.zeros(aval, (length,))
-        zero, *_ = lax.optimization_barrier((lax.full((), 0, aval.dtype), *before))
-        return jaxcompat.zeros(aval, (length,), zero)
+        return jaxcompat.zeros(aval, (length,), late(inputs, 0, aval, length))
 
     def step(state: Any, x: Any) -> Any:
         (i, *xs), (carry, stacks) = x, state

@@ -218,6 +218,30 @@ def test_the_numbers_that_sorting_puts_in_order_are_made_where_it_sorts() -> Non
     assert all(jnp.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize(("share", "most"), [(0.3, 1.3), (0.25, 1.4)])
+def test_the_zeros_of_a_cross_entropy_are_made_where_its_gradient_is(share: float, most: float) -> None:
+    """Its gradient writes into zeros as large as the logits, at indices that are there from the start."""
+
+    def loss(table: Any, ws: Any, tokens: Any) -> Any:
+        x = table[tokens]
+        for w in ws:
+            x = x + jnp.tanh(jnp.tanh(x @ w) @ w.T)
+        of_next = jnp.roll(tokens, -1, 1)[..., None]
+        return -jnp.take_along_axis(jax.nn.log_softmax(x @ table.T), of_next, -1).mean()
+
+    args = noise(400, 64), [noise(64, 64, seed=i) for i in range(16)], jnp.arange(256).reshape(4, 64)
+    compiled = lambda f: jax.jit(jax.value_and_grad(f, (0, 1))).lower(*args).compile()
+    size = lambda f: compiled(f).memory_analysis().temp_size_in_bytes
+    budget = policies.fit(int(share * size(loss)))
+    fitting = transform.checkpoint(loss, policy=budget)
+    assert size(fitting) <= budget.bytes
+    if keeps_barriers():
+        assert budget.choices[-1].flops_over_plain < most
+        assert size(fitting) <= 1.03 * budget.choices[-1].planned_bytes
+    ours, theirs = (jax.tree.leaves(compiled(f)(*args)) for f in (fitting, loss))
+    assert all(jnp.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
+
+
 @pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
 def test_a_weight_that_a_reduction_repeats_is_not_held_as_a_large_array() -> None:
     """The compiler makes an array of it, which both passes would share from the first layer on."""

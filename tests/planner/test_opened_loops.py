@@ -192,7 +192,6 @@ WIDE, NARROW = jax.ShapeDtypeStruct((16, 16, 64), jnp.float32), jax.ShapeDtypeSt
 ROWS = jax.ShapeDtypeStruct((64, 16), jnp.float32)
 
 
-@pytest.mark.skipif(not keeps_barriers(), reason="this compiler makes the stacks of all loops at the start")
 def test_a_loop_that_runs_again_has_its_stacks_no_longer_than_it_needs_them() -> None:
     step = lambda h, x: (jnp.sin(jnp.cos(h) * jnp.tanh(h + x)), jnp.cos(h))
 
