@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, StateTraceError, transform
@@ -25,6 +27,8 @@ class Model:
         self.many: list[Any] = list(range(40))
         self.table: dict[str, Any] = {"a": 1}
         self.queue: Any = collections.deque([1], maxlen=2)
+        self.options, self.module = types.SimpleNamespace(items=[]), types.ModuleType("module")
+        self.chain, self.array = collections.ChainMap({}), np.array([None], object)
 
 
 def in_a_box(x: Any) -> Any:
@@ -45,6 +49,11 @@ LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "push": ("attribute 'queue' of a Model", lambda m, x: m.queue.append(x)),
     "an object made inside": ("attribute 'x' of a Box(.|\n)*last.x", lambda m, x: setattr(m, "last", in_a_box(x))),
     "one in a list": ("attribute 'x' of a Box(.|\n)*items.*x", lambda m, x: m.items.append(in_a_box(x))),
+    "a namespace": ("attribute 'z' of a SimpleNamespace", lambda m, x: setattr(m.options, "z", x)),
+    "in a namespace": ("attribute 'items' of a SimpleNamespace", lambda m, x: m.options.items.append(x)),
+    "a module": ("attribute 'z' of a module", lambda m, x: setattr(m.module, "z", x)),
+    "a chain of mappings": ("attribute 'maps' of a ChainMap", lambda m, x: m.chain.update(z=x)),
+    "an array of objects": ("attribute 'array' of a Model", lambda m, x: m.array.fill(x)),
     "a function": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", lambda: x)),
 }
 

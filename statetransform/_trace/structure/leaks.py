@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..._jaxcompat import belongs_to
-from ..._objects.library import is_users_class, is_users_function
+from ..._objects.library import HOLDERS, is_users_class, is_users_function
 from ..._objects.lookup import CONTAINERS, instance_attribute, instance_dict, parts, slot_names
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, identity, is_plain
@@ -69,9 +70,13 @@ def refuse_leaks(
             waiting += [(None, "", "", shown, child, None) for _, child in parts(obj) or ()]
         elif isinstance(obj, CONTAINERS):
             below = [(f"[{key!r}]", child, key) for key, child in parts(obj) or ()]
+        elif isinstance(obj, np.ndarray):
+            below = [(f".flat[{i}]", child, i) for i, child in enumerate(obj.flat if obj.dtype.hasobject else ())]
+        elif isinstance(obj, types.ModuleType):  # not what they lead to, as that is much
+            attributes = [(key, child) for key, child in list(vars(obj).items()) if belongs_to(child, trace)]
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in list(vars(base).items())]
-        elif is_users_class(type(obj)) and as_state(obj) is obj:
+        elif (is_users_class(type(obj)) or isinstance(obj, HOLDERS)) and as_state(obj) is obj:
             names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
             waiting.append((None, "", "", type(obj).__name__, type(obj), None))
