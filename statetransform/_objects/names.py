@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from .library import is_users_module
 
 _LOAD_GLOBAL, _LOAD_NAME, _LOAD_ATTR = (dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR"))
+_IMPORT_NAME, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _CACHE = dis.opmap.get("CACHE", 0)  # room for what the interpreter remembers
 _CALLED = dis.opmap.get("LOAD_METHOD")  # an attribute that is called, up to Python 3.11
-_SHIFTS = {_LOAD_GLOBAL: 1, _LOAD_NAME: 0, _LOAD_ATTR: sys.version_info >= (3, 12)}  # flags are below the name's number
+#: By how much the number of a name is shifted, with flags below it.
+_SHIFTS = {_LOAD_GLOBAL: 1, _LOAD_NAME: 0, _LOAD_ATTR: sys.version_info >= (3, 12), _IMPORT_NAME: 0, _IMPORT_FROM: 0}
 
 
 class Names(NamedTuple):
@@ -23,7 +25,7 @@ class Names(NamedTuple):
     Attributes:
       looked_up: those that it looks up in its module.
       used: all of them, attributes too.
-      values: those whose value it does more with than look up an attribute.
+      values: those that it imports, or whose value it does more with than look up an attribute.
     """
 
     looked_up: tuple[str, ...]
@@ -44,10 +46,10 @@ def names_of(code: types.CodeType, deep: bool = True) -> Names:
         extended = arg << 8 if op == dis.EXTENDED_ARG else 0
         if op in (dis.EXTENDED_ARG, _CACHE):
             continue
-        if last is not None and op not in (_LOAD_ATTR, _CALLED):
+        if last is not None and op not in (_LOAD_ATTR, _CALLED, _IMPORT_FROM):
             values[last] = None
         last = code.co_names[arg >> _SHIFTS[op]] if op in _SHIFTS else None
-        if last is not None and op != _LOAD_ATTR:
+        if last is not None and op in (_LOAD_GLOBAL, _LOAD_NAME):
             looked_up[last] = None
     for const in code.co_consts:
         if deep and isinstance(const, types.CodeType):

@@ -385,7 +385,21 @@ def by_import_with_another_name(x: Any) -> Any:
     return within() * x
 
 
-@pytest.mark.parametrize("read", [by_from, by_import, by_import_with_another_name])
+def by_import_elsewhere(x: Any) -> Any:
+    def package() -> Any:
+        import somebodys
+
+        return somebodys
+
+    def inner() -> Any:
+        from somebodys import inner as found
+
+        return found
+
+    return inner().k * package().k * package().s.value * x
+
+
+@pytest.mark.parametrize("read", [by_from, by_import, by_import_with_another_name, by_import_elsewhere])
 def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None:
     changes = [put("k", 5.0), put("k", 5), put("s", new(7)), lambda m: put("k", 7.0)(m.inner)]
     follows(read, [functools.partial(change, module) for change in changes])

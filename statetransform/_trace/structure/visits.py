@@ -209,7 +209,7 @@ def _imports(recorder: Recorder, register: int, fun: types.FunctionType, names: 
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
                 continue
             known = recorder.place_of(register, "reader", _reader_of_module(full), module)
-            visit_module(recorder, known, module, names)
+            _module(recorder, known, name, module, names)
 
 
 @functools.cache
