@@ -14,6 +14,8 @@ from typing import Any
 import jax
 
 from .._jaxcompat import ContextDict, typeof
+from .._objects.library import is_users_class
+from .._objects.plain import MISSING
 from .._state.errors import RetraceWarning, StateTraceError, hints
 from .._state.raw_reads import as_ever, current_run
 from .._state.sites import user_site
@@ -22,7 +24,7 @@ from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .log import traced
-from .structure.edges import ABSENCE, show_path
+from .structure.edges import Edge, brief, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
 from .structure.reuse import Reuse
@@ -180,7 +182,7 @@ class TraceCache:
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
-            if birthless and edge.what not in ABSENCE:  # to set a new attribute changes nothing that was read
+            if birthless and _is_rebound(edge, after):
                 self._warn_once(RetraceWarning.once(birthless, name, *why), why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
@@ -204,6 +206,13 @@ class TraceCache:
         """Forgets every trace."""
         self._records.clear()
         self.family.forget()
+
+
+def _is_rebound(edge: Edge, after: str) -> bool:
+    """Whether a plain value or a state was replaced; the cells of other frameworks are, by their own transforms."""
+    kind = edge.argument[0]() if edge.what == "state" else None
+    is_own = kind is not None and (kind.__module__ == State.__module__ or is_users_class(kind))
+    return (edge.what == "plain" or is_own) and after != brief(MISSING)
 
 
 def _weakly(obj: Any) -> Callable[[], Any]:
