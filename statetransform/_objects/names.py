@@ -25,12 +25,14 @@ class Names(NamedTuple):
     Attributes:
       looked_up: those that it looks up in its module.
       used: all of them, attributes too.
-      values: those that it imports, or whose value it does more with than look up an attribute.
+      values: those whose value it does more with than look up an attribute.
+      imported: the modules that it imports, and what it imports from them.
     """
 
-    looked_up: tuple[str, ...]
-    used: tuple[str, ...]
-    values: tuple[str, ...]
+    looked_up: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,7 +41,8 @@ def names_of(code: types.CodeType, deep: bool = True) -> Names:
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
     """
-    looked_up, used, values = dict[str, None](), dict.fromkeys(code.co_names), dict[str, None]()
+    looked_up, used = dict[str, None](), dict.fromkeys(code.co_names)
+    values, imported = dict[str, None](), dict[str, None]()
     extended, raw, last = 0, code.co_code, None
     for op, arg in zip(raw[::2], raw[1::2], strict=True):
         arg |= extended
@@ -49,13 +52,13 @@ def names_of(code: types.CodeType, deep: bool = True) -> Names:
         if last is not None and op not in (_LOAD_ATTR, _CALLED, _IMPORT_FROM):
             values[last] = None
         last = code.co_names[arg >> _SHIFTS[op]] if op in _SHIFTS else None
-        if last is not None and op in (_LOAD_GLOBAL, _LOAD_NAME):
-            looked_up[last] = None
+        if last is not None and op != _LOAD_ATTR:
+            (imported if op in (_IMPORT_NAME, _IMPORT_FROM) else looked_up)[last] = None
     for const in code.co_consts:
         if deep and isinstance(const, types.CodeType):
-            for found, inner in zip((looked_up, used, values), names_of(const), strict=True):
+            for found, inner in zip((looked_up, used, values, imported), names_of(const), strict=True):
                 found.update(dict.fromkeys(inner))
-    return Names(tuple(looked_up), tuple(used), tuple(values))
+    return Names(*map(tuple, (looked_up, used, values, imported)))
 
 
 def globals_of(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -408,6 +408,19 @@ def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None
 somebodys: Any = None  # the module, for the time of a test
 
 
+def test_an_attribute_that_is_called_as_a_module_does_not_lead_to_the_module(module: Any) -> None:
+    held, runs = types.SimpleNamespace(somebodys=new(2), k=3.0), [0]
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        return abs(held.somebodys.value) * held.k * x
+
+    for module.k in (1.0, 5.0):
+        assert f(1.0) == 6.0
+    assert runs == [1]
+
+
 def _k_of(module: Any) -> Any:
     return module.k
 

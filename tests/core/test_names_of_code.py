@@ -52,3 +52,4 @@ def test_names_whose_value_goes_somewhere_else_are_told_from_those_with_attribut
     assert set(names_of(f.__code__).values) == {
         "Action", "CodeType", "argparse", "attribute", "dis", "last", "skip", "stack", "types",
     }  # fmt: skip
+    assert set(names_of(f.__code__).imported) == {"argparse", "types", "CodeType"}

@@ -155,7 +155,7 @@ class Recorder:
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
         """Adds the edges to attributes of a module or function that the code which runs has a name for."""
         if isinstance(value, types.ModuleType):
-            visit_module(self, register, value, Names((), tuple(names), ()))
+            visit_module(self, register, value, Names(used=tuple(names)))
             return
         for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
             self.reach(register, "dict", name, value.__dict__[name])
@@ -245,7 +245,7 @@ class Recorder:
             if edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, types.ModuleType):
-            visit_module(self, register, obj, Names((), (edge.key,), ()))
+            visit_module(self, register, obj, Names(used=(edge.key,)))
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)

@@ -200,10 +200,10 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
 
 
 def _imports(recorder: Recorder, register: int, fun: types.FunctionType, names: Names) -> None:
-    """The modules that a function has a name for, as one that it imports."""
+    """The modules that a function imports."""
     package = f"{fun.__globals__.get('__package__') or ''}."
-    packages = [name.partition(".")[0] for name in names.used]  # `import a.b` gives `a`
-    for name in dict.fromkeys([*names.used, *packages]):
+    packages = [name.partition(".")[0] for name in names.imported]  # `import a.b` gives `a`
+    for name in dict.fromkeys([*names.imported, *packages]):
         for full in (name, package + name):
             module = sys.modules.get(full)
             if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
