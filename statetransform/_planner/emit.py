@@ -16,7 +16,6 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -71,12 +70,12 @@ class Emitted:
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
-        run = _Run(self._joint, inputs, (), self._forms)
+        run = _Run(self._joint, inputs, (), self._forms, self._lives)
         draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
-            run.node(i, partial(self._there, t))
+            run.node(t, i)
             if t in apart:
                 run.tie(apart[t], [])
         outputs = [run.read(atom) for atom in self._joint.outputs]
@@ -90,19 +89,15 @@ class Emitted:
     def backward(self, inputs: Sequence[Any], kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The gradients."""
         joint = self._joint
-        run = _Run(joint, inputs, cotangents, self._forms)
+        run = _Run(joint, inputs, cotangents, self._forms, self._lives)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
         run.made += [joint.variables[v] for v in self.kept]
         barriers = self._barriers()
         for t in range(self._split, len(self._sequence)):
             if t in barriers:
                 run.tie(*barriers[t])
-            run.node(self._sequence[t], partial(self._there, t))
+            run.node(t, self._sequence[t])
         return [run.read(atom) for atom in joint.gradients]
-
-    def _there(self, t: int) -> set[Any]:
-        """The variables of the values that are there before a run, and needed by it or behind it."""
-        return {self._joint.variables[v] for v, first, last in self._lives if first < t <= last}
 
     def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """The nodes of the forward pass that make much of next to nothing, each with what the barrier before it ties.
@@ -319,13 +314,19 @@ class _Run:
     """Evaluates nodes, making views where they are used, and those that are gradients at once."""
 
     def __init__(
-        self, joint: Joint, inputs: Sequence[Any], cotangents: Sequence[Any], forms: Mapping[Any, Any]
+        self,
+        joint: Joint,
+        inputs: Sequence[Any],
+        cotangents: Sequence[Any],
+        forms: Mapping[Any, Any],
+        lives: Sequence[tuple[int, int, int]],
     ) -> None:
-        self._joint, self._forms = joint, forms
+        self._joint, self._forms, self._lives = joint, forms, lives
         self.env: dict[Any, Any] = dict(zip(joint.jaxpr.constvars, joint.consts, strict=True))
         self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
         self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
         self._views: dict[Any, Any] = {}
+        self._now = 0  # the step
         self.made: list[Any] = []  # variables, the last one at the end
 
     def read(self, atom: Any) -> Any:
@@ -338,11 +339,11 @@ class _Run:
             (self._views[atom],) = self._bind(self._joint.views[atom])
         return self._views[atom]
 
-    def node(self, i: int, there: Callable[[], set[Any]]) -> None:
-        """Runs one node; `there` says which values are alive."""
-        node = self._joint.graph.nodes[i]
+    def node(self, t: int, i: int) -> None:
+        """Runs one node, at a step of the plan."""
+        self._now, node = t, self._joint.graph.nodes[i]
         for eqn in node.eqns:
-            outputs = self._bind(eqn, there)
+            outputs = self._bind(eqn)
             if not self.env.keys().isdisjoint(eqn.outvars):
                 self._views.clear()  # they may be views of the old value
             self.env.update(zip(eqn.outvars, outputs, strict=True))
@@ -356,19 +357,19 @@ class _Run:
         self.env.update(zip(names, tied([self.env[var] for var in names]), strict=True))
         self._views.clear()
 
-    def _bind(self, eqn: Any, there: Callable[[], set[Any]] = set) -> Sequence[Any]:
+    def _bind(self, eqn: Any) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
         with jaxcompat.in_place_of(eqn):
             if eqn.primitive.name not in _READS_NUMBERS:
-                self._delay(eqn, inputs, there)
+                self._delay(eqn, inputs)
             if eqn.primitive.name == "scan":
-                return _with_late_stacks(eqn, inputs, partial(self._late, there))
+                return _with_late_stacks(eqn, inputs, self._late)
             if is_unpooled(eqn):
                 cotangent, x = inputs
                 return [unpooled(eqn.params, cotangent, x)]
             return jaxcompat.bind(eqn.primitive, inputs, eqn.params)
 
-    def _delay(self, eqn: Any, inputs: list[Any], there: Callable[[], set[Any]]) -> None:
+    def _delay(self, eqn: Any, inputs: list[Any]) -> None:
         """Makes the arrays of equal or counted numbers that an operation writes into when it is their turn.
 
         They depend on nothing: compilers make all of them at the start. Sorting writes into the numbers that it orders.
@@ -377,19 +378,18 @@ class _Run:
         fills = {k: view for k, view in views.items() if view is not None and _is_fill(view)}
         others = [x for k, x in enumerate(inputs) if k in views and k not in fills]
         for k, view in fills.items():
-            number = self._late(there, others, view.invars[0].val if view.invars else 0, view.outvars[0].aval)
+            number = self._late(others, view.invars[0].val if view.invars else 0, view.outvars[0].aval)
             (found,) = jaxcompat.bind(view.primitive, [number] if view.invars else [], view.params)
             inputs[k] = found if view.invars else found + number
 
-    def _late(
-        self, there: Callable[[], set[Any]], inputs: Sequence[Any], number: Any, aval: Any, length: int = 1
-    ) -> Any:
+    def _late(self, inputs: Sequence[Any], number: Any, aval: Any, length: int = 1) -> Any:
         """A number, to fill arrays of a type with, behind some inputs and the last large value that is alive.
 
         The inputs may be there from the start, as indices are. So no compiler knows the number before the value is
         there. Values of integers do not count, since they may be made of constants.
         """
-        number, size, alive = np.asarray(number, aval.dtype), length * cost.nbytes(aval), there()
+        number, size = np.asarray(number, aval.dtype), length * cost.nbytes(aval)
+        alive = {self._joint.variables[v] for v, first, last in self._lives if first < self._now <= last}
         varies_as = lambda x: jax.typeof(x).mat.varying <= aval.mat.varying
         is_large = lambda x: _DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
         fits = lambda x: is_large(x) and has_number(x) and varies_as(x)
