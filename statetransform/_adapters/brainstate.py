@@ -5,8 +5,8 @@ What is private of brainstate here, and why:
 * `State._value`: where the value is; a descriptor stands on the class under that name.
 * `State.__init__` writes `vars(self)` past the descriptor, so it is wrapped: that is how a cell made within a transform
   is noticed.
-* `State._check_tracer_write_outside_trace` refuses traced values outside of brainstate's own transforms; within ours
-  it has nothing to refuse.
+* `State._check_tracer_write_outside_trace` is asked before a user's write outside of brainstate's own transforms: there
+  a write inside a raw JAX transform is refused. What brainstate's transforms store themselves does not pass it.
 * `random.DEFAULT`: the state behind `brainstate.random`, to which no path of the user's leads.
 * `TRACE_CONTEXT.state_stack`: brainstate's transforms, from the outermost. Each records what is read and written, swaps
   a traced value of its own in, and restores the old one at the end. A read that leaves a frame of ours must be recorded
@@ -180,23 +180,28 @@ class BrainStates(CellDescriptor):
 
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
         under = frame.notes.under
-        if value is frame.values.get(state, MISSING) and state not in frame.sites:
-            return  # put back
-        if frame.is_here() or not (state in under or self._has_inner(frame)):
-            frame.write(state, value)
-            return
-        if value is under.get(state, MISSING):
-            del under[state]
-        else:
+        if value is under.get(state, MISSING):  # put back
+            frame.values[state] = under.pop(state)
+        elif frame.is_here():
+            under.pop(state, None)
+            if value is not frame.values.get(state, MISSING) or state in frame.sites:
+                frame.write(state, value)
+        else:  # a transform of brainstate's swaps a value in; it says so before where it is the user's write
             under.setdefault(state, frame.read(state))
-        frame.values[state] = value
+            frame.values[state] = value
+
+    def is_random(self, state: Any) -> bool:
+        return issubclass(state._kind, brainstate.random.RandomState)
 
     def takes_tracers(self, state: Any) -> bool:
         cell = state._ref()  # type: ignore[attr-defined]
         return bool(self._context.state_stack) or (cell is not None and instance_dict(cell)["_trace_state"].is_valid())
 
     def refuse_raw(self, state: Foreign, value: Any) -> None:
-        if not self._context.state_stack and not self.takes_tracers(state):
+        """Nothing: what transforms of brainstate's store in between is their own affair."""
+
+    def refuse_by_handle(self, state: Foreign, value: Any) -> None:
+        if innermost() is None and not self.takes_tracers(state):
             super().refuse_raw(state, value)
 
     def made(self, frame: Frame, cell: Any) -> None:
@@ -232,8 +237,12 @@ def install() -> None:
 
     @functools.wraps(refuse)
     def check(self: Any, value: Any) -> None:
-        if innermost() is None:
+        frame = innermost()
+        if frame is None:
             refuse(self, value)
+            cells.refuse_by_handle(cells.handle(self), value)
+        elif (state := cells.state_of(self)) is not None:
+            frame.check_write(state)
 
     home.__init__, home._check_tracer_write_outside_trace = __init__, check
     home._value = cells

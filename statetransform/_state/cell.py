@@ -91,6 +91,11 @@ class Cell:
         del state
         return False
 
+    def is_random(self, state: State) -> bool:
+        """Whether another framework's state is a random key of which each batch element of `vmap` gets its own."""
+        del state
+        return False
+
     def in_dict(self, kind: type) -> InDict | None:
         """Where compiled functions read and write the value without the handle, which is of class `kind`."""
         del kind

@@ -107,7 +107,8 @@ class LaneFrame(Frame):
                 raise StateAxisError.misfit(state, show_types(value), axis, lanes.size)
             with self._around():
                 return lanes.own(value, axis)
-        if lanes.splits and isinstance(state, RandomState) and state not in lanes.axes:
+        is_random = isinstance(state, RandomState) or state._cell.is_random(state)
+        if lanes.splits and is_random and state not in lanes.axes:
             with self._around():
                 self._advanced[state], fresh = jax.random.split(value)
                 return lanes.own(jax.random.split(fresh, lanes.size), 0)
