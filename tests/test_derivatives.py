@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import statetransform as st
@@ -201,6 +202,32 @@ def test_a_state_that_is_passed_as_an_argument_is_lifted_but_not_differentiated(
     with pytest.raises(TypeError, match="states="):
         transform.grad(f, argnums=0)(s, 2.0)
     assert s.value == 6.0
+
+
+@pytest.mark.parametrize("around", [lambda f: f, transform.jit], ids=["eager", "jit"])
+def test_the_derivative_has_none_where_an_argument_holds_an_object(around: Any) -> None:
+    model = {"w": jnp.ones(2), "gain": State(3.0)}
+    scaled = lambda model: model["w"] * model["gain"].value
+    summed = lambda model: jnp.sum(scaled(model))
+    gradients = [
+        around(transform.grad(summed))(model),
+        around(transform.value_and_grad(summed))(model)[1],
+        around(lambda model: transform.vjp(summed, model)[1](1.0)[0])(model),
+        around(transform.grad(lambda x, model: x * summed(model), argnums=(0, 1)))(1.0, model)[1],
+    ]
+    for gradient in gradients:
+        assert gradient["gain"] is None
+        np.testing.assert_array_equal(gradient["w"], [3.0, 3.0])
+    np.testing.assert_array_equal(around(transform.jacrev(scaled))(model)["w"], 3 * np.eye(2))
+    tangent = {"w": jnp.ones(2), "gain": None}
+    assert around(lambda: transform.jvp(summed, (model,), (tangent,))[1])() == 6
+    assert around(lambda: transform.linearize(summed, model)[1](tangent))() == 6
+
+
+@pytest.mark.parametrize("argnums", ["x", 1.5, object(), [None]])
+def test_argnums_that_are_no_integers_are_refused_when_decorating(argnums: Any) -> None:
+    with pytest.raises(TypeError, match=r"grad: argnums must be an int or a sequence of ints, not .* write `states="):
+        transform.grad(jnp.sum, argnums=argnums)
 
 
 @pytest.mark.parametrize("around", [transform.jit, transform.checkpoint, transform.vmap])

@@ -105,3 +105,10 @@ def test_branches_of_different_types_are_named_with_their_types_and_places(wrap:
     assert "_branches.py" not in str(info.value)
     with pytest.raises(TypeError, match=r"(?s)branch 0: float32\[3\].*branch 1: float32\[1\]"):
         wrap(lambda x: transform.switch(0, [first, lambda x: x[None]], x))(1.0)
+
+
+def test_objects_are_no_arrays_to_loop_over() -> None:
+    with pytest.raises(
+        ValueError, match=r"pass `xs`, .*`xs` has none: states, and objects that hold states, are passed w"
+    ):
+        transform.scan(lambda carry, x: (carry, x.value), 0.0, State(jnp.ones(3)))

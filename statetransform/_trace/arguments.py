@@ -129,6 +129,13 @@ def reveal(tree: Any, objects: Sequence[Any] = ()) -> Any:
     return jax.tree.map(shown, tree, is_leaf=is_hidden)
 
 
+def without_objects(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """A pytree with None in the place of each object, which has no derivative, and what puts `REFERENCE` back."""
+    treedef = jax.tree.structure(tree)
+    shown = jax.tree.map(lambda leaf: None if is_reference(leaf) else leaf, tree, is_leaf=is_reference)
+    return shown, lambda tree: treedef.unflatten(jax.tree.leaves(tree))
+
+
 def named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """JAX's messages and profiles name the user's function and its arguments, not ours."""
     return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

@@ -9,7 +9,7 @@ import jax
 from .._state.frame import look_at_all
 from .._state.gather import differentiated_states, states_of_a_model
 from .._state.state import State
-from .._trace.arguments import is_reference
+from .._trace.arguments import is_reference, without_objects
 from .._trace.outcome import Results
 
 
@@ -37,7 +37,7 @@ class Differentiated:
         self._single = isinstance(argnums, int)
         self._positions = [_position(where, i, args) for i in ((argnums,) if self._single else argnums or ())]
         values = self._gathered.values(look_at_all(self.states))
-        chosen = tuple([args[i] for i in self._positions])
+        chosen, self._whole = without_objects(tuple([args[i] for i in self._positions]))
         chosen = chosen[0] if self._single else chosen
         self._is_pair = self._has_states and self._has_arguments
         self.primal = (values, chosen) if self._is_pair else values if self._has_states else chosen
@@ -46,7 +46,7 @@ class Differentiated:
         """The states' values and the whole argument list, for other values of `primal`."""
         values, chosen = primal if self._is_pair else (primal, ()) if self._has_states else (None, primal)
         args = list(self._args)
-        for i, arg in zip(self._positions, (chosen,) if self._single else chosen, strict=True):
+        for i, arg in zip(self._positions, self._whole((chosen,) if self._single else chosen), strict=True):
             args[i] = arg
         return dict(zip(self.states, self._gathered.split(values), strict=True)), tuple(args)
 

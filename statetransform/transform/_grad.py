@@ -8,7 +8,7 @@ with respect to is differentiated at its value on entry.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 import jax
@@ -17,6 +17,7 @@ from .._jaxcompat import typeof
 from .._state.errors import describe
 from .._state.formatting import show_types
 from .._state.frame import read
+from .._state.gather import states_of_a_model
 from .._state.state import State
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
@@ -43,7 +44,7 @@ class Derivative(Direct):
     ) -> None:
         super().__init__(fun, is_method=is_method)
         self.where, self._derive = where, derive
-        self._argnums = None if argnums is None else _indices(argnums)
+        self._argnums = None if argnums is None else _indices(where, argnums)
         self._states, self._has_aux, self._jax_options = states, has_aux, options
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -89,11 +90,14 @@ class Derivative(Direct):
                 )
 
 
-def _indices(argnums: Any) -> int | tuple[int, ...]:
+def _indices(where: str, argnums: Any) -> int | tuple[int, ...]:
     try:
-        return operator.index(argnums)
+        return tuple(map(operator.index, argnums)) if isinstance(argnums, Iterable) else operator.index(argnums)
     except TypeError:
-        return tuple(map(operator.index, argnums))
+        raise TypeError(
+            f"{where}: argnums must be an int or a sequence of ints, not {argnums!r}. To differentiate with respect to "
+            f"states, write {states_of_a_model()}."
+        ) from None
 
 
 class Differentiates(Protocol):
@@ -144,7 +148,7 @@ def grad(fun: Any = None, argnums: Any = None, *, states: Any = None, **options:
     Returns:
       The function of the same arguments whose result has, without `states`, the form of :func:`jax.grad`; with
       `states` alone, the structure of `states`; with both, the pair `(with respect to states, with respect to
-      arguments)`.
+      arguments)`. Where an argument holds an object, such as a state, its gradient has None.
 
     Raises:
       TypeError: `states` has a leaf that is not a State, or `argnums` names an argument that is passed by reference.

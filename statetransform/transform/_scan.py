@@ -196,7 +196,10 @@ def _scan(
                 return out
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
-        raise ValueError(f"{where}: pass `xs`, the arrays to loop over, or a number of steps, such as `length=100`")
+        whole = "" if xs is None else " `xs` has none: states, and objects that hold states, are passed whole."
+        raise ValueError(
+            f"{where}: pass `xs`, the arrays to loop over, or a number of steps, such as `length=100`.{whole}"
+        )
     lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong

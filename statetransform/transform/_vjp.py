@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._trace.arguments import hide, revealing
+from .._trace.arguments import hide, revealing, without_objects
 from .._trace.lift import Lift
 from .._trace.tracebacks import boundary
 from ._differentiated import Differentiated, with_aux
@@ -151,13 +151,14 @@ def _first_primal(
 ) -> tuple[Lift, Callable[..., Any], tuple[Any, ...]]:
     """A pure function, and its primals: if there are `states`, their values come first, in their structure."""
     primals, objects = hide(primals)
+    primals, whole = without_objects(primals)
     lift = Lift(revealing(fun, objects))
     if states is None:
-        return lift, lambda *primals: with_aux(lift.call({}, primals, {}), has_aux, where), primals
+        return lift, lambda *primals: with_aux(lift.call({}, whole(primals), {}), has_aux, where), primals
     wrt = Differentiated(where, states, (), ())
 
     def pure(leading: Any, *primals: Any) -> Any:
-        return with_aux(lift.call(wrt.split((leading, ()))[0], primals, {}), has_aux, where)
+        return with_aux(lift.call(wrt.split((leading, ()))[0], whole(primals), {}), has_aux, where)
 
     return lift, pure, (wrt.primal[0], *primals)
 
