@@ -152,6 +152,16 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def used_by_raw(cls, state: Any) -> StateTraceError:
+        """A cell is an argument of a raw JAX transform, which goes past the value that the frame has."""
+        return cls(
+            f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or writes it as "
+            "well: neither would see what the other writes. Nothing was changed.\n"
+            "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in place of the "
+            "`jax` one."
+        )
+
+    @classmethod
     def not_lifted(cls, state: Any) -> StateTraceError:
         """A write to a state that ``states=`` leaves out."""
         return cls(

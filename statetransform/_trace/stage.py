@@ -168,7 +168,11 @@ class _Tracing:
                 raise self._culprit.explained(jaxpr, names)
             leaves, treedef = jax.tree.flatten((args, kwargs))
             arguments = treedef.unflatten([typeof(leaf) for leaf in leaves])
-            return Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
+            trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
+            for state in map(adapters.as_state, consts):
+                if any(state is other for other in trace.states):
+                    raise StateTraceError.used_by_raw(state)
+            return trace
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
 

@@ -141,3 +141,20 @@ def test_a_ref_that_is_not_lifted_is_a_constant_of_the_call(wrap: Any) -> None:
             ref[...] = value
             found.append(f(3.0, ref))
     assert found == expected
+
+
+@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, lambda f: transform.jit(transform.grad(f))])
+def test_a_raw_transform_of_which_it_is_an_argument_is_refused_beside_uses_of_our_own(wrap: Any) -> None:
+    ref = jax.new_ref(1.0)
+    add = jax.jit(lambda ref, x: ref.__setitem__(..., ref[...] + x))
+
+    def step(x: Any) -> Any:
+        add(ref, 1.0)
+        return ref[...] * x
+
+    with pytest.raises(st.StateTraceError, match=r"Ref 'ref' .* is an argument of a raw JAX transform"):
+        wrap(step)(2.0)
+    assert ref[...] == 1
+    only_raw = wrap(lambda x: (add(ref, 1.0), 2 * x)[1])
+    assert only_raw(2.0) in (2, 4)
+    assert ref[...] == 2
