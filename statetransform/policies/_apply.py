@@ -30,8 +30,10 @@ from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat
 from .._jaxpr.rewrite import program_of, rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
+from .._loops.others import number_of_loops
 from .._state.errors import PolicyWarning
 from .._state.sites import warn
+from .._trace.arguments import named_like
 from ._loops import Loops
 from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept
 from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
@@ -145,7 +147,9 @@ def checkpointed(
     def call(*args: Any, **kwargs: Any) -> Any:
         jaxpr, out, leaves = program_of(fun, args, kwargs)
         if isinstance(policy, Loops):  # all else is kept; a checkpoint of JAX cannot keep a complex value
-            flat = jex.jaxpr_as_fun(policy.changed(jaxpr))(*leaves)
+            run = jex.jaxpr_as_fun(policy.changed(jaxpr))
+            # One program: in an eager gradient JAX would compile each loop at each call, by the identity of its parts.
+            flat = (jax.jit(named_like(fun)(run)) if number_of_loops(jaxpr) else run)(*leaves)
         else:
             chosen, jaxpr = prepare(policy, jaxpr)
             which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
