@@ -111,10 +111,10 @@ class Content:
 
 def is_read_only(array: Any) -> bool:
     """Whether neither an array nor one that it is a view of can be written to."""
-    while isinstance(array, np.ndarray):
-        if array.flags.writeable:
+    while array is not None:  # NumPy puts an object of its own between a view and its base now and then
+        if isinstance(array, np.ndarray) and array.flags.writeable:
             return False
-        array = array.base
+        array = getattr(array, "base", None)
     return True
 
 

@@ -137,6 +137,7 @@ class TraceCache:
         recorder = Recorder(roots)
         try:
             with recorder:
+                recorder.takes_pytrees((args, kwargs))
                 made = stage.trace(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
             for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)

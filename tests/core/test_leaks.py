@@ -256,3 +256,26 @@ def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:
 
     f(jnp.ones(3))
     assert len(seen) == 1 and known["shape"] == (3,) and known["array"] == 1.0 and Shared.last is None
+
+
+class Noting(State):
+    """A state with an attribute besides its value."""
+
+    last: Any = None
+
+
+def test_an_attribute_of_a_state_and_a_method_of_a_list_are_places_as_well() -> None:
+    noting, seen = Noting(jnp.float32(2)), list[Any]()
+    record = seen.append
+    for leak, place in ((lambda x: setattr(noting, "last", x), "'last' of a Noting"), (record, "`record`")):
+
+        def body(x: Any, leak: Any = leak) -> Any:
+            leak(noting.value * x)
+            noting.value = x
+            return record and x
+
+        for way in ("jit", "checkpoint", "loop", "grad"):
+            with pytest.raises(StateTraceError, match=place):
+                WAYS[way](body)(jnp.float32(3))
+            noting.last = None
+            seen.clear()

@@ -25,6 +25,9 @@ _DESCRIPTORS = (
     staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
     functools.singledispatchmethod,
 )  # fmt: skip
+_OF_PYTHON = (
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, type(Edge.parent),
+)  # fmt: skip
 _PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 _TO_CLASSES = frozenset({"type", "__class__", "__mro__"})
 
@@ -132,7 +135,7 @@ class Classes:
             if child.__code__.co_filename != "<string>" or is_users_function(child):
                 recorder.reach(register, "inherited", key, child)
         elif isinstance(child, _DESCRIPTORS) or not (
-            isinstance(child, types.MemberDescriptorType | types.GetSetDescriptorType) or _is_special(name)
+            isinstance(child, _OF_PYTHON) or (_is_special(name) and not callable(child))
         ):
             recorder.reach(register, "inherited", key, child)
             if hasattr(type(child), "__get__") and is_users_class(type(child)):  # which gets the class as well

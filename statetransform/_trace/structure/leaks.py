@@ -52,7 +52,7 @@ def refuse_leaks(
         if belongs_to(obj, trace):
             was_state = recorder is not None and holder is not None and recorder.led_to_state(*holder)
             raise StateTraceError.kept_tracer(owner, name, inner, was_state, path)
-        if identity(obj) in seen or is_plain(obj) or isinstance(obj, State | jax.Array):
+        if identity(obj) in seen or is_plain(obj) or isinstance(obj, jax.Array):
             continue
         seen[identity(obj)] = obj
         below: list[tuple[str, Any, Any]] = []  # what the same place leads to: step, child, key
@@ -77,12 +77,13 @@ def refuse_leaks(
         elif isinstance(obj, type) and is_users_class(obj):
             attributes = [item for base in obj.__mro__ if is_users_class(base) for item in list(vars(base).items())]
         elif (is_users_class(type(obj)) or isinstance(obj, HOLDERS)) and as_state(obj) is obj:
-            names = [*(instance_dict(obj) or ()), *slot_names(type(obj))]
+            own = slot_names(State) if isinstance(obj, State) else ()
+            names = [*(instance_dict(obj) or ()), *(name for name in slot_names(type(obj)) if name not in own)]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
             waiting.append((None, "", "", type(obj).__name__, type(obj), None))
         else:
-            wrapped = getattr(obj, "__wrapped__", getattr(obj, "__func__", None))
-            below = [] if wrapped is None else [("", wrapped, None)]
+            behind = [getattr(obj, name) for name in ("__wrapped__", "__func__", "__self__") if hasattr(obj, name)]
+            below = [("", child, None) for child in behind[:1]]
         waiting += [(owner, name, inner + step, path + step, child, (obj, key)) for step, child, key in below]
         waiting += [(obj, key, "", f"{path}.{key}".lstrip("."), child, (obj, key)) for key, child in attributes]
 

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from ..._objects.hooks import hook, listening, settings, unhook, unwatch, watch
 from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
@@ -43,6 +45,9 @@ from .visits import Visit, visit_module, visit_of
 if TYPE_CHECKING:
     from .structure import Structure
 
+_OF_STATES: frozenset[Any] = frozenset(
+    {"_name", "_metadata"}
+)  # what of a state counts besides its value, where it is looked up
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
@@ -99,6 +104,22 @@ class Recorder:
         for code in self._watched:
             unwatch(code)
         self._hooked, self._tells_all, self._settings, self._watched = {}, {}, {}, []
+
+    def takes_pytrees(self, tree: Any) -> None:
+        """Takes in the user's classes of which there are nodes in the arguments, or in the value of a state.
+
+        The trace runs their methods on instances that JAX makes. The tree definition of a call says which they are.
+        """
+        kinds: dict[type, None] = {}
+        jax.tree.flatten(tree, is_leaf=lambda node: kinds.setdefault(type(node)) is not None)
+        for kind in filter(is_users_class, kinds):
+            self._takes_class(kind)
+
+    def _takes_class(self, kind: type) -> None:
+        """Takes in a class to whose instances no edge leads."""
+        if kind not in self.classes.registers:
+            reference = weakref.ref(kind)
+            self.classes.take(self.place_of(0, "reader", lambda _: reference(), kind), kind, is_open=True)
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -188,14 +209,17 @@ class Recorder:
 
     def looks_up(self, obj: Any, name: str) -> None:
         """Notes what the attribute is before the trace gets it."""
-        register = self._registers.get(identity(obj))
-        if register is None or self._is_busy:
+        register, kind = self._registers.get(identity(obj)), type(obj)
+        if self._is_busy or (register is None and kind not in self.classes.registers):
             return
-        if not self.is_new(register, name):
+        if register is not None and not self.is_new(register, name):
             return
         self._is_busy = True  # what follows looks into the object, too
         try:
-            self._attribute(register, obj, name)
+            if register is None:  # an object that the trace has made
+                self.classes.look_up(kind, name)
+            else:
+                self._attribute(register, obj, name)
         finally:
             self._is_busy = False
 
@@ -249,6 +273,9 @@ class Recorder:
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
+        elif edge.how == "attr" and isinstance(obj, State):
+            if edge.key in _OF_STATES and self.is_new(register, edge.key):
+                self.reach(register, "attr", edge.key, getattr(obj, edge.key))
         elif edge.how == "reader":
             if self.is_new(register, edge.key):
                 self.reach(register, "reader", edge.key, edge.key(obj))
@@ -290,6 +317,8 @@ class Recorder:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
             self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            if is_users_class(type(value)):  # a member of an enumeration, whose methods may run
+                self._takes_class(type(value))
             return
         known = self._registers.get(identity(value))
         if known is not None:
@@ -369,7 +398,7 @@ class Recorder:
             return
         found = class_lookup(kind, name)
         if issubclass(kind, State) and found is not MISSING and found is class_lookup(State, name):
-            if name in ("name", "metadata"):
+            if f"_{name}" in _OF_STATES:
                 self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
             return
         if (cell := cell_behind(found)) is not None:

@@ -27,6 +27,7 @@ from ..._objects.library import HOLDERS, is_of_library, is_ours, is_users_class,
 from ..._objects.names import Names, names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
+from ..._state.frame import peek
 from ..._state.state import State
 from .edges import Edge
 
@@ -47,6 +48,7 @@ Visit = Callable[[Any, int, Any], tuple[str, Any]]
 
 
 def _state(recorder: Recorder, register: int, value: State) -> tuple[str, Any]:
+    recorder.takes_pytrees(peek(value))
     if is_users_class(type(value)):
         recorder.listen_to(register, value)
     return "state", (weakref.ref(type(value)), value._static)
@@ -123,7 +125,8 @@ def _users_module(recorder: Recorder, register: int, value: Any) -> tuple[str, A
 
 def _other(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     wrapped = None if isinstance(value, (jax.Array, np.ndarray)) else getattr(value, "__wrapped__", None)
-    if isinstance(wrapped, types.FunctionType):  # `functools.lru_cache` and the like
+    if isinstance(wrapped, types.FunctionType | functools.partial | types.MethodType) or is_users_class(type(wrapped)):
+        # `functools.lru_cache`, `jax.jit` and the like
         recorder.reach(register, "attr", "__wrapped__", wrapped)
     if isinstance(value, jax.custom_vjp | jax.custom_jvp):
         for name in ("fwd", "bwd", "jvp"):
