@@ -27,6 +27,8 @@ from .cost import nbytes
 from .devices import ONE, Lanes
 from .graph import Graph, Node
 
+_MANY = 3  # additions in a sum: from here on its parts are added one by one; those of queries, keys and values are two
+
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
@@ -264,12 +266,16 @@ class _Builder:
     def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
         """The equation whose node computes each equation: itself, or the one that it is fused with."""
         homes: dict[int, int] = {}
+        parts = collections.Counter[Any]()  # in each sum of cotangents, but the last one
+        for eqn in (self.eqns[t] for t in worked if self.eqns[t].primitive.name == "add_any"):
+            parts[eqn.outvars[0]] = 1 + max((parts[root] for root in self._roots_of(eqn.invars)), default=0)
         sums = set[int]()
         for t in reversed(worked):
             eqn, homes[t] = self.eqns[t], t
             using = users.get(eqn.outvars[0], []) if eqn.outvars else []
-            if eqn.primitive.name == "add_any" and (eqn.outvars[0] in kept or sums.intersection(using)):
-                sums.add(t)  # a gradient of many parts: each is added when it is there, and none waits for the last
+            is_sum = eqn.primitive.name == "add_any"
+            if is_sum and (eqn.outvars[0] in kept or parts[eqn.outvars[0]] >= _MANY or sums.intersection(using)):
+                sums.add(t)  # a cotangent of many parts: each is added when it is there, and none waits for the last
                 continue
             if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
                 continue

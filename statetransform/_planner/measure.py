@@ -214,29 +214,47 @@ class Planner:
         if (record := known.answers.get(budget)) is not None and self._is_valid(pattern, record):
             return self._recalled(pattern, record)
         self._begin("planning")
-        ratio = min(first.solver.plain.bytes / plain, 1.0) if plain else 1.0
-        size = int(budget * max(ratio, _LEAST_RATIO))
-        rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget)}
-        offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
-        if offer is None and (least := self.least(pattern))[1].bytes <= budget:
-            offer = least  # of another way to run the loops than those for this budget
+        before = self._before(pattern) if self._compiles else []
+        offer, size = self._first_offer(pattern, budget, plain, before)
         if not self._compiles:
             return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
-        size = size if offer is None or offer[1].bytes <= size else budget
-        tried = list(self._tried(pattern, budget, size, plain, offer))
-        compiled = [*tried, *self._before(pattern)]
+        known.add(tried := list(self._tried(pattern, budget, size, plain, offer, before)))
+        if before and not any(record.fits(budget) for record in [*tried, *before]):
+            # What is known of other budgets may lead astray: once more as if this were the first one.
+            plain = None if is_far else plain
+            offer, size = self._first_offer(pattern, budget, plain, [])
+            known.add(tried := [*tried, *self._tried(pattern, budget, size, plain, offer, [])])
+        compiled = [*tried, *before]
         if offer is None and not any(record.fits(budget) for record in compiled):
             return self._shortage(pattern, compiled)
         best = min(compiled, key=lambda record: record.rank(budget))
         answer = known.answers[budget] = self._confirmed(pattern, best, budget)
-        known.add([answer, *tried])
+        known.add([answer])
         return self._recalled(pattern, answer)
 
+    def _first_offer(
+        self, pattern: Pattern, budget: int, plain: int | None, before: Sequence[MeasuredPlan]
+    ) -> tuple[Offer | None, int]:
+        """The first plan to compile, by what is known of others, and the bytes that it may have as planned."""
+        top = self.versions(pattern).first.solver.plain.bytes
+        size = int(budget * max(min(top / plain, 1.0) if plain else 1.0, _LEAST_RATIO))
+        rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget, before)}
+        offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
+        if offer is None and (least := self.least(pattern))[1].bytes <= budget:
+            offer = least  # of another way to run the loops than those for this budget
+        return offer, size if offer is None or offer[1].bytes <= size else budget
+
     def _tried(
-        self, pattern: Pattern, budget: int, size: int, plain: int | None, planned: Offer | None
+        self,
+        pattern: Pattern,
+        budget: int,
+        size: int,
+        plain: int | None,
+        planned: Offer | None,
+        before: Sequence[MeasuredPlan],
     ) -> Iterator[MeasuredPlan]:
         """Candidates as they compile: always the cheapest that may fit, while it would be better than the best."""
-        first, before = self.versions(pattern).first, self._before(pattern)
+        first = self.versions(pattern).first
         has_convolutions = any(e.primitive.name == "conv_general_dilated" for e in jaxcompat.opened(first.flat).eqns)
         expected = plain / max(first.solver.plain.bytes, 1) if plain else 1.0  # compiled bytes of a planned one
         work = lambda some: some.cost * (1.0 if some.checkpoints is None else _BY_HAND)
@@ -281,9 +299,9 @@ class Planner:
         """What was compiled for other budgets."""
         return [record for record in self.known(pattern).tried if self._is_valid(pattern, record)]
 
-    def _rooms_known(self, pattern: Pattern, budget: int) -> dict[str, int]:
+    def _rooms_known(self, pattern: Pattern, budget: int, before: Sequence[MeasuredPlan]) -> dict[str, int]:
         """What plans of a kind may have, by what the compiler needed besides for the one nearest to the budget."""
-        plans = [record for record in self._before(pattern) if record.checkpoints is None] if self._compiles else []
+        plans = [record for record in before if record.checkpoints is None]
         rooms = dict[str, int]()
         for record in sorted(plans, key=lambda record: -abs(record.planned - budget)):
             over = int(self._margin * ((record.compiled or 0) - record.planned))

@@ -294,3 +294,39 @@ def test_the_copies_of_a_convolution_are_those_of_the_compiler(layout: tuple[str
     operands = [jnp.ones(var.aval.shape) for var in eqn.invars]
     compiled = jax.jit(alone).lower(*operands).compile(compiler_options={"xla_backend_optimization_level": 0})
     assert compiled.memory_analysis().temp_size_in_bytes == cost.scratch(eqn)
+
+
+def driven(x: Any, u: Any, w: Any) -> Any:
+    """A recurrence written out, with an input of each step that is computed once."""
+    drive = x @ u
+    z = jnp.zeros_like(drive)
+    for _ in range(16):
+        z = jnp.tanh(z @ w + drive)
+    return jnp.mean(z**2)
+
+
+DRIVEN = jnp.ones((512, 32)), 0.1 * jnp.ones((32, 32)), 0.1 * jnp.ones((32, 32))
+
+
+def test_the_parts_of_a_cotangent_are_added_as_they_come() -> None:
+    planner, pattern = Planner(jax.make_jaxpr(driven)(*DRIVEN)), Pattern((False, True, True), (True,))
+    plain, least = planner.versions(pattern).first.solver.plain.bytes, planner.least(pattern)[1].bytes
+    assert least < 0.5 * plain
+    found = planner.decide(pattern, plain // 2)
+    assert isinstance(found, Decision)
+    assert not HAS_BARRIERS or (found.compiled or 0) <= plain // 2
+
+
+def test_a_search_that_is_led_astray_by_what_another_budget_has_shown_is_done_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, pattern = Planner(jax.make_jaxpr(driven)(*DRIVEN)), Pattern((False, True, True), (True,))
+    first, search, calls = planner.versions(pattern).first, Planner._tried, list[Any]()
+    budget = first.solver.plain.bytes // 2
+    planner.known(pattern).add([MeasuredPlan(first.recipe, first.solver.plain.sequence, None, 1, 10**9, 1.0, True)])
+    monkeypatch.setattr(
+        Planner, "_tried", lambda *args: calls.append(args) or (search(*args) if len(calls) > 1 else iter(()))
+    )
+    found = planner.decide(pattern, budget)
+    assert isinstance(found, Decision)
+    assert len(calls) == 2 and (found.compiled or 0) <= (budget if HAS_BARRIERS else 2 * budget)
