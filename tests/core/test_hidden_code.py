@@ -161,6 +161,18 @@ def test_what_a_state_is_called_counts_for_a_trace_around_the_one_that_asks(what
     assert inner(3.0) == outer(3.0) == 6
 
 
+def test_an_attribute_of_a_state_counts_for_a_trace_around_the_one_that_asks() -> None:
+    class Scaled(State[Any]):
+        by = 1.0
+
+    state = Scaled(jnp.float32(3))
+    inner = transform.checkpoint(lambda x: x * state.value * state.by)
+    outer = transform.jit(lambda x: inner(x))
+    for by in (1.0, 2.0, 5.0):
+        state.by = by
+        assert inner(1.0) == outer(1.0) == 3 * by
+
+
 def test_a_view_that_cannot_be_written_to_changes_with_its_base() -> None:
     base = np.arange(4.0)
     for view in (np.lib.stride_tricks.sliding_window_view(base, 2), np.broadcast_to(base, (2, 4))):

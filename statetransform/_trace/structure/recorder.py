@@ -45,9 +45,7 @@ from .visits import Visit, visit_module, visit_of
 if TYPE_CHECKING:
     from .structure import Structure
 
-_OF_STATES: frozenset[Any] = frozenset(
-    {"_name", "_metadata"}
-)  # what of a state counts besides its value, where it is looked up
+_OF_STATES: tuple[Any, ...] = ("_name", "_metadata")  # what counts besides the value, where it is looked up
 _MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
@@ -273,8 +271,8 @@ class Recorder:
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
-        elif edge.how == "attr" and isinstance(obj, State):
-            if edge.key in _OF_STATES and self.is_new(register, edge.key):
+        elif edge.key in _OF_STATES and isinstance(obj, State):
+            if self.is_new(register, edge.key):
                 self.reach(register, "attr", edge.key, getattr(obj, edge.key))
         elif edge.how == "reader":
             if self.is_new(register, edge.key):
