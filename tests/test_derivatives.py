@@ -224,6 +224,11 @@ def test_the_derivative_has_none_where_an_argument_holds_an_object(around: Any) 
     assert around(lambda: transform.linearize(summed, model)[1](tangent))() == 6
 
 
+def test_a_function_without_arguments_is_told_of_states() -> None:
+    with pytest.raises(TypeError, match=r"was called with 0. To differentiate with respect to states, write `states="):
+        transform.grad(lambda: 1.0)()
+
+
 @pytest.mark.parametrize("argnums", ["x", 1.5, object(), [None]])
 def test_argnums_that_are_no_integers_are_refused_when_decorating(argnums: Any) -> None:
     with pytest.raises(TypeError, match=r"grad: argnums must be an int or a sequence of ints, not .* write `states="):

@@ -266,3 +266,10 @@ def test_out_axes_that_do_not_fit_are_named_as_jax_names_them(axes: Any) -> None
         transform.vmap(f, out_axes=axes)(XS)
     assert str(ours.value) == str(theirs.value)
     assert float(count.value) == 0
+
+
+@pytest.mark.parametrize("in_axes", [0, (0,)])
+def test_an_object_without_arrays_to_map_over_is_an_error_that_names_state_axes(in_axes: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        transform.vmap(lambda s: s.value * 2, in_axes=in_axes)(State(jnp.arange(3.0)))
+    assert "state_axes={st.State: 0}" in "".join(error.value.__notes__)

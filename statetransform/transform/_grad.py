@@ -77,6 +77,7 @@ class Derivative(Direct):
             raise TypeError(
                 f"{self.where}: differentiating with respect to argnums={argnums} needs at least {max(positions) + 1} "
                 f"positional argument(s), but the function was called with {n_args}"
+                + ("" if n_args else f". To differentiate with respect to states, write {states_of_a_model()}.")
             )
 
     def _refuse_integers(self, states: list[State]) -> None:

@@ -25,6 +25,7 @@ from .._state.find import walk
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
+from .._trace.arguments import is_reference
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
 from ._options import ByState, bound_as_in, ungrouped
@@ -196,7 +197,15 @@ class Vectorized(Direct):
             return states[0]
         # The arguments do not fit: JAX says how, if asked without the states.
         ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
-        jax.vmap(ignore, self._in_axes, (), **self._jax_options)(*args, **kwargs)
+        try:
+            jax.vmap(ignore, self._in_axes, (), **self._jax_options)(*args, **kwargs)
+        except ValueError as error:
+            if any(map(is_reference, jax.tree.leaves((args, kwargs), is_leaf=is_reference))):
+                error.add_note(
+                    "States, and objects that hold states, are not mapped by `in_axes`. Map the states: "
+                    "`state_axes={st.State: 0}`, with the states or kinds of states that have the axis."
+                )
+            raise
         raise AssertionError("arguments that cannot be mapped over were mapped over")
 
     def _sizes_of_states(self, fun: Callable[..., Any], lanes: Lanes) -> list[int]:
