@@ -51,6 +51,7 @@ class WalkWriter:
         self._asked: set[str] = set()  # names that have their value: what weak references lead to, globals
         self._class_of: dict[str, str] = {}
         self._direct = _direct(structure)
+        self._classes = {f"r{edge.register}": edge.argument() for edge in structure.edges if edge.what == "is"}
         self._in_place = structure.registers_in_place()  # which the program copies itself
         used = {edge.parent for edge in structure.edges}
         used |= {edge.argument for edge in structure.edges if edge.what == "same"}
@@ -257,6 +258,8 @@ class WalkWriter:
             return self.value(int(above[1:]))
         if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
+        if how == "inherited" and key[1] == 0 and above in self._classes and key[0] in vars(self._classes[above]):
+            return f"{above}.__dict__[{key[0]!r}]"
         index = key_name or (repr(key) if type(key) in (int, str) else self.constant(key))
         simple = {
             "item": f"{above}[{index}]",
