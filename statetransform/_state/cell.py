@@ -92,7 +92,7 @@ class Cell:
         return False
 
     def is_random(self, state: State) -> bool:
-        """Whether another framework's state is a random key of which each batch element of `vmap` gets its own."""
+        """Whether another framework's state is a random key, so that `vmap` gives each batch element its own."""
         del state
         return False
 

@@ -104,7 +104,7 @@ class Recorder:
         self._hooked, self._tells_all, self._settings, self._watched = {}, {}, {}, []
 
     def takes_pytrees(self, tree: Any) -> None:
-        """Takes in the user's classes of which there are nodes in the arguments, or in the value of a state.
+        """Takes in the user's classes that have nodes in the arguments, or in the value of a state.
 
         The trace runs their methods on instances that JAX makes. The tree definition of a call says which they are.
         """
