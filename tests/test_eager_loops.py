@@ -1,13 +1,15 @@
-"""Loops and branches in eager `grad` and the like: compiled once, whatever they close over."""
+"""Loops and branches in eager mode and in eager `grad` and the like: compiled once, whatever they close over."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from statetransform import State, transform
@@ -108,6 +110,8 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "switch": lambda t, w: t.switch(1, [lambda: w, lambda: w * w]),
 }
 TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "none": lambda t, f: f,
+    "grad of another": lambda t, f: lambda w: t.grad(lambda z: z * f(w))(1.0),
     "grad": lambda t, f: t.grad(f),
     "hessian": lambda t, f: t.hessian(f),
     "jvp": lambda t, f: lambda w: t.jvp(f, (w,), (w,)),
@@ -117,7 +121,7 @@ TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("way", TRANSFORMS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_loop_that_closes_over_what_is_differentiated_compiles_once(name: str, way: str) -> None:
+def test_a_loop_compiles_once_whatever_it_closes_over(name: str, way: str) -> None:
     run = lambda t, w: TRANSFORMS[way](t, functools.partial(CASES[name], t))(w)
     for i, w in enumerate((0.9, 0.8, 0.7)):
         w = jnp.float32(w)
@@ -156,3 +160,12 @@ def test_python_cannot_decide_on_what_is_differentiated_as_in_jax() -> None:
     for grad, scan in ((transform.grad, transform.scan), (jax.grad, jax.lax.scan)):
         with pytest.raises(jax.errors.ConcretizationTypeError):
             grad(lambda w, scan=scan: scan(lambda c, x: (c * float(w) + x, None), INIT, XS)[0])(0.5)
+
+
+@pytest.mark.parametrize("take", [float, bool, np.asarray, operator.index])
+def test_python_may_decide_on_arrays_that_the_body_closes_over(take: Callable[[Any], Any]) -> None:
+    loss = lambda z, w: transform.scan(lambda c, x: (c * take(w) * z + x, None), INIT, XS)[0]
+    by_hand = lambda z, w: jax.lax.scan(lambda c, x: (c * take(w) * z + x, None), INIT, XS)[0]
+    for w in (jnp.int32(0), jnp.int32(1)):
+        assert loss(2.0, w) == by_hand(2.0, w)
+        assert transform.grad(loss)(2.0, w) == jax.grad(by_hand)(2.0, w)

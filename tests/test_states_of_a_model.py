@@ -94,6 +94,28 @@ def test_a_state_in_a_private_slot_is_found() -> None:
     assert list(st.states(Private())) == ["_Private__w"]
 
 
+class Shared:
+    """A state that all instances share, unless they have their own."""
+
+    count = State(3.0, name="shared")
+
+
+def test_a_state_of_a_class_is_found_unless_the_instance_hides_it() -> None:
+    plain, own = Shared(), Shared()
+    own.count = State(5.0)
+    assert st.states(plain) == {"count": Shared.count}
+    assert st.states(own) == {"count": own.count}
+    counts = transform.jit(lambda model: st.values(model)["count"] * 1)
+    assert (counts(plain), counts(plain), counts(own)) == (3.0, 3.0, 5.0)
+    assert len(inspect.explain_retrace(counts)) == 2  # one without an attribute, and one with
+
+
+@pytest.mark.parametrize("make", [lambda a, b: {1: a, "1": b}, lambda a, b: {"a": {"b": a}, "a.b": b}])
+def test_two_states_of_one_path_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"State 'x' \(created at .*\) and State 'y' .* have the same path"):
+        st.states(make(State(1.0, name="x"), State(2.0, name="y")))
+
+
 def test_a_weak_registry_of_states_is_followed_and_traced_once() -> None:
     a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
     registry = weakref.WeakValueDictionary({"a": a, "b": b})

@@ -21,6 +21,7 @@ from .._objects.names import globals_of
 from . import adapters
 from .adapters import as_state
 from .cell import cells_in
+from .errors import describe
 from .frame import Onlooker, innermost
 from .gather import Gathered
 from .state import State
@@ -49,6 +50,7 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
 
     Raises:
       TypeError: `tree` is a class, or a value that cannot hold a state.
+      ValueError: two states have the same path, as in ``{1: State(0), "1": State(0)}``.
 
     Example:
       >>> import statetransform as st
@@ -67,7 +69,15 @@ def states(tree: Any, *kinds: Kind) -> dict[str, State]:
     found = {id(state): label for label, state in labels if is_wanted(state)}
     # The nearest first gives the shortest paths; people expect the order of definition.
     ordered = {id(state): state for _, state in walk([tree], is_deep=True) if id(state) in found}
-    return {".".join(found[key]): state for key, state in ordered.items()}
+    paths: dict[str, State] = {}
+    for key, state in ordered.items():
+        path = ".".join(found[key])
+        if paths.setdefault(path, state) is not state:
+            raise ValueError(
+                f"states: {describe(paths[path])} and {describe(state)} have the same path, {path!r}. Rename an "
+                "attribute or key on it, so that each state has a path of its own."
+            )
+    return paths
 
 
 def selects(*kinds: Kind) -> Callable[[State], bool]:
@@ -173,7 +183,7 @@ def _class_children(obj: Any, through_globals: bool) -> Iterator[tuple[str, Any]
                 if through_globals and not isinstance(child, staticmethod | classmethod):
                     yield name, child
             elif isinstance(child, State | list | dict | tuple):
-                yield name, child
+                yield name, getattr(obj, name)  # of the instance, which may hide it; a trace notes the look-up
 
 
 def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,9 @@ for the body's code and the options, with the body as an object among the argume
 finds its program; a later call makes no trace and compiles nothing, in the gradient either, where JAX would compile
 since it knows functions by identity.
 
-A body may close over traced values there, such as what is differentiated. These become operands: the object among the
-arguments is a copy of the function with holes in their places, which are filled for the trace.
+A body may close over arrays and over traced values, such as what is differentiated. These become operands: the object
+among the arguments is a copy of the function with holes in their places, which are filled for the trace. Where Python
+decides on an array that the body closes over, its arrays stay what they are, as constants of the trace.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .._objects.lookup import contents
 from .._objects.plain import MISSING
 from .._state import adapters
 from .._trace.arguments import hide_self, is_reference, strict
+from .._trace.concretization import CONCRETIZATION_ERRORS
 from .._trace.families import Family, anchor_of, remember
 from .._trace.traces import RefusedArgument
 from .._trace.wrapper import Bound
@@ -89,21 +91,22 @@ def in_eager_mode(
     """
     if is_jit_disabled():  # nothing would be compiled
         return OTHER
+    if not is_top_level() and not runs_directly():
+        return OTHER
     holes: list[Any] = []
 
-    def take(leaf: Any) -> Hole:  # Python could not have decided on it: JAX gives no value of what is differentiated
+    def take(leaf: Any) -> Hole:
         holes.append(leaf)
         return Hole.TRACED
 
-    functions = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
-    if not is_top_level():
-        if not runs_directly():
-            return OTHER
-        functions = _replaced(functions, lambda leaf: isinstance(leaf, Tracer), take)
+    code = id(anchor_of(functions[0]))
+    kind = Tracer if code in _deciding else jax.Array  # tracers are arrays
+    followed = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
+    emptied = _replaced(followed, lambda leaf: isinstance(leaf, kind), take)
     # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
     has_budget = any(isinstance(option, MemoryBudget) for option in options)
     lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
-    key = where, options, strict(options), lanes, id(anchor_of(functions[0]))
+    key = where, options, strict(options), lanes, code
     try:
         compiled = _used.get(key)
     except TypeError:  # an option that cannot be hashed
@@ -112,9 +115,14 @@ def in_eager_mode(
         compiled = Whole(_EagerLoop(where, loop, len(functions), lanes))
     remember(_used, key, compiled, _BOUND)
     try:
-        return compiled(holes, *functions, *operands)
+        return compiled(holes, *emptied, *operands)
     except RefusedArgument:  # the loop itself has more to say of it
         return OTHER
+    except CONCRETIZATION_ERRORS:  # JAX gives Python no value of what is differentiated, but those of other arrays
+        if all(isinstance(leaf, Tracer) for leaf in holes):
+            raise
+    remember(_deciding, code, True, _BOUND)
+    return in_eager_mode(where, functions, options, loop, *operands)
 
 
 def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> list[Any]:
@@ -193,6 +201,7 @@ _COPIED = (types.FunctionType, functools.partial, Followed)
 #: the death of the first, it finds what it would have found the long way.
 _used: dict[Any, Whole] = {}
 _BOUND = 128
+_deciding: dict[int, bool] = {}  # codes of bodies in which Python decides on an array that they close over
 
 
 def _is_followed(fun: Any) -> bool:

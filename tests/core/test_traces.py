@@ -606,3 +606,9 @@ def test_models_of_other_frameworks_are_traced_once_and_have_few_edges(models: A
         call(i)
     assert traces(fun) == 1
     assert edges(one) < most
+
+
+def test_a_state_that_is_a_key_is_not_compared_with_other_keys(recwarn: pytest.WarningsRecorder) -> None:
+    for box in ({"a": 1.0}, {State(1.0): 2.0}, {"a": 3.0}):
+        transform.scan(lambda c, _, box=box: (c + next(iter(box.values())), None), 0.0, None, 2)
+    assert not [warning for warning in recwarn if "compared" in str(warning.message)]

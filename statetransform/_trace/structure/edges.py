@@ -76,8 +76,10 @@ def holds(x: Any, what: str, argument: Any) -> bool:
     if what == "mapping":
         return (
             type(x) is argument[0]
+            and all(
+                map(operator.is_, map(type, x), map(type, argument[1]))
+            )  # first: a state as a key has no other equal
             and [*x] == argument[1]
-            and all(map(operator.is_, map(type, x), map(type, argument[1])))
         )
     if what == "code":
         return type(x) is types.FunctionType and x.__code__ is argument()
