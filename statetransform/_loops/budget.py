@@ -169,18 +169,12 @@ class MemoryBudget:
         lanes: int = 1,
         sharing: tuple[int, int] = (1, 1),
     ) -> Choice:
-        """The plan with the fewest step evaluations that fits.
+        """The plan with the fewest step evaluations that fits; a `BudgetError` where nothing does.
 
         Args:
-          where: the loop, for the message.
           n: number of steps; None if it is not known in advance.
-          sizes: the bytes of one lane.
-          lanes: how many lanes of `vmap` have all these bytes.
+          sizes: the bytes of one lane, of `lanes` that there are.
           sharing: how many loops share the room on the device, and how many that far away.
-
-        Raises:
-          BudgetError: nothing fits; the message says what the least possible is.
-          OSError: the folder cannot be used, though the plan may not need it.
         """
         if self.disk_bytes:
             self._folder(where).open(0).close()  # a folder that cannot be used is said before anything runs

@@ -110,7 +110,15 @@ class Choice:
             return None
         if self.host or self.disk:
             return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
-        return evaluations(self.n, self.carries, self.block)
+        if not self.block:
+            return mixed.evaluations(self.n, self.carries)
+        if self.block == 1:
+            return plan.Schedule(self.n, self.carries).evaluations
+        # The last block is recorded in the forward pass, so every step is evaluated once, and once more each time that
+        # it is advanced. The first block may be shorter.
+        count, slots = -(-self.n // self.block), self.carries + 1
+        missing = count * self.block - self.n
+        return self.n + plan.advances(count, slots) * self.block - _first_advances(count, slots) * missing
 
     def __str__(self) -> str:
         steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
@@ -177,21 +185,6 @@ def _spread(most: int) -> Iterator[int]:
         yield k
         k += max(1, k // 512)
     yield most
-
-
-def evaluations(n: int, k: int, block: int) -> int:
-    """Step evaluations of one gradient over `n` steps with `k` stored carries and blocks of residuals.
-
-    With one step per block they are those of :func:`statetransform.schedule`. With larger blocks the last block is
-    recorded in the forward pass, so every step is evaluated once, and once more each time that it is advanced.
-    """
-    if not block:
-        return mixed.evaluations(n, k)
-    if block == 1:
-        return plan.Schedule(n, k).evaluations
-    count = -(-n // block)
-    first = n - (count - 1) * block
-    return n + plan.advances(count, k + 1) * block - _first_advances(count, k + 1) * (block - first)
 
 
 def _first_advances(n: int, c: int) -> int:

@@ -18,12 +18,9 @@ from jax import lax
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Watch:
-    """The host's functions that follow a loop, and how often they are called.
+    """The host's functions that follow a loop, called after every so many steps that were run or reversed.
 
-    Attributes:
-      every: after how many steps.
-      forward, backward: called on the host with the number of steps that were run, or reversed.
-      over: called with the number of steps of a loop whose length was not known, when it has ended.
+    `over` is called with the number of steps of a loop whose length was not known, when it has ended.
     """
 
     every: int
@@ -58,11 +55,7 @@ def while_loop(
 ) -> Any:
     """:func:`jax.lax.while_loop` in chunks, if it is watched.
 
-    Args:
-      test, body, init: as in :func:`jax.lax.while_loop`.
-      watch: what is told on the way; None for nothing.
-      done: the number of steps that are done, out of the carry.
-      tell: which function of the watch to call.
+    `done` gives the number of steps that are done, out of the carry; `tell` is which function of the watch to call.
     """
     if watch is None:
         return lax.while_loop(test, body, init)

@@ -31,17 +31,11 @@ HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """How many carries may be far away.
-
-    Attributes:
-      host: rows in host memory.
-      disk: rows in files.
-      folder: where the files are; None without `disk`.
-    """
+    """How many carries may be far away, in host memory and in files."""
 
     host: int
     disk: int = 0
-    folder: files.Folder | None = None
+    folder: Any = None  # a `files.Folder`, where there are files
 
     @property
     def rows(self) -> int:
@@ -49,27 +43,18 @@ class Room:
         return self.host + self.disk
 
     def empty(self, carry: Leaves) -> Far:
-        """Room for carries such as this one.
-
-        Raises:
-          ValueError: files are wanted, and a leaf of the carry is sharded over devices.
-        """
+        """Room for carries such as this one."""
         form = Form.of(carry)
         words = form.words(carry)
         buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
         if self.disk:
-            _refuse_shards(self, carry)
+            _refuse_shards(self.folder.where, carry)
         return Far(buffers, jnp.int32(0) if self.disk else None, self, form)
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What a carry looks like in a row: random keys as their words.
-
-    Attributes:
-      avals: the abstract values of the words.
-      keys: how to make a key of each leaf; None where it is none.
-    """
+    """What a carry looks like in a row: the types of its words, and how to make a key of each leaf that is one."""
 
     avals: tuple[Any, ...]
     keys: tuple[Any, ...]
@@ -93,13 +78,9 @@ class Form:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["room", "form"])
 @dataclasses.dataclass(frozen=True)
 class Far:
-    """Carries far away.
+    """Carries far away: arrays `[rows, *leaf.shape]` in host memory, and the number of a file.
 
-    Attributes:
-      buffers: `[rows, *leaf.shape]` in host memory, for each leaf.
-      number: of the file, an int32; 0 before the first write, None without a file.
-      room: how many carries there are.
-      form: what they look like.
+    The number is an int32: 0 before the first write, None without a file.
     """
 
     buffers: Leaves
@@ -112,7 +93,7 @@ class Far:
         words, buffers, number = lax.optimization_barrier(self.form.words(carry)), self.buffers, self.number
         if self.buffers:
             place = row if number is None else jnp.clip(row, 0, self.room.host)
-            buffers = [put(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
+            buffers = [_putter(0)(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
         if number is not None:
             shape = jax.ShapeDtypeStruct((), jnp.int32)
             call = Calls(self.room, self.form).write
@@ -120,17 +101,11 @@ class Far:
         return dataclasses.replace(self, buffers=buffers, number=number)
 
     def read(self, row: Index, following: Index, left: Index) -> tuple[Far, Leaves]:
-        """The carry in a row; any carry if that is negative.
-
-        Args:
-          row: the row.
-          following: the one that is read next, negative if there is none.
-          left: how many more are read; with the last one, the file is closed.
-        """
+        """The carry in a row, any carry if that is negative; the `following` one is read next, and `left` more are."""
         near, words = self.room.host, []
         if self.buffers:
             place = jnp.clip(row, 0, near - 1)
-            words = [jax.device_put(get(x, place), DEVICE)[0] for x in self.buffers]
+            words = [jax.device_put(_getter(0)(x, place), DEVICE)[0] for x in self.buffers]
             words = lax.optimization_barrier(words)
         if self.number is None:
             return self, self.form.carry(words)
@@ -168,7 +143,7 @@ class Calls:
         lanes = np.broadcast_shapes(number.shape, *[shape[: len(shape) - n] for shape, n in places])
         found, at = self._same(number), int(np.asarray(row).flat[0])
         if at >= 0:
-            found = files.write(self._folder, self.room.disk, found, at, words)
+            found = files.write(self.room.folder, self.room.disk, found, at, words)
         return np.full(lanes, found, np.int32)
 
     def read(self, number: Any, row: Any, following: Any, left: Any) -> tuple[np.ndarray, Leaves]:
@@ -178,52 +153,35 @@ class Calls:
         shapes = [(*number.shape, *aval.shape) for aval in form.avals]
         found = [np.zeros(shape, aval.dtype) for shape, aval in zip(shapes, form.avals, strict=True)]
         if at >= 0:
-            loaded = files.read(self._folder, self._same(number), at, following)
+            loaded = files.read(self.room.folder, self._same(number), at, following)
             found = [np.broadcast_to(x, shape) for x, shape in zip(loaded, shapes, strict=True)]
         if left <= 0:
             files.close(self._same(number))
         return number, found
 
-    @property
-    def _folder(self) -> files.Folder:
-        assert self.room.folder is not None
-        return self.room.folder
-
     def _same(self, numbers: np.ndarray) -> int:
         if (numbers != numbers.flat[0]).any():
             raise RuntimeError(
-                f"{self._folder.where}: the lanes of a `vmap` have their carries in different files. With `disk=`, put "
-                "`vmap` around forward and backward pass together, or around neither."
+                f"{self.room.folder.where}: the lanes of a `vmap` have their carries in different files. With `disk=`, "
+                "put `vmap` around forward and backward pass together, or around neither."
             )
         return int(numbers.flat[0])
 
 
-def _refuse_shards(room: Room, carry: Leaves) -> None:
+def _refuse_shards(where: str, carry: Leaves) -> None:
     for x in carry:
         aval = typeof(x)
         if any(name is not None for name in aval.sharding.spec) or varying_axes(x):
-            assert room.folder is not None
             raise ValueError(
-                f"{room.folder.where}: a carry of type {aval} is sharded over devices, and carries go to disk from one "
+                f"{where}: a carry of type {aval} is sharded over devices, and carries go to disk from one "
                 "device. Write `host=` instead of `disk=`: shards go to host memory as they are."
             )
 
 
 # JAX's batching rules make gathers and scatters of these two; on host memory of a GPU only slices work.
-
-
-def put(buffer: Any, row: Index, x: Any) -> Any:
-    """With a row replaced, `x` having an axis in front for it."""
-    return _putter(0)(buffer, row, x)
-
-
-def get(buffer: Any, row: Index) -> Any:
-    """A row, with an axis in front."""
-    return _getter(0)(buffer, row)
-
-
 @functools.cache
 def _putter(axis: int) -> Any:
+    """With a row replaced, `x` having an axis for it."""
     put = custom_vmap(lambda buffer, row, x: lax.dynamic_update_slice_in_dim(buffer, x, row, axis))
 
     @put.def_vmap
@@ -238,6 +196,7 @@ def _putter(axis: int) -> Any:
 
 @functools.cache
 def _getter(axis: int) -> Any:
+    """A row, which keeps its axis."""
     get = custom_vmap(lambda buffer, row: lax.dynamic_slice_in_dim(buffer, row, 1, axis))
 
     @get.def_vmap

@@ -32,25 +32,14 @@ _BEHIND = 2  # rows that wait to be written, besides the one that is
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Where files go, and how much they may take.
-
-    Attributes:
-      path: the folder.
-      limit: bytes that all files may take together.
-      where: the loop, for messages.
-    """
+    """Where files go, how many bytes they may take together, and the loop, for messages."""
 
     path: str
     limit: int
     where: str
 
     def open(self, nbytes: int) -> IO[bytes]:
-        """A file without a name, of so many bytes.
-
-        Raises:
-          OSError: the folder cannot be written, has too little room, or is on a file system that keeps the names of
-            open files. The message names the folder, the bytes needed, and the bytes free.
-        """
+        """A file without a name, of so many bytes."""
         try:
             file = tempfile.TemporaryFile(dir=self.path, prefix="statetransform-", buffering=0)  # noqa: SIM115
         except OSError as error:

@@ -103,12 +103,7 @@ def known_lanes(values: Iterable[Any]) -> list[int]:
 
 
 def noticing(known: int, notice: Callable[[int], None]) -> Callable[[Any], Any]:
-    """An identity that says how many lanes it is given after the program was made, if it is differentiated.
-
-    Args:
-      known: how many axes of lanes there were when the program was made; they come first.
-      notice: called with how many lanes the others make so far, for each of them.
-    """
+    """An identity that, if it is differentiated, calls `notice` with the lanes that come after `known` axes of them."""
     seen = noticed(known, notice)
     passed = jax.custom_jvp(lanes_first)
     passed.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)

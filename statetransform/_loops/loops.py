@@ -26,7 +26,7 @@ from .._jaxpr.walk import moving, walk
 from . import plan, segments, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
-from .choice import Sizes
+from .choice import Choice, Sizes
 from .chunks import Watch
 from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
@@ -56,18 +56,13 @@ def scan(
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
 
     Args:
-      fun, init, xs, length, reverse: as in :func:`jax.lax.scan`.
-      unroll, **options: the same, for the undifferentiated loop.
       where: the loop, for messages.
       checkpoint: the number of stored carries besides the initial one, a name that `stored_carries` knows, or a budget;
         "step" for all carries, None for all residuals.
       block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
-      watch: what is told how far it is.
       is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
       sharing: how many loops share a budget's room on the device, and how many that far away.
-
-    Returns:
-      `(carry, ys)` as in :func:`jax.lax.scan`.
+      unroll, **options: for the undifferentiated loop.
     """
     n, room = steps_of(xs, length), None
     options = {"reverse": reverse, "unroll": unroll, **options}
@@ -84,17 +79,12 @@ def scan(
         return whole()  # JAX's own error: the axis that a loop steps along is not sharded
     flat = Flat(fun, init, jax.tree.map(slice_type, xs))
     if isinstance(checkpoint, MemoryBudget):
-        lanes = known_lanes([*flat.consts, *flat.init, *jax.tree.leaves(xs)])
-        sizes = flat.sizes(xs, is_still)
-        choice = checkpoint.choose(where, n, sizes, lanes=math.prod(lanes), sharing=sharing)
+        choice, xs = flat.planned(checkpoint, where, n, xs, is_still, sharing)
         k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
-        if is_still is None:  # the budget of a function counts lanes by itself
-            marked = noticing(len(lanes), checkpoint.later(where, choice))
-            flat.consts, flat.init, xs = marked((flat.consts, flat.init, xs))
         if choice.is_plain and watch is None:
             body = lambda carry, x: flat.call(flat.consts, carry, x)
             return flat.unflatten(*lax.scan(body, flat.init, jax.tree.leaves(xs), n, **options))
-    flat.refuse_references(where)
+    refuse_references(where, flat.reference, _OWN_RULE)
     needed = all_leaves if room else flat.needed
     k = min(k, max(n - 2, 0)) if block else k
     step = Step(flat.call, flat.y_avals, reverse, k, block, room, watch, n, flat.avals, needed)
@@ -121,19 +111,9 @@ def while_loop(
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
 ) -> Any:
-    """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries.
+    """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries, and stops after `max_steps`.
 
-    Args:
-      test, fun, init: as in :func:`jax.lax.while_loop`.
-      where: the loop, for messages.
-      max_steps: after how many steps to stop at the latest.
-      checkpoint: the number of stored carries besides the initial one, a name that `stored_carries` knows, or a budget;
-        None for no reverse mode.
-      watch: what is told how far it is.
-      is_still, sharing: as for `scan`.
-
-    Returns:
-      The last carry.
+    The other options are those of `scan`; with `checkpoint=None` there is no reverse mode.
     """
     if checkpoint is None and max_steps is None and watch is None:
         return lax.while_loop(test, fun, init)
@@ -141,12 +121,9 @@ def while_loop(
     k, room = 0 if is_planned else stored_carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if isinstance(checkpoint, MemoryBudget):
-        lanes, sizes = known_lanes([*flat.consts, *flat.init]), flat.sizes(None, is_still)
-        choice = checkpoint.choose(where, None, sizes, lanes=math.prod(lanes), sharing=sharing)
-        if is_still is None:  # the budget of a function counts lanes by itself
-            flat.consts, flat.init = noticing(len(lanes), checkpoint.later(where, choice))((flat.consts, flat.init))
+        choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing)
         k, room = choice.carries, checkpoint.room(where, choice)
-    flat.refuse_references(where)
+    refuse_references(where, flat.reference, _OWN_RULE)
     n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
     goes, test_consts = flat.test(test)
     needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
@@ -191,6 +168,7 @@ def while_loop(
     return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 
+_OWN_RULE = "A loop that stores some carries has a derivative rule of its own"
 _NEEDS_BOUND = (
     "{}: reverse mode over another derivative needs to know how many steps there are at most. Write `max_steps=1000`, "
     "for example, or take the outer derivative in forward mode, as `hessian` does."
@@ -220,12 +198,7 @@ def arrays(consts: Sequence[Any]) -> Leaves:
 
 
 def moved(jaxpr: Any, selected: Selected) -> Selected:
-    """With the leaves of the carry that get a tangent in the course of the loop, if some primals have one.
-
-    Args:
-      jaxpr: of a step, from constants, carry and inputs to carry and outputs.
-      selected: which primals have a tangent.
-    """
+    """With the leaves of the carry that get a tangent in the course of the loop, `jaxpr` being that of a step."""
     carry = selected.carry
     n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
     while True:
@@ -247,11 +220,8 @@ class Flat:
 
     Attributes:
       call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
-      moves: which leaves of the carry get a tangent, see `moved`.
-      needed: which leaves of the carry the derivative depends on, see `Step`.
-      consts: what the step closes over.
+      moves, needed: which leaves of the carry get a tangent, and which ones the derivative depends on.
       init: the leaves of the initial carry, none of them weakly typed.
-      avals, y_avals: the abstract values of the carry and of the outputs of a step.
     """
 
     def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
@@ -260,7 +230,7 @@ class Flat:
         self._typed_init = init
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
-        self._reference = made_in(closed)
+        self.reference = made_in(closed)
         jaxpr, consts = without_constvars(closed)
         self.consts = arrays(consts)
         self._jaxpr = jaxpr
@@ -274,10 +244,6 @@ class Flat:
         self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
 
-    def refuse_references(self, where: str) -> None:
-        """Refuses a step that makes a `jax.Ref`."""
-        refuse_references(where, self._reference, "A loop that stores some carries has a derivative rule of its own")
-
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
         """A condition on the carry as such a function, and what it closes over."""
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(self._typed_init)
@@ -287,6 +253,23 @@ class Flat:
         jaxpr, consts = without_constvars(closed)
         call = as_function(jaxpr, 0)
         return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
+
+    def planned(
+        self,
+        budget: MemoryBudget,
+        where: str,
+        n: int | None,
+        xs: Any,
+        is_still: Callable[[Any], bool] | None,
+        sharing: tuple[int, int],
+    ) -> tuple[Choice, Any]:
+        """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
+        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
+        choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            marked = noticing(len(lanes), budget.later(where, choice))
+            self.consts, self.init, xs = marked((self.consts, self.init, xs))
+        return choice, xs
 
     def sizes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> Sizes:
         """The bytes of the loop, if it is differentiated in all that can be and is not still.

@@ -61,10 +61,9 @@ def _rounded(units: int) -> int:
 def legs(n: int, units: int) -> tuple[list[int], list[int], list[int]]:
     """Where recording and carries begin.
 
-    Returns:
-      The first step of each block that is recorded at once; before which step each leg ends, the last one of a block
-      at its first step, the others at a carry that is stored; for each block, the number of its first leg minus the
-      number of carries that are stored then, without the initial one.
+    The first step of each block that is recorded at once; before which step each leg ends, the last one of a block at
+    its first step, the others at a carry that is stored; for each block, the number of its first leg minus the number
+    of carries that are stored then, without the initial one.
     """
     far = _table(n, _rounded(units))[1]
     starts, ends, offsets, stored, end = [], [], [], [0], n

@@ -11,15 +11,7 @@ _EXAMPLES = {"schedule": "`schedule(100, 20)`", "policies.loops": "`policies.loo
 
 
 def check_carries(where: str, checkpoint: Any) -> None:
-    """Refuses all but a number of carries, "sqrt", "log", and "step", which `schedule` does not know.
-
-    Args:
-      where: the loop or function, for messages.
-      checkpoint: what was given, but for budgets.
-
-    Raises:
-      TypeError, ValueError: it is none of these.
-    """
+    """Refuses all but a number of carries, "sqrt", "log", and "step", which `schedule` does not know."""
     names = '"sqrt", "log"'
     if where != "schedule":
         names += ', "step", or for a number of bytes `st.MemoryBudget("2GiB")`'

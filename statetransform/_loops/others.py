@@ -186,12 +186,7 @@ def _of_all_lanes(test: Callable[[Any], Any], step: Callable[[Any], Any]) -> tup
 
 
 def number_of_loops(jaxpr: Any, of_unknown_length: bool = False) -> int:
-    """How many loops of a program store something while others run: all but those in the step of a loop.
-
-    Args:
-      jaxpr: the program.
-      of_unknown_length: whether `while` loops alone store something.
-    """
+    """How many loops of a program (or `while` loops alone) store something while others run: not those in a step."""
     kind = lambda eqn: eqn.primitive.name == "while" if of_unknown_length else kind_of(eqn) is Kind.LOOP
     is_loop = lambda eqn: kind(eqn) and _is_floating(eqn)
     return sum(is_loop(site.eqn) and not any(map(is_loop, site.path)) for site in walk(jaxpr))

@@ -24,7 +24,6 @@ import numpy as np
 
 from .._report.table import Drawing, Table
 from .options import check_carries, stored_carries
-from .plot import draw_schedule
 
 LIMIT = 2**31 - 1  # positions are 32 bit integers on the device
 
@@ -62,12 +61,9 @@ def split(n: int, c: int) -> int:
 
 
 def table(c: int, n: int) -> np.ndarray:
-    """`beta` for up to `c` slots and all repetitions that `n` steps can need.
+    """`beta` for up to `c` slots and all repetitions that `n` steps can need, saturated at the largest integer.
 
     Its size is the same for all `n` up to 2^17, so that programs are.
-
-    Returns:
-      int32 `[c + 1, r + 1]`, saturated at the largest integer.
     """
     r = min(repetitions(max(n, 2**17), c) if c > 1 else 1, 4096)
     return np.array([[min(beta(i, j), LIMIT) for j in range(r + 1)] for i in range(c + 1)], np.int32)
@@ -266,7 +262,40 @@ class Schedule(Drawing):
         return "\n".join([*head, *[f"    {line}" for line in shown], *([f"    ... and {rest} more"] if rest else [])])
 
     def _draw(self, ax: Any) -> None:
-        draw_schedule(self, ax)
+        time, since, away = 0, {0: 0}, {}
+        lines: dict[str, list[Any]] = {"advance": [], "reverse": []}
+        carries: dict[str, list[tuple[int, int, int]]] = {"stored carry": [], "carry far away": []}
+        for action in self.actions:
+            if action.kind in lines:
+                length = action.stop - action.start
+                lines[action.kind].append(([time, time + length], [action.start, action.stop]))
+                time += length
+            if action.kind in ("store", "read"):
+                since[action.start] = time
+            if action.kind == "write":
+                away[action.start] = time
+                since.pop(action.start, None)
+            if action.kind == "read":
+                carries["carry far away"].append((action.start, away.pop(action.start), time))
+            if action.kind == "reverse" and action.start in since:
+                carries["stored carry"].append((action.start, since.pop(action.start), time))
+        for (label, found), color, style in zip(
+            carries.items(), ("0.75", "tab:orange"), ("solid", "dotted"), strict=True
+        ):
+            if found:
+                ax.hlines(*zip(*found, strict=True), color=color, linestyle=style, linewidth=1, label=label)
+        for (kind, segments), color, width in zip(lines.items(), ("tab:blue", "black"), (1.2, 2.4), strict=True):
+            for i, (x, y) in enumerate(segments):
+                label = None if i else kind
+                ax.plot(x, y, color=color, linewidth=width, label=label, solid_capstyle="butt")
+        far = f", {self.writes} far away" if self.far else ""
+        ax.set(
+            xlabel="time (step evaluations)",
+            ylabel="step",
+            title=f"{self.n} steps, {self.k} stored carries{far}: {self.evaluations} evaluations",
+            ylim=(-0.02 * self.n, 1.02 * self.n),
+        )
+        ax.legend(loc="upper right", framealpha=0.9)
 
 
 def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:

@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,21 +27,17 @@ from .step import Cotangents, Selected, Step
 from .tape import Tape
 
 
-class Reverse(abc.ABC):
-    """Reverses the steps of one loop, block by block. `first` is the first step of a block, `behind` that after it.
+class ByVjp:
+    """Reverses the steps of one loop, block by block; here a block is one step, run again and transposed.
+
+    `first` is the first step of a block, `behind` that after it.
 
     Args:
-      step: the step.
-      selected: whose cotangents to compute.
-      consts, xs: what the step closes over, and the stacked inputs.
       n: the number of steps of this lane; None if it is known in advance.
       ct_ys: cotangents of the stacked outputs, None for zero and for integers; not needed in the forward sweep.
 
     Attributes:
-      avals: the abstract values of what is recorded in each step.
-      sharing: where that is.
-      needed: which leaves of the carry are stored.
-      has_cotangents: whether this is the backward sweep.
+      avals, sharing: the abstract values of what is recorded in each step, and where that is.
     """
 
     avals: tuple[Any, ...] = ()
@@ -57,51 +52,30 @@ class Reverse(abc.ABC):
         n: Index | None = None,
         ct_ys: Sequence[Any] | None = None,
     ) -> None:
-        self.step, self.selected, self.consts, self.xs, self.n, self.ct_ys = step, selected, consts, xs, n, ct_ys or []
-        self.has_cotangents = ct_ys is not None
+        self.step, self.selected, self.consts, self.xs, self.n, self.ct_ys = step, selected, consts, xs, n, ct_ys
         self.needed = step.needed(selected)
 
-    @abc.abstractmethod
     def record(
         self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
     ) -> tuple[Leaves, Leaves, Leaves]:
         """Runs the last block in the forward sweep; gives the last carry, all outputs, and what was recorded."""
+        del row
+        # A loop of one step: its result is held once, and not fused with and computed again for what reads it.
+        with counted(1, is_recomputation=True):
+            carry, ys = lax.fori_loop(first, first + 1, self.step.writing(self.consts, self.xs), (carry, ys))
+        if self.step.watch is not None:
+            jax.debug.callback(self.step.watch.forward, self.step.length)
+        return carry, ys, recorded
 
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
         """Records the steps of a block from the carry before it, from a row on, if that is to be."""
         del first, behind, carry, row
         return recorded
 
-    @abc.abstractmethod
     def reverse(
         self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
     ) -> tuple[Leaves, Cotangents]:
         """What was recorded, and the cotangents before the block out of those behind it."""
-
-    def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
-        """What a backward sweep starts with."""
-        nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
-        return nothing(self.consts, self.selected.consts), ct_carry, nothing(self.xs, self.selected.xs)
-
-
-class ByVjp(Reverse):
-    """Blocks of one step, which is run again and transposed at once."""
-
-    def record(
-        self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
-    ) -> tuple[Leaves, Leaves, Leaves]:
-        del row
-        step = self.step
-        # A loop of one step: its result is held once, and not fused with and computed again for what reads it.
-        with counted(1, is_recomputation=True):
-            carry, ys = lax.fori_loop(first, first + 1, step.writing(self.consts, self.xs), (carry, ys))
-        if step.watch is not None:
-            jax.debug.callback(step.watch.forward, step.length)
-        return carry, ys, recorded
-
-    def reverse(
-        self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index, cts: Cotangents
-    ) -> tuple[Leaves, Cotangents]:
         del behind, row
         ct_consts, ct, ct_xs = cts
         more, new, ct_x = self._pull(first, carry, ct)
@@ -113,7 +87,8 @@ class ByVjp(Reverse):
         return recorded, (total, new, put(ct_xs, self.step.place(first), ct_x))
 
     def _pull(self, i: Index, carry: Leaves, ct: Leaves) -> Cotangents:
-        seen, place = [ct is not None for ct in self.ct_ys], self.step.place(i)
+        ct_ys, place = self.ct_ys or [], self.step.place(i)
+        seen = [ct is not None for ct in ct_ys]
         fun, arguments = self.step.of_selected(self.selected, self.consts, carry, take(self.xs, place))
 
         def of_seen(*some: Leaves) -> tuple[Leaves, Leaves]:
@@ -121,11 +96,16 @@ class ByVjp(Reverse):
             return pick(out, self.selected.carry), pick(y, seen)
 
         _, pull = jax.vjp(of_seen, *arguments)
-        return pull((ct, take(pick(self.ct_ys, seen), place)))
+        return pull((ct, take(pick(ct_ys, seen), place)))
+
+    def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
+        """What a backward sweep starts with."""
+        nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
+        return nothing(self.consts, self.selected.consts), ct_carry, nothing(self.xs, self.selected.xs)
 
 
-class ByTape(Reverse):
-    """Blocks of some steps, reversed by their residuals; `recorded` are arrays with a row for each step."""
+class ByTape(ByVjp):
+    """The same for blocks of some steps, reversed by their residuals; `recorded` has a row for each step."""
 
     def __init__(self, blocks: Blocks, step: Step, selected: Selected, *args: Any) -> None:
         super().__init__(step, selected, *args)
@@ -133,7 +113,7 @@ class ByTape(Reverse):
         self._last, self._length, self._count = blocks.last, step.length, blocks.known
         types = list(map(typeof, self.consts)), list(step.avals), list(map(slice_type, self.xs))
         self._tape = Tape(step, selected, *types)
-        self._fixed = self._tape.fixed(self.consts) if self.has_cotangents else []
+        self._fixed = self._tape.fixed(self.consts) if self.ct_ys is not None else []
         self.avals = self._tape.avals
         carries = pick(step.avals, self.needed) if isinstance(blocks, Units) else ()
         self.sharing = Sharing.of(carries, self.avals)
@@ -166,7 +146,7 @@ class ByTape(Reverse):
     ) -> tuple[Leaves, Cotangents]:
         del carry
         step, fixed = self.step, self._fixed
-        ct_ys = [(ct, aval) for ct, aval in zip(self.ct_ys, step.y_avals, strict=True) if is_differentiable(aval)]
+        ct_ys = [(ct, aval) for ct, aval in zip(self.ct_ys or [], step.y_avals, strict=True) if is_differentiable(aval)]
 
         def one(j: Index, state: Any) -> Any:
             recorded, (ct_consts, ct, ct_xs) = state
@@ -182,7 +162,7 @@ class ByTape(Reverse):
             return lax.fori_loop(0, behind - first, one, (recorded, cts))
 
 
-def reverse_of(step: Step, n: Any, selected: Selected, *args: Any) -> tuple[Reverse, Blocks]:
+def reverse_of(step: Step, n: Any, selected: Selected, *args: Any) -> tuple[ByVjp, Blocks]:
     """How a loop of `n` steps is reversed, and in which blocks; one by one where no carry is needed for it."""
     if step.block == 1 or not any(step.needed(selected)):
         return ByVjp(step, selected, *args), Blocks.of(n, step.k)

@@ -31,13 +31,9 @@ from .unknown_length import stepping
 class SavedSegments(NamedTuple):
     """What the backward sweep starts from.
 
-    Attributes:
-      n: the number of steps of this lane; None if it is known in advance, as are `rows`, `count` and `period` then.
-      stack: the carries of the last segment, if the length is known in advance.
-      far: the carries far away.
-      rows: which of them is the one before each segment.
-      count: the number of segments.
-      period: the number of steps in a segment.
+    Where the length is known in advance: the carries of the last segment, and those far away. Elsewhere: those far
+    away, the number of steps of this lane, the row of the carry before each segment, and the number and length of
+    segments.
     """
 
     n: Any

@@ -32,16 +32,12 @@ class Blocks:
     """Steps in blocks, the first one shorter, and where the next carry is stored on the way to one of them.
 
     Args:
-      n: the number of steps; it and `first` may be traced where the size is 1.
-      k: how many carries may be stored besides the initial one.
-      size: the number of steps in a block.
-      first: the first step.
+      n: the number of steps; it and the first step may be traced where the size is 1.
       known: the number of blocks in all segments of the loop; None if it is not known in advance.
       again: how many steps are advanced again in all of them, if that is known.
 
     Attributes:
-      count: the number of blocks.
-      last: the number of steps in the last one.
+      count, last: the number of blocks, and of the steps in the last one.
       room: of how many steps residuals are kept at a time.
     """
 
@@ -138,8 +134,7 @@ class Stack(NamedTuple):
 class Sharing(NamedTuple):
     """Which residuals are recorded in slots of carries: those of a step begin in the topmost one, and overwrite it.
 
-    Attributes:
-      places: for each residual, in the slots of which leaf of the carry it is; None for one with an array of its own.
+    For each residual: in the slots of which leaf of the carry it is; None for one with an array of its own.
     """
 
     places: tuple[int | None, ...] = ()
@@ -202,13 +197,9 @@ def climb(
     """Goes on from the topmost carry to that before a later block, storing carries on the way.
 
     Args:
-      blocks: where they are stored.
-      stored: which leaves of the carry are.
-      advance: one step of `moving`.
+      stored: which leaves of the carry are stored.
+      advance: one step of `moving`: the carry, and what is written on the way besides it.
       end: the block before which to arrive.
-      stack: the stored carries.
-      moving: the carry, and what is written on the way besides it.
-      watch: what is told on the way.
       steps, runs: how many steps are taken in how many calls together, if that is known.
     """
 

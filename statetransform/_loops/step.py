@@ -83,10 +83,8 @@ class Step:
 class Saved(NamedTuple):
     """What the backward sweep starts from.
 
-    Attributes:
-      n: the number of steps of this lane; None if it is known in advance.
-      stack: the stored carries.
-      recorded: the residuals of the last block, `[size, ...]` each; none for `reverse.ByVjp`.
+    The number of steps of this lane, None if it is known in advance; the stored carries; the residuals of the last
+    block, `[size, ...]` each, none for `reverse.ByVjp`.
     """
 
     n: Any

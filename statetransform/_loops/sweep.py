@@ -17,7 +17,7 @@ from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty, pick, select
 from .chunks import Watch, fori_loop
 from .lanes import is_left_out, longest
-from .reverse import Reverse, reverse_of
+from .reverse import ByVjp, reverse_of
 from .stack import Blocks, Stack, climb
 from .step import Cotangents, Saved, Selected, Step
 
@@ -30,11 +30,7 @@ def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves,
 
 
 def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-    """Runs all steps of a loop of known length, storing carries before the last block, and recording that.
-
-    Returns:
-      The last carry, the stacked outputs, and what the backward sweep starts from.
-    """
+    """Runs all steps of a loop of known length, storing carries before the last block, and recording that."""
     n = step.length
     assert n is not None
     if not any(step.needed(selected)):
@@ -42,7 +38,7 @@ def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Le
     return climb_last(*reverse_of(step, n, selected, consts, xs), init, empty(n, step.y_avals))
 
 
-def climb_last(reverse: Reverse, blocks: Blocks, carry: Leaves, ys: Leaves) -> tuple[Leaves, Leaves, Saved]:
+def climb_last(reverse: ByVjp, blocks: Blocks, carry: Leaves, ys: Leaves) -> tuple[Leaves, Leaves, Saved]:
     """`forward` for the last blocks of a loop, from the carry before them and with the outputs so far."""
     step, needed, sharing = reverse.step, reverse.needed, reverse.sharing
     stack, advance = Stack.of(pick(carry, needed), step.k), step.writing(reverse.consts, reverse.xs)
@@ -57,18 +53,10 @@ def climb_last(reverse: Reverse, blocks: Blocks, carry: Leaves, ys: Leaves) -> t
 def backward(
     step: Step, selected: Selected, consts: Leaves, xs: Leaves, saved: Saved, ct_carry: Leaves, ct_ys: Leaves
 ) -> Cotangents:
-    """Reverses all steps, storing carries again in the slots that become free.
+    """The cotangents of what is selected: reverses all steps, storing carries again in the slots that become free.
 
-    Args:
-      step: the step.
-      selected: whose cotangents to compute.
-      consts, xs: as for `forward`.
-      saved: what `forward` saved.
-      ct_carry: cotangents of the selected leaves of the last carry.
-      ct_ys: cotangents of the stacked outputs, None for zero and for integers.
-
-    Returns:
-      The cotangents of the selected constants, initial values and inputs.
+    `ct_carry` are the cotangents of the selected leaves of the last carry, `ct_ys` those of the stacked outputs, None
+    for zero and for integers.
     """
     n = longest(saved.n) if step.length is None else step.length
     reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys)
@@ -79,18 +67,9 @@ def backward(
 
 
 def unwind(
-    reverse: Reverse, blocks: Blocks, stack: Stack, own: Leaves, cts: Cotangents, watch: Watch | None = None
+    reverse: ByVjp, blocks: Blocks, stack: Stack, own: Leaves, cts: Cotangents, watch: Watch | None = None
 ) -> tuple[Stack, Cotangents]:
-    """Reverses some blocks.
-
-    Args:
-      reverse: how they are reversed.
-      blocks: which steps.
-      stack: the stored carries.
-      own: the residuals of the last block that are in arrays of their own.
-      cts: the cotangents behind it.
-      watch: what is told on the way.
-    """
+    """Reverses some blocks; `own` are the residuals of the last one that are in arrays of their own."""
     step, needed, n = reverse.step, reverse.needed, reverse.n
 
     def advance(i: Index, moving: Any) -> Any:

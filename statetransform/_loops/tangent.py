@@ -87,16 +87,7 @@ class CheckpointedLoop:
         """The same loop in a form that can be differentiated again, in as many modes as there are."""
         if self.again is not None:
             return self.again(*primals, saved)
-        leaves, tree = jax.tree.flatten(primals)
-        trees = []
-
-        def flat(*leaves: Any) -> Leaves:
-            out, out_tree = jax.tree.flatten(self.plain(*tree.unflatten(leaves)))
-            trees.append(out_tree)
-            return out
-
-        out = forward_only(flat, self.cure)(*leaves)
-        return trees[-1].unflatten(out)
+        return forward_only(self.plain, self.cure)(*primals)
 
 
 def perturbed(dots: Primals) -> Selected:
@@ -112,15 +103,7 @@ def tangent(
     out: tuple[Leaves, Leaves],
     saved: Saved,
 ) -> tuple[Leaves, Leaves]:
-    """The tangents of the last carry and the outputs, as one linear equation in those of the primals.
-
-    Args:
-      loop: the loop.
-      selected: which of the tangents are not zero.
-      primals, dots: constants, initial carry and inputs, and their tangents.
-      out: the last carry and the outputs.
-      saved: what the backward sweep starts from.
-    """
+    """The tangents of the last carry and the outputs (`out`), as one linear equation in those of the primals."""
     known = lambda x, dot: zero_tangent(x) if is_zero_tangent(dot) else dot
     consts, init, xs = (list(map(known, *group)) for group in zip(primals, dots, strict=True))
     residuals, tree = jax.tree.flatten((primals, saved))
@@ -136,12 +119,8 @@ def tangent(
 class Tangent:
     """The tangent of a loop, its transpose, and the derivatives of that.
 
-    Attributes:
-      loop: the loop.
-      selected: which primals are differentiated.
-      tree: of `(primals, saved)`, whose leaves are the residuals.
-      n_carry: how many of the outputs are leaves of the last carry.
-      avals: the abstract values of the last carry and the outputs.
+    The residuals are the leaves of `(primals, saved)`, with the treedef `tree`. The outputs have the types `avals`; the
+    first `n_carry` of them are leaves of the last carry.
     """
 
     loop: CheckpointedLoop
@@ -190,21 +169,14 @@ class Tangent:
     def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
         """The same cotangents as of the backward sweep, differentiable."""
         if self.loop.again is None:
-            return self._sweep_again(primals, cts)
+            rule = self if self.loop.near is None else dataclasses.replace(self, loop=self.loop.near)
+            saved_by = lambda primals: rule.loop.forward(self.selected, *primals)[2]
+            sweeps = lambda primals, cts: rule.sweep(primals, saved_by(primals), cts)
+            return forward_only(sweeps, self.loop.cure)(primals, cts)
         fun, args = self.restricted(primals, saved)
         present = [i for i, ct in enumerate(cts) if ct is not None]
         _, pull = jax.vjp(lambda *args: [fun(*args)[i] for i in present], *args)
         return jax.tree.leaves(pull([cts[i] for i in present]))
-
-    def _sweep_again(self, primals: Primals, cts: Leaves) -> Leaves:
-        leaves, tree = jax.tree.flatten((primals, cts))
-        rule = self if self.loop.near is None else dataclasses.replace(self, loop=self.loop.near)
-
-        def sweeps(*leaves: Any) -> Leaves:
-            primals, cts = tree.unflatten(leaves)
-            return rule.sweep(primals, rule.loop.forward(self.selected, *primals)[2], cts)
-
-        return forward_only(sweeps, self.loop.cure)(*leaves)
 
     def restricted(self, primals: Primals, saved: Saved) -> tuple[Callable[..., Leaves], tuple[Leaves, ...]]:
         """The loop as a function of what is differentiated, and its argument."""
@@ -216,8 +188,25 @@ class Tangent:
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
 
 
-def forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]:
-    """A function of arrays with derivatives in forward mode, of any order; reverse mode over them says `cure`."""
+def forward_only(fun: Callable[..., Any], cure: str) -> Callable[..., Any]:
+    """A function of pytrees with derivatives in forward mode, of any order; reverse mode over them says `cure`."""
+
+    def call(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        trees = []
+
+        def flat(*leaves: Any) -> Leaves:
+            out, out_tree = jax.tree.flatten(fun(*tree.unflatten(leaves)))
+            trees.append(out_tree)
+            return out
+
+        out = _forward_only(flat, cure)(*leaves)
+        return trees[-1].unflatten(out)
+
+    return call
+
+
+def _forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]:
     wrapped = jax.custom_jvp(fun)
 
     def refuse(residuals: Leaves, cts: Leaves) -> NoReturn:
@@ -234,7 +223,7 @@ def forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]
             some = lambda *moved: pick(fun(*merge(primals, is_moving, moved)), is_out)
             return jax.jvp(some, tuple(pick(primals, is_moving)), tuple(dots))[1]
 
-        again = forward_only(pushed, cure)
+        again = _forward_only(pushed, cure)
         push = lambda residuals, dots: again(*residuals, *dots)
         linear = Linear(push, refuse, tuple(typeof(y) for y in pick(out, is_out)), n)
         moved = (

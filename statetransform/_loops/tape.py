@@ -16,15 +16,8 @@ from .step import Cotangents, Selected, Step
 class Tape:
     """One step split into the part that records residuals and the part that uses them.
 
-    Residuals that do not depend on carry or inputs are not recorded, nor are the inputs themselves.
-
-    Args:
-      step: the step.
-      selected: what is differentiated.
-      consts, carry, x: examples.
-
-    Attributes:
-      avals: the abstract values of what is recorded in each step.
+    Residuals that do not depend on carry or inputs are not recorded, nor are the inputs themselves. `avals` are the
+    abstract values of what is.
     """
 
     def __init__(self, step: Step, selected: Selected, consts: Leaves, carry: Leaves, x: Leaves) -> None:

@@ -37,15 +37,7 @@ def forward(
     """Runs steps while a test holds, storing carries along the way.
 
     Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
-
-    Args:
-      step: the step, without inputs and outputs.
-      selected: what is differentiated.
-      test: whether step `i` is to run on a carry; False from the first time on that it is.
-      consts, init: as for `sweep.forward`.
-
-    Returns:
-      The last carry, and what the backward sweep starts from.
+    `test` says whether step `i` is to run on a carry; it is False from the first time on that it is.
     """
     needed = step.needed(selected)
     place, advance = placer(step.k), stepping(step, test, consts)
@@ -93,8 +85,7 @@ def stepping(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves) -
 def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
     """Decides whether the carry before step `i` is stored where every slot is taken, and in whose place.
 
-    Returns:
-      A function from the stack and `i` to the stack, whose topmost slot is for that carry, and whether it is stored.
+    The function gives the stack, whose topmost slot is for that carry, and whether it is stored.
     """
     beta = jnp.asarray(plan.table(k + 2, plan.LIMIT), jnp.float32)
     index = np.arange(k + 1, dtype=np.int32)
