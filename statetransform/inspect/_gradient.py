@@ -27,11 +27,7 @@ from .._planner.view import View, differentiated, is_inexact
 class Halves:
     """The two halves of a gradient; nothing is computed.
 
-    Attributes:
-      view: the function.
-      forward: a closed jaxpr from the inputs to the outputs, the auxiliary outputs and the residuals.
-      outputs: the atoms of `forward` that the function returns or writes.
-      residuals: those that reverse mode keeps.
+    `forward` is a closed jaxpr from the inputs to `outputs`, what the function returns or writes, and `residuals`.
     """
 
     def __init__(self, view: View) -> None:
@@ -68,10 +64,7 @@ class Halves:
 class GradientStep:
     """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
 
-    Args:
-      version: the function and its gradient step, as jaxprs.
-      inputs: the present values of the inputs, and ones for the cotangents.
-      is_compiled: whether the compiler is asked, for the default device; nothing is run.
+    `inputs` are the present values, and ones for the cotangents; `is_compiled` says whether the compiler is asked.
     """
 
     def __init__(self, version: Version, inputs: list[Any], is_compiled: bool) -> None:

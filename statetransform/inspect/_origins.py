@@ -24,16 +24,9 @@ from ._gradient import Halves
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a value comes from.
+    """Where a value comes from: an "input", a "constant" (which have an index), a "literal" or an "equation".
 
-    Attributes:
-      kind: "input", "constant", "literal" or "equation".
-      index: of the input or the constant.
-      primitive: of the equation that computed the value, behind any name.
-      name: that `checkpoint_name` gave it.
-      source: the user's line.
-      iterations: how often a loop stacked it; 1 outside of loops.
-      carried: for the carry of a loop, the origin of its value before the loop.
+    `iterations` is how often a loop stacked it; `carried`, for the carry of a loop, the origin of its first value.
     """
 
     kind: str
@@ -46,11 +39,7 @@ class Origin:
 
 
 class Origins:
-    """Finds origins in one jaxpr, closed or open.
-
-    Args:
-      caller: the line to use for what is in a library function.
-    """
+    """Finds origins in one jaxpr, closed or open; `caller` is the line to use for what is in a library function."""
 
     def __init__(self, jaxpr: Any, caller: Source | None = None) -> None:
         body = jaxcompat.opened(jaxpr)

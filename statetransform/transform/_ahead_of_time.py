@@ -30,11 +30,9 @@ class AheadOfTime:
 
     Args:
       owner: the function under `jit`.
-      stage: JAX's object.
-      program, states: the program that it is of, and its states.
+      stage: JAX's object, of a program with these states.
       obj: the instance; NO_SELF for a function.
       takes_obj: whether a call gives the instance as its first argument, as in `Heat.step.lower(heat, dt)`.
-      args, kwargs: the other arguments.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ class TracedFunction:
     """A function traced once with given abstract arguments, to be re-bound inside a JAX transform.
 
     Args:
-      where: the transform's name, for messages and as part of the cache key.
       values: values on entry that differ from the states' own (with the weak type removed).
 
     Attributes:
@@ -80,8 +79,6 @@ class Body:
 
     Attributes:
       init: the initial carry with the states: `(user's carry, values of the written states)`.
-      written: the states that ride in the carry.
-      staged: the traced body.
       entry: the values of the written states on entry.
     """
 

@@ -16,11 +16,7 @@ from .._trace.outcome import Results
 class Differentiated:
     """What a function is differentiated with respect to: states, arguments or both.
 
-    All of it is gathered into one pytree, so that no index has to be shifted.
-
-    Attributes:
-      primal: the pytree to differentiate with respect to.
-      states: the states in it.
+    All of it is gathered into one pytree, `primal`, so that no index has to be shifted.
     """
 
     def __init__(self, where: str, states: Any, argnums: Any, args: tuple[Any, ...]) -> None:

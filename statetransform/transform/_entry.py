@@ -73,13 +73,7 @@ def pays_after(structure: Structure) -> int:
 
 
 def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-    """Writes the way in of a program; None where there can be none.
-
-    Args:
-      program: what it calls.
-      has_self: whether the first of `args` is an instance.
-      args, kwargs: the hidden arguments of one call.
-    """
+    """Writes the way in of a program, from the hidden arguments of one call; None where there can be none."""
     structure = program.structure
     if structure is None:
         return None
@@ -141,16 +135,9 @@ def is_dropped(arg: Any) -> bool:
 
 
 class _Arguments:
-    """How the arguments of a call are unpacked and checked.
+    """How the arguments of a call are unpacked and checked: lines, and the names that they use.
 
-    Args:
-      keeps_places: whether those without leaves for JAX are also passed on.
-
-    Attributes:
-      lines: the checks.
-      names: the names that these use.
-      roots: the expressions for the roots of the structure.
-      passed: the expressions for what JAX gets.
+    `roots` and `passed` are expressions: for the roots of the structure, and for what JAX gets.
     """
 
     def __init__(self, keeps_places: bool) -> None:

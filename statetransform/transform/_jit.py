@@ -31,11 +31,7 @@ from ._programs import Disabled, Program, Store, Untraced
 
 
 class Jitted(Transformed):
-    """A function under `jit`.
-
-    Attributes:
-      donates: whether the buffers of written states are given to the compiled program.
-    """
+    """A function under `jit`."""
 
     where = "jit"
 
@@ -77,11 +73,7 @@ class Jitted(Transformed):
     ) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output.
 
-        Args:
-          args: the positional arguments, without `self`.
-          keywords: the names of the others.
-          has_self: whether there is one.
-          n_donated, leading: how many arguments come first that are given away, and how many come first.
+        `leading` arguments come before `args`, which are without `self`; the first `n_donated` of them are given away.
         """
         options = dict(self._jax_options)
         if not options:
@@ -174,8 +166,7 @@ class Jitted(Transformed):
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, Sequence[State], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
-        Returns:
-          The program, its states, what the method returned, and what finds the objects in the output.
+        Gives the program, its states, what the method returned, and what finds the objects in the output.
         """
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs, roots = self.hidden(obj, args, kwargs)

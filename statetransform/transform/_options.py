@@ -103,9 +103,7 @@ def check_arguments(fun: Any, static_argnums: Any, static_argnames: Any, options
 def entries(where: str, option: str, given: Any, static: StaticArguments, n_args: int, has_self: bool) -> list[Any]:
     """What an option says of each argument by position, None for static ones, which it does not count.
 
-    Args:
-      given: one entry for each argument that is not static, or one for all.
-      n_args: how many arguments the call has by position, without `self`.
+    It has one entry for each argument that is not static, or one for all.
     """
     positions = static.positions(n_args, has_self) if static else set()
     counted = [i for i in range(n_args) if i not in positions]
@@ -131,12 +129,7 @@ class ByState:
     Args:
       example: an entry as one writes it, for messages.
       check: takes a key and its entry, gives the entry, and raises if that is of a wrong kind.
-      nothing: the entry that asks for nothing.
-
-    Attributes:
-      states: the states that it names, with what it says of them.
-      kinds: predicates, with what it says of the states that they select.
-      groups: the distinct entries, among them the one that asks for nothing.
+      nothing: the entry that asks for nothing; it is among `groups`, the distinct entries.
     """
 
     def __init__(

@@ -57,19 +57,13 @@ class Program:
 
     Args:
       jitted: the function under `jit` whose options it has; it is not kept.
-      call: the call to start from.
-      treedef: the tree definition of the hidden arguments.
-      args: those given by position.
-      has_self: whether the first of them is an instance.
+      call: the call to start from, with the treedef of its hidden arguments, and those given by position.
 
     Attributes:
-      donates: whether the buffers of written states are given to the program.
       keeps_places: whether arguments that are not arrays are also passed on, because options count them.
-      structure: finds the states that the program has to do with.
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
       jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
-      written: positions of the states written.
       way_in: the generated function that calls it, see `entry`; None before there is one.
     """
 
@@ -182,11 +176,7 @@ class Program:
             _pending.call = before
 
     def settle(self, args: Any, kwargs: Any) -> None:
-        """After a call that went the slow way once more: writes down the way in when that begins to pay.
-
-        Args:
-          args, kwargs: the hidden arguments of that call.
-        """
+        """After a call that went the slow way once more: writes down the way in when that begins to pay."""
         uses = self._uses = self._uses + 1
         if self.structure is None or self._has_instance:
             return
@@ -225,15 +215,7 @@ class Program:
 
 
 class Store:
-    """The programs of a function with the same options, the one used last first, and its traces.
-
-    Attributes:
-      programs: what was compiled.
-      enter: the way in of the first one.
-
-    Args:
-      family, warns: as in `TraceCache`.
-    """
+    """The programs of a function with the same options, the one used last first, and its traces."""
 
     _BOUND = 64
 

@@ -37,13 +37,9 @@ _ORDER = 2  # of derivatives for which rules of rules are traced; a rule may cal
 
 
 class RuleFrame(Frame):
-    """A frame for a function with a rule, or for the rule.
+    """A frame for a function with a rule, or for the rule; `entered` are the values that came from outside.
 
-    Args:
-      refusal: gives the error for a state whose value is gone, and None for any other.
-
-    Attributes:
-      entered: the states read whose values came from outside, and the values.
+    `refusal` gives the error for a state whose value is gone, and None for any other.
     """
 
     def __init__(self, refusal: Callable[[State], StateTraceError | None]) -> None:
@@ -83,8 +79,7 @@ class RuleCall:
     def stage(self, has_flags: bool) -> None:
         """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once.
 
-        Args:
-          has_flags: whether its rules hear which arguments move. That is not known before JAX calls them.
+        With `has_flags`, its rules hear which arguments move. That is not known before JAX calls them.
         """
         self._has_flags = has_flags
         self._found = self._traced(self._fun, lambda *args: self._fun(*self._whole(args)), self._arguments)
@@ -92,11 +87,8 @@ class RuleCall:
     def _traced(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
         """The trace of the function or a rule, whose reads become arguments.
 
-        Args:
-          fun: the function or rule.
-          pure: the same for the arguments that it is traced with.
-          args: these.
-          copies: how often the arguments that go by reference are among them.
+        `pure` is the same for the arguments that it is traced with, among which those that go by reference are `copies`
+        times.
         """
         traced = trace(as_function(fun, pure), args, {}, self._objects * copies)
         call = Call(traced, traced.states, [], [], traced.objects_at(()))
@@ -136,8 +128,7 @@ class RuleCall:
     def vjp(self, forward_rule: Function, backward_rule: Function) -> list[Function]:
         """The forward rule: `((out, written, born), residuals)`, and the backward rule.
 
-        The values of states are among the residuals. The backward rule gets the cotangents of what the function
-        returned.
+        The values of states are among the residuals.
         """
         fixed = tuple(self._fixed.values())
         ahead = self._ahead(forward_rule, lambda *args: forward_rule(*self._whole(args)), self._arguments)

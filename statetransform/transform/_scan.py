@@ -149,12 +149,7 @@ def for_loop(
 
 
 class _Calls(NamedTuple):
-    """How a scan calls its body.
-
-    Attributes:
-      args: the arguments, out of the user's carry and a slice.
-      split: the new carry and the output of the step, out of what the body returns.
-    """
+    """How a scan calls its body: the arguments of carry and slice, and new carry and output of what it returns."""
 
     args: Callable[[Any, Any], tuple[Any, ...]]
     split: Callable[[Any], tuple[Any, Any]]

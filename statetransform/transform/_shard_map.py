@@ -43,11 +43,7 @@ class InParts(Exception):
 
 
 class ShardFrame(StagedFrame):
-    """A frame whose function runs on each device.
-
-    Args:
-      spec_of: the partition spec of a state's value.
-    """
+    """A frame whose function runs on each device."""
 
     def __init__(self, spec_of: Callable[[State], Any]) -> None:
         super().__init__()
@@ -136,19 +132,10 @@ class _OnShards:
         return lift.leave(out, ungrouped(by_spec), born)
 
     def _run(self, fun: Callable[..., Any], states: dict[State, Any], specs: Any, args: Any) -> tuple[Lift, Any]:
-        """Runs the function once, as on a device, to see which states it reads.
+        """Runs the function once, as on a device, to see which states it reads: these are added to `states`.
 
         JAX lets nothing be closed over that lies on explicit axes. So whatever is read goes in as an argument, also
-        what all devices see whole.
-
-        Args:
-          fun: the function.
-          states: those that go in anyway, with their specs; the others that it reads are added.
-          specs: of the arguments.
-          args: the arguments.
-
-        Returns:
-          Who has its outcome, and the function of values and arguments that gives its results again.
+        what all devices see whole. Gives who has the outcome, and the function of values and arguments.
         """
         seen: dict[str, Any] = {}
 

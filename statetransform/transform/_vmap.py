@@ -45,13 +45,11 @@ class Lanes:
     """What the frame of one call has to know.
 
     Attributes:
-      size: the number of lanes.
       axes: the axes of states, those that `state_axes` names to begin with.
       kinds: predicates on the others, with the axis of the states that they select.
-      used: the states that the function has used, for messages.
       splits: whether random states without an axis are split.
       mapped: within the function, something that has a part for each lane.
-      fun: the function; errors look in it for the path to a cell.
+      fun, used: the function and the states that it has used, for messages.
     """
 
     size: int
