@@ -25,15 +25,15 @@ from .linear import Linear
 
 
 @custom_vmap
-def any_lane(is_on: Any) -> Any:
-    """Whether a condition holds in any lane; the same in all."""
-    return is_on
+def largest_of_lanes(x: Any) -> Any:
+    """The largest of what the lanes have, the same in all: of a number of steps, or whether any of them goes on."""
+    return x
 
 
-@any_lane.def_vmap
-def _any_lane(axis_size: int, is_batched: list[bool], is_on: Any) -> tuple[Any, bool]:
+@largest_of_lanes.def_vmap
+def _largest_of_lanes(axis_size: int, is_batched: list[bool], x: Any) -> tuple[Any, bool]:
     del axis_size
-    return any_lane(jnp.any(is_on, 0) if is_batched[0] else is_on), False
+    return largest_of_lanes(jnp.max(x, 0) if is_batched[0] else x), False
 
 
 def lanes_first(values: Any) -> Any:
@@ -57,18 +57,6 @@ def is_for_lanes(eqn: Any) -> bool:
     """
     rule = eqn.params.get("rule")
     return getattr(eqn.params.get("linear"), "fun", None) is _same or getattr(rule, "__wrapped__", rule) in _rules
-
-
-@custom_vmap
-def longest(n: Any) -> Any:
-    """The largest number of steps of any lane; the same in all."""
-    return n
-
-
-@longest.def_vmap
-def _longest(axis_size: int, is_batched: list[bool], n: Any) -> tuple[Any, bool]:
-    del axis_size
-    return longest(jnp.max(n, 0) if is_batched[0] else n), False
 
 
 @custom_vmap

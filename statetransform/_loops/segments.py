@@ -19,7 +19,7 @@ from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty
 from .chunks import fori_loop, while_loop
 from .far_memory import Far
-from .lanes import any_lane, longest
+from .lanes import largest_of_lanes
 from .plan import Periods, Schedule
 from .reverse import ByVjp
 from .stack import Blocks, Stack
@@ -87,13 +87,13 @@ def forward_unknown(
         rows = jnp.where(is_full, jnp.concatenate([rows[0::2], rows[1::2]]), rows)
         count, period = jnp.where(is_full, most // 2, count), jnp.where(is_full, 2 * period, period)
         far, count = far.write(rows[count], moving[-1]), count + 1
-        goes = lambda moving: (moving[0] < count * period) & any_lane(moving[2])
+        goes = lambda moving: (moving[0] < count * period) & largest_of_lanes(moving[2])
         return lax.while_loop(goes, stepping(step, test, consts), moving), far, rows, count, period
 
     start = jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init
     rows = jnp.arange(most, dtype=jnp.int32)
     state = start, room.empty(init), rows, jnp.int32(0), jnp.int32(step.k + 2)
-    is_on, done = (lambda state: any_lane(state[0][2])), (lambda state: state[0][0])
+    is_on, done = (lambda state: largest_of_lanes(state[0][2])), (lambda state: state[0][0])
     (_, n, _, carry), far, rows, count, period = while_loop(is_on, segment, state, step.watch, done)
     return carry, SavedSegments(n, None, far, rows, count, period)
 
@@ -104,7 +104,7 @@ def backward(
     """`sweep.backward`, segment by segment."""
     n, far, stack = step.length, saved.far, saved.stack
     if n is None:
-        total, top, again = longest(saved.n), saved.count - 1, None
+        total, top, again = largest_of_lanes(saved.n), saved.count - 1, None
         start = lambda s: jnp.minimum(s * saved.period, total)
         row = lambda s: jnp.where(s < 0, -1, saved.rows[jnp.maximum(s, 0)])
         far, carry = far.read(row(top), row(top - 1), top)

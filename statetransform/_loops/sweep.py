@@ -16,7 +16,7 @@ from jax import lax
 from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty, pick, select
 from .chunks import Watch, fori_loop
-from .lanes import is_left_out, longest
+from .lanes import is_left_out, largest_of_lanes
 from .reverse import ByVjp, reverse_of
 from .stack import Blocks, Stack, climb
 from .step import Cotangents, Saved, Selected, Step
@@ -58,7 +58,7 @@ def backward(
     `ct_carry` are the cotangents of the selected leaves of the last carry, `ct_ys` those of the stacked outputs, None
     for zero and for integers.
     """
-    n = longest(saved.n) if step.length is None else step.length
+    n = largest_of_lanes(saved.n) if step.length is None else step.length
     reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys)
     # A single block is reversed in one go: a watch around it would only make copies.
     watch = None if reverse.avals and blocks.known == 1 else step.watch

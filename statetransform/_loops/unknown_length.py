@@ -24,7 +24,7 @@ from jax import lax
 from . import plan
 from .arrays import Index, Leaves, pick, put, select, take
 from .chunks import while_loop
-from .lanes import any_lane, is_left_out
+from .lanes import is_left_out, largest_of_lanes
 from .stack import Stack
 from .step import Saved, Selected, Step
 
@@ -53,18 +53,18 @@ def forward(
         row = stack.rows[stack.top]
         stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
         until = i + jnp.maximum(i // (SHARE * (step.k + 1)), 1)
-        goes = lambda moving: (moving[0] < until) & any_lane(moving[2])
+        goes = lambda moving: (moving[0] < until) & largest_of_lanes(moving[2])
         return lax.while_loop(goes, advance, moving), stack
 
     start, stack = (jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init), Stack.of(pick(init, needed), step.k)
     if step.k == 0 or not any(needed):
-        moving = while_loop(lambda s: any_lane(s[2]), advance, start, step.watch, lambda s: s[0])
+        moving = while_loop(lambda s: largest_of_lanes(s[2]), advance, start, step.watch, lambda s: s[0])
     else:
-        done, has_room = (lambda s: s[0][0]), lambda s: (s[0][0] <= step.k) & any_lane(s[0][2])
+        done, has_room = (lambda s: s[0][0]), lambda s: (s[0][0] <= step.k) & largest_of_lanes(s[0][2])
         moving, slots = while_loop(has_room, fill, (start, stack.slots), step.watch, done)
         top = jnp.clip(moving[0] - 1, 0, step.k)
         state = moving, Stack(slots, stack.rows, jnp.arange(step.k + 2, dtype=jnp.int32), top)
-        moving, stack = while_loop(lambda s: any_lane(s[0][2]), leg, state, step.watch, done)
+        moving, stack = while_loop(lambda s: largest_of_lanes(s[0][2]), leg, state, step.watch, done)
     _, n, _, carry = moving
     return carry, Saved(n, stack, [])
 

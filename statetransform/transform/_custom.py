@@ -136,7 +136,8 @@ class CustomJvp(CustomRule):
         def rule(primals: Any, tangents: Any) -> Any:
             out = self(*primals)
             dots = [jvp(dot, out, *primals) for dot, jvp in zip(tangents, jvps, strict=False) if jvp is not None]
-            return out, jax.tree.map(_total, jax.tree.map(zero_tangent, out), *dots)
+            total = lambda zero, *dots: zero if zero.dtype == jax.dtypes.float0 else sum(dots, zero)
+            return out, jax.tree.map(total, jax.tree.map(zero_tangent, out), *dots)
 
         self.defjvp(rule)
 
@@ -158,10 +159,6 @@ def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[.
     except (TypeError, ValueError):
         return bind(rule, obj)
     return rule
-
-
-def _total(zero: Any, *tangents: Any) -> Any:
-    return zero if zero.dtype == jax.dtypes.float0 else sum(tangents, zero)
 
 
 @overload

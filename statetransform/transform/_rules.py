@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_values
 
 from .._jaxcompat import lowered, typeof
 from .._loops.arrays import is_differentiable, zero_tangent
@@ -139,7 +140,8 @@ class RuleCall:
 
         def forward(*args: Any) -> Any:
             values, args = self._split(args)
-            values = {state: jax.tree.map(_primal, value, is_leaf=_has_flag) for state, value in values.items()}
+            if self._has_flags:  # as with `symbolic_zeros`, each leaf says if it moves
+                values = {state: primal_values(value) for state, value in values.items()}
             if ahead is not None:
                 results = self._checked(ahead).apply(args, {}, values)
             else:
@@ -225,15 +227,6 @@ class RuleCall:
             where = getattr(self._fun, "__qualname__", "custom rule")
             raise StateStructureError.rule(where, self._found.written, ruled.written)
         return ruled
-
-
-def _has_flag(leaf: Any) -> bool:
-    """Whether an argument of a rule says if it moves, as with `symbolic_zeros`."""
-    return hasattr(leaf, "perturbed")
-
-
-def _primal(leaf: Any) -> Any:
-    return leaf.value if _has_flag(leaf) else leaf
 
 
 def _tangent_type(x: Any) -> Any:
