@@ -56,13 +56,11 @@ __all__ = [
     "while_loop",
 ]
 
-_INSTEAD = {
-    "pmap": "JAX has replaced it: use `transform.jit` with shardings, or `transform.shard_map`.",
-}
-
 
 def __getattr__(name: str) -> Any:
-    hint = f" {_INSTEAD[name]}" if name in _INSTEAD else ""
+    hint = ""
+    if name == "pmap":
+        hint = " JAX has replaced it: use `transform.jit` with shardings, or `transform.shard_map`."
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
 
 

@@ -196,11 +196,8 @@ def _key_of(bound: Any) -> Any:
 def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
     """The bounds as :func:`jax.lax.fori_loop` takes them, and the number of steps if they are known."""
     found: list[Any] = []
-    with contextlib.suppress(TypeError, ValueError):
-        found += {typeof(lower).dtype, typeof(upper).dtype}
-    if len(found) != 1:  # JAX says what is wrong with them, or what type its index has
-        found.clear()
-        jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
+    # JAX says what is wrong with them, or what type its index has.
+    jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
     if not has_tracer((lower, upper)):
         start, stop = int(lower), int(upper)
         return start, stop, max(stop - start, 0)
