@@ -21,7 +21,7 @@ from .._jaxcompat import define_batching, is_batched, set_current_trace, take_cu
 from .._objects.hooks import unheard
 from .._state.adapters import as_state
 from .._state.errors import StateAxisError, show_site
-from .._state.find import walk
+from .._state.find import states, walk
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
@@ -59,13 +59,6 @@ class Lanes:
     mapped: Any = None
     fun: Any = None
     used: dict[State, None] = dataclasses.field(default_factory=dict)
-
-    @unheard()
-    def name(self, state: State) -> None:
-        """Names a cell of another framework by its path."""
-        if state._cell.is_named_by_path and state._name is None:
-            paths = (label for label, found in walk([self.fun], limit=_WALK_LIMIT) if found is state)
-            state._name = ".".join(next(paths, ())) or None
 
     def axis_of(self, state: State) -> int | None:
         """The axis of a state's value that the lanes have; None for a state that they share."""
@@ -130,7 +123,8 @@ class LaneFrame(Frame):
             if not differs or self._lanes.axis_of(state) is not None or state.static:
                 continue
             if state not in self._advanced:
-                self._lanes.name(state)
+                with unheard():
+                    states(self._lanes.fun)  # names the cells of other frameworks by their paths
                 raise StateAxisError.unlisted(state, show_site(self.sites[state]))
             written[state] = self._advanced[state]
         return written
@@ -191,8 +185,8 @@ class Vectorized(Direct):
         given = self._jax_options.get("axis_size")
         if sizes is not None and len({*sizes, given} - {None}) == 1:
             return sizes[0] if given is None else given
-        if sizes == [] and (states := self._sizes_of_states(fun, lanes)):
-            return states[0]
+        if sizes == [] and (found := self._sizes_of_states(fun, lanes)):
+            return found[0]
         # The arguments do not fit: JAX says how, if asked without the states.
         ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
         try:
