@@ -52,19 +52,14 @@ def _around_a_loop(values: Sequence[Any], number: Any) -> list[Any]:
     return list(lax.while_loop(lambda carry: carry[0], step, (never, *values))[1:])
 
 
-def _never(number: Any) -> Any:
-    """False, which no compiler knows: of 32 bits no more than 32 are ones."""
-    return lax.population_count(_bits(number)) > 64
+def _never(x: Any) -> Any:
+    """False, which no compiler knows: of the 32 bits of the first number no more than 32 are ones."""
+    first = lax.slice(x, [0] * x.ndim, [1] * x.ndim).reshape(())
+    real = lax.real(first) if jnp.iscomplexobj(first) else first
+    return lax.population_count(lax.bitcast_convert_type(real.astype(jnp.float32), jnp.uint32)) > 64
 
 
 def has_number(x: Any) -> bool:
     """Whether one device can read a number from an array without asking the others."""
     aval = jax.typeof(x)
     return bool(jnp.issubdtype(aval.dtype, jnp.number) and aval.size) and all(n is None for n in aval.sharding.spec)
-
-
-def _bits(x: Any) -> Any:
-    """The first number as bits."""
-    first = lax.slice(x, [0] * x.ndim, [1] * x.ndim).reshape(())
-    real = lax.real(first) if jnp.iscomplexobj(first) else first
-    return lax.bitcast_convert_type(real.astype(jnp.float32), jnp.uint32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -93,16 +94,9 @@ def overwritten(eqns: Any) -> list[Any] | None:
 
 def operations(eqn: Any) -> float:
     """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
-    counted = jaxpr_flops(_Single([eqn])).operations
+    counted = jaxpr_flops(types.SimpleNamespace(eqns=[eqn])).operations
     moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
     return counted + moved
-
-
-class _Single:
-    """As much of a jaxpr as `jaxpr_flops` reads."""
-
-    def __init__(self, eqns: list[Any]) -> None:
-        self.eqns = eqns
 
 
 def scratch(eqn: Any, views: Mapping[Any, Any] = MappingProxyType({})) -> int:

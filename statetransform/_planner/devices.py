@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -106,26 +106,8 @@ def lowered(function: Callable[..., list[Any]], avals: Sequence[Any], shardings:
         structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
         return jax.jit(mapped, keep_unused=True).lower(*structs)
 
-    return _apart(lower)
-
-
-def _apart(call: Callable[[], Any]) -> Any:
-    """The result of a call in a thread of its own, where no axis is bound."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append((call(), None))
-        except Exception as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    result, error = found[0]
-    if error is not None:
-        raise error
-    return result
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own, where no axis is bound
+        return pool.submit(lower).result()
 
 
 def partitioned(flat: Any, avals: Sequence[Any], shardings: Sequence[Any]) -> Any:

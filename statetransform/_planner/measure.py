@@ -162,6 +162,7 @@ class Planner:
         if known.plain is None:
             self._begin("compiling the plain step")
             known.plain = self._bytes_of(version, version.plain_step)
+            known.write()
         if known.plain is None or budget is None or not self._is_near(version, known.plain, budget):
             return known.plain
         if known.plain_alone is None:

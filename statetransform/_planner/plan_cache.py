@@ -86,33 +86,24 @@ class Known:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._plain: int | None = None
+        self.plain: int | None = None
         self.plain_alone: int | None = None
         self.answers: dict[int, MeasuredPlan] = {}
         self.tried: list[MeasuredPlan] = []
         if file is not None:
             self._read(file)
 
-    @property
-    def plain(self) -> int | None:
-        return self._plain
-
-    @plain.setter
-    def plain(self, size: int | None) -> None:
-        self._plain = size
-        self._write()
-
     def add(self, tried: Sequence[MeasuredPlan]) -> None:
         """What was compiled; this is written down with all answers."""
         self.tried = list(dict.fromkeys([*tried, *self.tried]))[:_TRIED]
-        self._write()
+        self.write()
 
     def _read(self, file: Path) -> None:
         try:
             found = json.loads(file.read_text())
             by_hand = lambda row: row and Checkpoints(tuple(map(tuple, row[0])), row[1])
             record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), by_hand(row[2]), *row[3:])
-            self._plain, self.plain_alone = found["plain"], found["plain_alone"]
+            self.plain, self.plain_alone = found["plain"], found["plain_alone"]
             self.answers = {int(budget): record(row) for budget, row in found["answers"].items()}
             self.tried = list(map(record, found["tried"]))
         except FileNotFoundError:
@@ -120,7 +111,8 @@ class Known:
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("what is known about a gradient step cannot be read from %s: %s", file, error)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Keeps all of it in the file."""
         if self._file is None:
             return
         row = lambda some: list(dataclasses.astuple(some))
