@@ -56,7 +56,7 @@ hypothesis.settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=300, help="how many random programs the property test draws")
+    parser.addoption("--cases", type=int, default=100, help="how many random programs the property test draws")
 
 
 @pytest.fixture(autouse=True)

@@ -211,8 +211,9 @@ def test_a_wrong_rule_is_explained_as_by_jax(rule: str, compiled: bool) -> None:
     assert message(transform) == message(jax)
 
 
-@pytest.mark.parametrize("compile", [lambda f: f, jax.jit], ids=["at once", "in a raw transform"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "compile"), [*((way, lambda f: f) for way in WAYS), *((way, jax.jit) for way in ("grad", *LATE))]
+)
 def test_a_backward_rule_may_read_a_state_that_the_call_did_not_write(way: str, compile: Any, w: State) -> None:
     f = transform.custom_vjp(lambda x: w.value * x)
     f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (compile(lambda ct: 100 * w.value * ct)(ct),))
@@ -257,9 +258,11 @@ def jvp_reads(w: State) -> Any:
     return f
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["array", "static"])
+@pytest.mark.parametrize(
+    ("way", "static"),
+    [(way, False) for way in WAYS | JITTED] + [(way, True) for way in ("grad", "jit of grad", "grad of scan")],
+)
 @pytest.mark.parametrize("make", [forward_reads, backward_reads, jvp_reads])
-@pytest.mark.parametrize("way", [*WAYS, *JITTED])
 def test_a_rule_may_read_what_its_function_does_not(way: str, make: Any, static: bool) -> None:
     w = State(1.0, static=static, name="w")
     f = make(w)
@@ -308,7 +311,7 @@ def test_a_function_that_was_traced_within_a_rule_is_traced_again_on_its_own(w: 
 
 
 @pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
-@pytest.mark.parametrize("way", [*WAYS, *JITTED])
+@pytest.mark.parametrize("way", ["grad", "jit of grad", "grad in lanes", *LATE, *JITTED])
 def test_a_state_as_an_argument_is_the_one_that_the_rule_reads(way: str, kind: str, w: State) -> None:
     f = getattr(transform, kind)(lambda u, x: x)
     if kind == "custom_vjp":
@@ -347,7 +350,7 @@ class Layer:
 
 
 @pytest.mark.parametrize("name", ["named", "numbered", "forward"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["grad", "grad of jit", "grad in lanes"])
 def test_arguments_of_methods_that_are_not_differentiated_do_not_count_self(way: str, name: str) -> None:
     layer = Layer()
     for call in (getattr(layer, name), functools.partial(getattr(Layer, name), layer)):
@@ -382,7 +385,7 @@ class Rules:
         return self.pushed(n, *primals), tangents[0] * self.w.value * self.k * n
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["grad", "grad of jit", "grad in lanes"])
 def test_every_rule_of_a_method_may_take_the_instance(way: str) -> None:
     for w in (2.0, 3.0):
         rules = Rules(w)

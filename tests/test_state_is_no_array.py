@@ -8,7 +8,6 @@ import dataclasses
 import inspect
 import operator
 import pickle
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -49,14 +48,12 @@ USES: dict[str, Callable[[State], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("wrap", [lambda f: f, transform.jit, transform.checkpoint], ids=["eager", "jit", "checkpoint"])
-def test_a_state_in_the_place_of_its_value_says_to_write_value(wrap: Any, use: str) -> None:
+def test_a_state_in_the_place_of_its_value_says_to_write_value(wrap: Any) -> None:
     s = State(ONES, name="u")
-    with pytest.raises(
-        TypeError, match=r"State 'u' \(created at test_state_is_no_array.py:\d+\) is not an array, but .*`\.value`"
-    ):
-        wrap(lambda: USES[use](s))()
+    said = r"State 'u' \(created at test_state_is_no_array.py:\d+\) is not an array, but .*`\.value`"
+    for use in USES.values():
+        with pytest.raises(TypeError, match=said):
+            wrap(lambda use=use: use(s))()
 
 
 OF_JAX: dict[str, Callable[[Any], Any]] = {
@@ -75,14 +72,12 @@ OF_JAX: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", OF_JAX)
 @pytest.mark.parametrize("kind", [State, Param])
-def test_a_state_given_to_a_function_of_jax_says_to_write_value(kind: Any, use: str, wrap: Any, capfd: Any) -> None:
-    s = kind(ONES, name="u")
-    with pytest.raises(
-        TypeError, match=rf"statetransform\.{kind.__name__}'> \(a state is not an array: write `\.value`"
-    ):
-        wrap(lambda: OF_JAX[use](s))()
+def test_a_state_given_to_a_function_of_jax_says_to_write_value(kind: Any, wrap: Any, capfd: Any) -> None:
+    s, said = kind(ONES, name="u"), rf"statetransform\.{kind.__name__}'> \(a state is not an array: write `\.value`"
+    for use in OF_JAX.values():
+        with pytest.raises(TypeError, match=said):
+            wrap(lambda use=use: use(s))()
     assert capfd.readouterr().err == ""
 
 
@@ -105,13 +100,12 @@ def test_a_random_state_given_to_a_function_of_jax_says_to_split(use: Any) -> No
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "at", "T", "sum", "astype", "sharding", "block_until_ready")
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
-def test_an_attribute_of_the_value_is_an_attribute_error_that_says_where_it_is(name: str) -> None:
+def test_an_attribute_of_the_value_is_an_attribute_error_that_says_where_it_is() -> None:
     s = State(ONES, name="u")
-    with pytest.raises(AttributeError, match=rf"State 'u' .* Write `\.value\.{name}`"):
-        getattr(s, name)
-    assert not hasattr(s, name) and not hasattr(State, name) and name not in dir(s)
-    assert getattr(s, name, None) is None
+    for name in ATTRIBUTES:
+        with pytest.raises(AttributeError, match=rf"State 'u' .* Write `\.value\.{name}`"):
+            getattr(s, name)
+        assert not hasattr(s, name) and not hasattr(State, name) and name not in dir(s)
 
 
 def test_identity_hash_and_equality_are_those_of_objects() -> None:
@@ -271,22 +265,19 @@ SLIPS = ("nme", "nmae", "naem", "Name", "nname", "NAME", "sttic", "Static", "sta
 WORDS = ("names", "mean", "same", "state", "stats", "statistics", "n", "namespace", "unit", "axis_name", "atomic")
 
 
-@pytest.mark.parametrize("word", SLIPS)
 @pytest.mark.parametrize("kind", [State, Param, RandomState])
-def test_a_slip_in_an_option_is_kept_as_metadata_and_spoken_of(kind: Any, word: str) -> None:
-    meant = "name" if word.lower().startswith("n") else "static"
-    with pytest.warns(UserWarning, match=f"`{word}` is kept as metadata. If `{meant}` was meant") as caught:
-        s = kind(0, **{word: "u"})
-    assert dict(s.metadata) == {word: "u"}
-    assert kind is RandomState or caught[0].filename == __file__
+def test_a_slip_in_an_option_is_kept_as_metadata_and_spoken_of(kind: Any) -> None:
+    for word in SLIPS:
+        meant = "name" if word.lower().startswith("n") else "static"
+        with pytest.warns(UserWarning, match=f"`{word}` is kept as metadata. If `{meant}` was meant") as caught:
+            s = kind(0, **{word: "u"})
+        assert dict(s.metadata) == {word: "u"}
+        assert kind is RandomState or caught[0].filename == __file__
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_other_metadata_is_nobodys_slip(word: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        s = State(1.0, **{word: "u"})
-        assert dict(copy.copy(s).metadata) == {word: "u"}
+def test_other_metadata_is_nobodys_slip() -> None:
+    for word in WORDS:  # a warning would be an error
+        assert dict(copy.copy(State(1.0, **{word: "u"})).metadata) == {word: "u"}
 
 
 def test_a_copy_of_a_state_with_a_slip_does_not_speak_again() -> None:

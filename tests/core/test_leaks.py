@@ -76,8 +76,15 @@ OF_AN_ARGUMENT: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS | OF_AN_ARGUMENT)
-@pytest.mark.parametrize("name", LEAKS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, way) for name in LEAKS for way in ("jit", "jit of an argument", "grad")]
+    + [
+        ("an object made inside", way)
+        for way in WAYS | OF_AN_ARGUMENT
+        if way not in ("jit", "jit of an argument", "grad")
+    ],
+)
 def test_a_traced_value_in_an_attribute_or_container_is_an_error_that_names_it(name: str, way: str) -> None:
     place, leak = LEAKS[name]
     model, x = Model(), jnp.float32(3)
@@ -226,8 +233,11 @@ def nothing_is_left() -> Iterator[None]:
         del Shared.other
 
 
-@pytest.mark.parametrize("way", ["jit", "checkpoint", "loop", "grad", "vmap"])
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, way) for name in OUTSIDE for way in ("jit", "grad")]
+    + [(name, way) for name in ("closure", "global name") for way in ("checkpoint", "loop", "vmap")],
+)
 def test_a_traced_value_in_a_class_or_in_a_dict_outside_is_an_error_that_names_it(name: str, way: str) -> None:
     place, leak = OUTSIDE[name]
     x, u = jnp.float32(3), State(jnp.float32(2))

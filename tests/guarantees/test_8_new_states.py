@@ -50,7 +50,7 @@ def test_an_object_that_holds_new_states_can_be_returned(wrap: Any) -> None:
     assert (a.w.value[0], b.w.value[0]) == (2.0, 3.0)
 
 
-@pytest.mark.parametrize("value", [3, True, None, "tanh", (1, "a")], ids=repr)
+@pytest.mark.parametrize("value", [True, None, (1, "a")], ids=repr)
 @pytest.mark.parametrize("wrap", [*WRAPS, transform.vmap, lambda f: transform.jit(transform.vmap(f))])
 def test_a_static_state_keeps_its_value(wrap: Any, value: Any) -> None:
     kept: list[list[State]] = []
