@@ -57,33 +57,25 @@ def test_objects_of_the_contract_are_and_derive_what_it_says() -> None:
         assert issubclass(error, st.StateTransformError)
 
 
-@pytest.mark.parametrize("name", sorted(FACE - {"__version__", "transform"}))
-def test_public_objects_say_that_they_live_in_the_package(name: str) -> None:
-    assert getattr(st, name).__module__ == "statetransform"
-    assert getattr(st, name).__qualname__ == name
+def test_public_objects_say_that_they_live_in_the_package() -> None:
+    for name in FACE - {"__version__", "transform"}:
+        assert (getattr(st, name).__module__, getattr(st, name).__qualname__) == ("statetransform", name)
 
 
-@pytest.mark.parametrize("name", sorted(TRANSFORMS))
-def test_public_transforms_say_that_they_live_in_transform(name: str) -> None:
-    assert getattr(transform, name).__module__ == "statetransform.transform"
-    assert getattr(transform, name).__name__ in (name, "checkpoint" if name == "remat" else name)
+def test_transforms_say_that_they_live_in_transform_and_are_documented_with_an_example() -> None:
+    for name in TRANSFORMS:
+        found, kept = getattr(transform, name), "checkpoint" if name == "remat" else name
+        assert (found.__module__, found.__name__) == ("statetransform.transform", kept)
+        assert ">>>" in (found.__doc__ or ""), name
 
 
-@pytest.mark.parametrize("name", sorted(TRANSFORMS))
-def test_every_transform_is_documented_with_an_example(name: str) -> None:
-    doc = inspect.getdoc(getattr(transform, name)) or ""
-    assert doc.strip()
-    assert ">>>" in doc
-
-
-@pytest.mark.parametrize("name", sorted({*st.inspect.__all__, *REPORTS}))
-def test_reports_say_where_they_live_and_are_documented(name: str) -> None:
-    report = getattr(st.inspect, name)
-    assert report.__module__ == "statetransform.inspect"
-    sections = ("References:", "Example:", ">>>") if name in REPORTS else ()
-    for section in (*sections, *(("Args:", "Raises:") if name in REPORTS - {"peak"} else ())):
-        assert section in (report.__doc__ or ""), section
-    assert report.__doc__
+def test_reports_say_where_they_live_and_are_documented() -> None:
+    for name in {*st.inspect.__all__, *REPORTS}:
+        report = getattr(st.inspect, name)
+        assert report.__module__ == "statetransform.inspect" and report.__doc__, name
+        sections = ("References:", "Example:", ">>>") if name in REPORTS else ()
+        for section in (*sections, *(("Args:", "Raises:") if name in REPORTS - {"peak"} else ())):
+            assert section in report.__doc__, (name, section)
 
 
 @pytest.mark.parametrize("name", OF_JAX)

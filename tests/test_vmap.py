@@ -32,7 +32,7 @@ def leaky(u: State) -> Any:
 
 
 @pytest.mark.parametrize("key", ["state", "kind"])
-@pytest.mark.parametrize("axis", [0, 1, -1, -2, np.int64(1)])
+@pytest.mark.parametrize("axis", [0, -1, np.int64(1)])
 def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, key: str, wrap: Any) -> None:
     start = jnp.arange(6.0).reshape((3, 2) if axis in (0, -2) else (2, 3))
     u = Membrane(start, name="u")
@@ -165,9 +165,8 @@ INNER["vmap"] = lambda f: lambda x: transform.vmap(f, in_axes=None, axis_size=2)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("key", ["state", "kind"])
 @pytest.mark.parametrize("inner", INNER)
-def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, key: str, is_compiled: bool) -> None:
+def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, is_compiled: bool) -> None:
     u, w = Membrane(jnp.array([1.0, 2.0, 3.0]), name="u"), State(jnp.float32(2), name="w")
     alone = [State(value, name="alone") for value in u.value]
 
@@ -181,7 +180,7 @@ def test_a_mapped_state_goes_through_transforms_inside_the_lanes(inner: str, key
     if inner == "vmap":  # the lanes of the inner one share what the outer one maps
         make = lambda u: lambda x: (u.value + w.value) * x * x
     transformed = INNER[inner](make(u))
-    g = transform.vmap(transformed, state_axes={u if key == "state" else Membrane: 0})
+    g = transform.vmap(transformed, state_axes={Membrane: 0})
     g = transform.jit(g) if is_compiled else g
     for _ in range(2):
         expected = [INNER[inner](make(state))(x) for state, x in zip(alone, XS, strict=True)]

@@ -15,7 +15,6 @@ from ..cases import CASES
 PAIRS = {
     "bare": (lambda f: f, lambda f: f),
     "jit": (transform.jit, jax.jit),
-    "checkpoint": (transform.checkpoint, jax.checkpoint),
     "checkpoint of jit": (lambda f: transform.checkpoint(transform.jit(f)), lambda f: jax.checkpoint(jax.jit(f))),
     "in a loop": (
         lambda f: lambda x: transform.for_loop(lambda: f(x), length=3).sum(),
