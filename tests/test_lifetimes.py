@@ -19,7 +19,7 @@ from statetransform._trace import families
 
 from .tables import ONCE
 
-N = 40
+N = 8
 X = jnp.float32(1)
 
 
