@@ -32,8 +32,6 @@ For one state, one array and a closure it reads::
 
 from __future__ import annotations
 
-import collections
-import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -43,7 +41,7 @@ from .._jaxcompat import concrete_array, is_top_level
 from .._objects.plain import same_plain
 from .._state.frame import refuse_tracers
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
-from .._trace.structure.generated import WalkWriter, edges_to_compile
+from .._trace.structure.generated import WalkWriter
 from .._trace.structure.structure import Structure
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
@@ -51,10 +49,7 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 #: What the generated function gives when the structure or the arguments are others than the program's.
 OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-_NAMES = {
-    "NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers,
-    "deque": collections.deque, "repeat": itertools.repeat,
-}  # fmt: skip
+_NAMES = {"NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers}
 _PAYS_AFTER = 100  # calls, measured on 760 to 7,600 variables
 _EDGES_AT_MOST = 100_000  # those of some 15,000 variables that are all different
 _LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
@@ -68,7 +63,7 @@ def no_entry(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def pays_after(structure: Structure) -> int:
     """After how many calls a way in pays for being written down; 0 where it never does."""
-    n = edges_to_compile(structure)
+    n = len(structure.edges)
     return 0 if n > _EDGES_AT_MOST else max(2, min(n // 10, _PAYS_AFTER))
 
 
@@ -86,13 +81,9 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
     written = [structure.states[i] for i in program.written]
     # Read in here: what fails on the way says that the structure is another.
     inputs = [structure.states[i] for i in program.inputs]
-    if writer.loops:
-        leading = ["*values"]
-        writer.lines.append(f"values = [state._value for state in {writer.handles(inputs)}]")
-    else:
-        leading = [f"v{k}" for k in range(len(inputs))]
-        if leading:
-            writer.lines.append(f"{', '.join(leading)}, = {', '.join(map(writer.value, inputs))},")
+    leading = [f"v{k}" for k in range(len(inputs))]
+    if leading:
+        writer.lines.append(f"{', '.join(leading)}, = {', '.join(map(writer.value, inputs))},")
     call = ["try:", f" out, new = run({', '.join([*leading, *arguments.passed])})", "except Exception as error:"]
     call.append(" return jitted._failed(program, error, obj, args, kwargs)")
     states = writer.handles(structure.states)
@@ -112,10 +103,6 @@ def _stores(writer: WalkWriter, written: list[int], other: str) -> list[str]:
         look = "jitted._look_at(program, obj, args, kwargs)"
         return [*lines, f"if type(out) is not Array and not is_top_level(): {look}"]
     handles = writer.handles(written)
-    if writer.loops:
-        lines.append(f"targets = {handles}")
-        lines.append("if not is_top_level(): refuse_tracers(zip(targets, new))")
-        return [*lines, "deque(map(setattr, targets, repeat('_value'), new), 0)"]
     places = [*map(writer.value, written)]
     if len(written) > _LOOKED_AT:
         lines.append(f"if not is_top_level(): refuse_tracers(zip({handles}, new))")

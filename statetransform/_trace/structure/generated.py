@@ -1,23 +1,19 @@
 """The walk over a structure, written down as Python source for the compiled calls of `jit`.
 
 `dataclasses` does the same for `__init__`. An edge takes 45 to 110 us to compile, which pays after some 500 matches.
-Many equal objects, such as the layers of a model, are one loop: it is compiled once, and stays in the processor's
-caches.
 """
 
 from __future__ import annotations
 
-import itertools
 import keyword
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 from ..._objects.library import is_ours
 from ..._objects.plain import identity, same_plain
 from ..._state.cell import Cell
 from .edges import Edge, absent, holds, step
-from .repeats import kinds_of, repeated
 
 Structure: TypeAlias = Any  # the one of `structure`, which imports this module
 
@@ -35,8 +31,7 @@ class WalkWriter:
 
     Attributes:
       names: what the function refers to.
-      head, lines: of the function; the first ones ask weak references, and make the lists that loops fill.
-      loops: how many there are. If there are some, the states are in the list `handles`.
+      head, lines: of the function; the first ones ask weak references.
     """
 
     def __init__(self, structure: Structure, roots: Sequence[str]) -> None:
@@ -60,23 +55,17 @@ class WalkWriter:
         owners = tuple(dict.fromkeys(edge.parent for edge in self._direct.values()))
         groups = [group for group in structure.distinct if group[0] not in states]
         states = {register: edge for register, edge in states.items() if register not in self._direct}
-        self._groups = [tuple(states), *groups, owners]
-        self._group_of = {register: i for i, group in enumerate(self._groups) for register in group}
-        self._found: list[list[tuple[str, list[int]]]] = [[] for _ in self._groups]  # expressions, and their registers
-        self._at_once = len(states) >= _TOGETHER
-        self._kinds = _kinds(structure)
-        self._columns: list[tuple[str, list[Any]]] = []  # of the loop that is written
-        self._numbers = itertools.count()
-        self.loops = 0
+        at_once = len(states) >= _TOGETHER
         self._cells()
-        self._write([structure.edges])
-        if self._at_once or self.loops:
+        for edge in structure.edges:
+            self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge)
+        if at_once:
             self._states(states)
         elif len(states) > 1:
-            self._distinct(0)
-        for i in range(1, len(self._groups)):
-            if len(self._groups[i]) > 1:
-                self._distinct(i)
+            self._distinct(states, of_states=True)
+        for group in (*groups, owners):
+            if len(group) > 1:
+                self._distinct(group)
 
     def constant(self, value: Any) -> str:
         """A name for an object in the function."""
@@ -85,10 +74,6 @@ class WalkWriter:
             name = self._constants[identity(value)] = f"c{len(self.names)}"
             self.names[name] = value
         return name
-
-    def unless(self, condition: str) -> None:
-        """Leaves unless a condition holds."""
-        self.lines.append(f"if not ({condition}): return OTHER")
 
     def leave_if(self, condition: str) -> None:
         """Leaves if a condition holds."""
@@ -102,20 +87,14 @@ class WalkWriter:
 
     def handles(self, registers: Sequence[int]) -> str:
         """The expression for some states, looked for now if nothing else needed them."""
-        if not self.loops:
-            return f"({''.join(f'{self._handle(i)}, ' for i in registers)})"
-        place = {register: i for i, register in enumerate(i for _, some in self._found[0] for i in some)}
-        places = [place[i] for i in registers]
-        if places == [*range(len(place))]:
-            return "handles"
-        return f"[*map(handles.__getitem__, {self.constant(tuple(places))})]"
+        return f"({''.join(f'{self._handle(i)}, ' for i in registers)})"
 
     def _handle(self, register: int) -> str:
         edge = self._direct.get(register)
         return f"r{register}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})"
 
     def value(self, register: int) -> str:
-        """The expression for a state's value, where there are no loops."""
+        """The expression for a state's value."""
         edge = self._direct.get(register)
         if edge is not None:
             return f"d{register}[{_in_dict(edge).name!r}]"
@@ -132,61 +111,7 @@ class WalkWriter:
             if is_busy is not None:
                 self.leave_if(f"{self.constant(is_busy)}()")
 
-    def _write(self, parts: Sequence[Sequence[Edge]], key: str | None = None) -> None:
-        """Writes the edges of equal parts of the structure, as those of the first one.
-
-        Args:
-          parts: the edges of each, in the same order.
-          key: the name of the key, or index, that the loop over the parts has; None outside of loops.
-        """
-        part = parts[0]
-        loops = repeated(part, self._kinds)
-        begin = {loop[0][-1]: loop for loop in loops}  # where all is there that the first one needs
-        inside = {place for loop in loops for places in loop for place in places}
-        found: dict[int, list[int]] = {}
-        for place, edge in enumerate(part):
-            if place in begin:
-                self._loop(begin[place], parts)
-            elif place not in inside:
-                if self._at_once and edge.what == "state" and edge.register not in self._direct:
-                    edge = edge._replace(what="", argument=None)
-                argument = self._column([other[place].argument for other in parts]) if edge.what == "plain" else None
-                self._edge(edge, argument, key if place == 0 else None)
-                group = self._group_of.get(edge.register)
-                if group is not None and key is None:
-                    self._found[group].append((f"r{edge.register}", [edge.register]))
-                elif group is not None:
-                    found.setdefault(group, []).append(place)
-        for group, places in found.items():
-            name = f"found_{key}_{group}"
-            self.head.append(f"{name} = []")
-            names = [f"r{part[place].register}" for place in places]
-            self.lines.append(f"{name}.append({names[0]})" if len(names) == 1 else f"{name} += {', '.join(names)}")
-            self._found[group].append((f"*{name}", [other[place].register for other in parts for place in places]))
-
-    def _loop(self, loop: Sequence[Sequence[int]], parts: Sequence[Sequence[Edge]]) -> None:
-        """Writes one loop for equal objects below one, by the places of their edges in each of some parts."""
-        lines, self.lines = self.lines, []
-        self.loops += 1
-        key = f"at{self.loops}"
-        inner = [[part[place] for place in places] for part in parts for places in loop]
-        columns, self._columns = self._columns, [(key, [some[0].key for some in inner])]
-        self._write(inner, key)
-        names, values = zip(*self._columns, strict=True)
-        self._columns = columns
-        rows = [*zip(*values, strict=True)] if len(names) > 1 else values[0]
-        source = self._column([tuple(rows[i : i + len(loop)]) for i in range(0, len(rows), len(loop))])
-        self.lines = [*lines, f"for {', '.join(names)} in {source}:", *[f" {line}" for line in self.lines]]
-
-    def _column(self, values: list[Any]) -> str:
-        """A name for the plain value of each part: a constant if all are the same, otherwise a variable of the loop."""
-        if all(same_plain(value, values[0]) for value in values):
-            return self.constant(values[0])
-        name = f"plain{next(self._numbers)}"
-        self._columns.append((name, values))
-        return name
-
-    def _edge(self, edge: Edge, column: str | None, key_name: str | None) -> None:
+    def _edge(self, edge: Edge) -> None:
         parent, how, key, what, argument, register = edge
         above = f"r{parent}"
         if what == "absent":
@@ -196,18 +121,18 @@ class WalkWriter:
             self.leave_if(f"hasattr({above}, {key!r})")
             return
         if what == "unset":
-            self.unless(f"absent({above}, {how!r}, {key!r}, {what!r})")
+            self.leave_if(f"not absent({above}, {how!r}, {key!r}, {what!r})")
             return
         if register in self._direct:
             self.lines.append(f"d{register} = {above}.__dict__")
             return
         if how == "reader" and register >= 0 and self._adopted(edge):
             return
-        value = self._expression(above, how, key, key_name)
+        value = self._expression(above, how, key)
         if what == "same":
             self.leave_if(f"{value} is not r{argument}")
-        elif column is not None:
-            self._plain(value, argument, column)
+        elif what == "plain":
+            self._plain(value, argument)
         else:
             if what != "is" or (register >= 0 and register in self._used):
                 self.lines.append(f"r{register} = {value}")
@@ -232,43 +157,36 @@ class WalkWriter:
     def _states(self, states: dict[int, Edge]) -> None:
         """Classes, and that no two are one. A token belongs to one state: for those of the last call all is known."""
         lines, self.lines = self.lines, []
-        if self.loops:
-            lines.append(f"handles = [{', '.join(name for name, _ in self._found[0])}]")
-            expected = [states[register].argument for _, some in self._found[0] for register in some]
-            self.unless(f"all(map(holds, handles, repeat('state'), {self.constant(expected)}))")
-            tokens = "state._token for state in handles"
-        else:
-            for register, edge in states.items():
-                self._condition(f"r{register}", "state", edge.argument)
-            tokens = ", ".join(f"r{register}._token" for register in states)
-        self._distinct(0)
+        for register, edge in states.items():
+            self._condition(f"r{register}", "state", edge.argument)
+        self._distinct(states, of_states=True)
         self.names["seen"] = [None]
-        lines.append(f"tokens = [{tokens}]")
+        lines.append(f"tokens = [{', '.join(f'r{register}._token' for register in states)}]")
         lines.append("if tokens != seen[0]:")
         self.lines = [*lines, *[f" {line}" for line in self.lines], " seen[0] = tokens"]
 
-    def _expression(self, above: str, how: str, key: Any, key_name: str | None) -> str:
+    def _expression(self, above: str, how: str, key: Any) -> str:
         if how == "root":
             return str(self._roots[key])
         if how in ("attr", "method"):
-            plain = key_name is None and key.isidentifier() and not keyword.iskeyword(key)
-            found = f"{above}.{key}" if plain else f"getattr({above}, {key_name or repr(key)})"
+            plain = key.isidentifier() and not keyword.iskeyword(key)
+            found = f"{above}.{key}" if plain else f"getattr({above}, {key!r})"
             return f"{found}.__func__" if how == "method" else found
         if how == "value":
             return self.value(int(above[1:]))
         if how == "reader" or how == "members":
             return f"{self.constant(key)}({above})"
-        if how == "inherited" and key[1] == 0 and above in self._classes and key[0] in vars(self._classes[above]):
-            return f"{above}.__dict__[{key[0]!r}]"
-        index = key_name or (repr(key) if type(key) in (int, str) else self.constant(key))
-        simple = {
-            "item": f"{above}[{index}]",
-            "cell": f"{above}.__closure__[{key[0] if how == 'cell' else ''}].cell_contents",
-            "global": f"{self._globals(above)}[{index}]" if how == "global" else "",
-            "dict": f"{above}.__dict__[{index}]",
-            "class": self._class_of.get(above) or f"type({above})",
-        }
-        return simple.get(how) or f"step({above}, {how!r}, {index})"
+        if how == "class":
+            return self._class_of.get(above) or f"type({above})"
+        if how == "cell":
+            return f"{above}.__closure__[{key[0]}].cell_contents"
+        if how == "inherited":
+            is_direct = key[1] == 0 and above in self._classes and key[0] in vars(self._classes[above])
+            return f"{above}.__dict__[{key[0]!r}]" if is_direct else f"step({above}, {how!r}, {self.constant(key)})"
+        index = repr(key) if type(key) in (int, str) else self.constant(key)
+        if how == "global":
+            return f"{self._globals(above)}[{index}]"
+        return f"{above}[{index}]" if how == "item" else f"{above}.__dict__[{index}]"
 
     def _globals(self, above: str) -> str:
         """A name for the globals of a function."""
@@ -278,14 +196,14 @@ class WalkWriter:
             self.lines.append(f"{name} = {above}.__globals__")
         return name
 
-    def _plain(self, value: str, argument: Any, name: str) -> None:
-        """Compares with a plain value, under its name."""
-        is_constant = name in self.names
-        if is_constant and (argument is None or argument is True or argument is False):
+    def _plain(self, value: str, argument: Any) -> None:
+        """Compares with a plain value."""
+        if argument is None or argument is True or argument is False:
             self.leave_if(f"{value} is not {argument}")
             return
+        name = self.constant(argument)
         self.lines.append(f"x = {value}")
-        if is_constant and type(argument) in (int, str):
+        if type(argument) in (int, str):
             self.leave_if(f"x is not {name} and (x != {name} or type(x) is not {type(argument).__name__})")
         else:
             self.leave_if(f"x is not {name} and not same_plain(x, {name})")
@@ -314,7 +232,7 @@ class WalkWriter:
         elif what == "type":
             self.leave_if(f"type({value}) is not {self._class(argument)}")
         else:
-            self.unless(f"holds({value}, {what!r}, {self.constant(argument)})")
+            self.leave_if(f"not holds({value}, {what!r}, {self.constant(argument)})")
 
     def _mapping(self, value: str, argument: Any) -> None:
         """Keys that are the very same objects are of the same type; strings mostly are."""
@@ -335,29 +253,18 @@ class WalkWriter:
             self.head.append(f"{name}_now = {name}()")
         return f"{name}_now"
 
-    def _distinct(self, group: int) -> None:
-        """Leaves if two objects of a group are one; the first group is that of the states."""
-        names, n = [name for name, _ in self._found[group]], len(self._groups[group])
-        if len(names) == n == 2:
+    def _distinct(self, group: Collection[int], of_states: bool = False) -> None:
+        """Leaves if two objects of a group are one."""
+        names = [f"r{register}" for register in group]
+        if len(names) == 2:
             self.leave_if(f"{names[0]} is {names[1]}")
-        elif group == 0:
-            self.leave_if(f"len({{{', '.join(names)}}}) != {n}")  # states are hashed by identity
+        elif of_states:
+            self.leave_if(f"len({{{', '.join(names)}}}) != {len(names)}")  # they are hashed by identity
         else:  # whose addresses were looked at in the last call
             known = self.constant([None])
             self.lines.append(f"places = [*map(identity, ({', '.join(names)},))]")
-            self.leave_if(f"places != {known}[0] and len({{*places}}) != {n}")
+            self.leave_if(f"places != {known}[0] and len({{*places}}) != {len(names)}")
             self.lines.append(f"{known}[0] = places")
-
-
-def edges_to_compile(structure: Structure) -> int:
-    """How many edges are compiled: of the objects of a loop, those of one."""
-    loops = repeated(structure.edges, _kinds(structure))
-    return len(structure.edges) - sum((len(loop) - 1) * len(loop[0]) for loop in loops)
-
-
-def _kinds(structure: Structure) -> dict[int, int]:
-    """Which objects may be in one loop; none where cells keep their values themselves."""
-    return {} if _direct(structure) or structure.registers_in_place() else kinds_of(structure.edges)
 
 
 def _has_few_names(keys: Sequence[Any]) -> bool:

