@@ -33,26 +33,14 @@ class _Listening(threading.local):
     listeners: tuple[Any, ...] = ()  # recorders: each is told of what its `looks_up`, `sets` and `starts` say
 
 
-class _Hooks:
-    """What is known of a class.
-
-    Attributes:
-      users: how many traces need its methods.
-      methods: by slot: the method that was put on, and the class's own.
-    """
-
-    __slots__ = ("methods", "users")
-
-    def __init__(self) -> None:
-        self.users = 0
-        self.methods: dict[str, tuple[Any, Any]] = {}
-
-
 listening = _Listening()
 _lock = threading.Lock()
 #: By identity, as code is equal by content: how many traces need to know when it starts.
 _watched: dict[int, tuple[types.CodeType, int]] = {}
-_known: weakref.WeakKeyDictionary[type, _Hooks] = weakref.WeakKeyDictionary()
+#: How many traces need the methods of a class.
+_users: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+#: By class and slot: the method that was put on, and the class's own.
+_put_on: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -69,48 +57,47 @@ def unheard() -> Iterator[None]:
 def hook(cls: type) -> bool:
     """Puts the methods on a class; False when its instances cannot be listened to."""
     with _lock:
-        known = _known.setdefault(cls, _Hooks())
-        if known.users:
-            known.users += 1
-            return True
-        try:
-            for name, method in _methods(cls).items():
-                known.methods[name] = method, cls.__dict__.get(name)
-                type.__setattr__(cls, name, method)
-        except TypeError:  # a class made in C
-            known.methods.clear()
-            return False
-        known.users = 1
+        users = _users.get(cls, 0)
+        if not users:
+            methods = _put_on[cls] = {}
+            try:
+                for name, method in zip(_SLOTS, _methods(cls), strict=True):
+                    methods[name] = method, cls.__dict__.get(name)
+                    type.__setattr__(cls, name, method)
+            except TypeError:  # a class made in C
+                del _put_on[cls]
+                return False
+        _users[cls] = users + 1
         return True
 
 
 def unhook(cls: type) -> None:
     """Takes the methods off again when no other trace needs them; those that the user has put there stay."""
     with _lock:
-        known = _known[cls]
-        known.users -= 1
-        if known.users:
+        _users[cls] -= 1
+        if _users[cls]:
             return
-        for name, (method, own) in known.methods.items():
+        for name, (method, own) in _put_on[cls].items():
             if cls.__dict__.get(name) is not method:
                 continue
             if own is None:
                 type.__delattr__(cls, name)
             else:
                 type.__setattr__(cls, name, own)
-        known.methods.clear()
+        del _put_on[cls]
 
 
 def own_method(cls: type, name: str) -> Any:
     """What a class itself has in one of the slots, past what was put there."""
     own = cls.__dict__.get(name)
-    known = _known.get(cls)
-    method, before = known.methods.get(name, (None, None)) if known is not None else (None, None)
+    method, before = _put_on.get(cls, {}).get(name, (None, None))
     return before if own is method and method is not None else own
 
 
-def _methods(cls: type) -> dict[str, Callable[..., Any]]:
-    get, put, delete = (_unhooked(cls, name) for name in _SLOTS)
+def _methods(cls: type) -> tuple[Callable[..., Any], ...]:
+    """What is put on a class, each calling what the class has without this package."""
+    own = [[method for base in cls.__mro__ if (method := own_method(base, name)) is not None] for name in _SLOTS]
+    get, put, delete = [methods[0] for methods in own]
 
     def __getattribute__(obj: Any, name: str) -> Any:
         for listener in listening.listeners:
@@ -127,14 +114,7 @@ def _methods(cls: type) -> dict[str, Callable[..., Any]]:
             listener.sets(obj, name)
         delete(obj, name)
 
-    return dict(zip(_SLOTS, (__getattribute__, __setattr__, __delattr__), strict=True))
-
-
-def _unhooked(cls: type, name: str) -> Callable[..., Any]:
-    """The class's own method, past those that were put on it or on its bases."""
-    return next((method for base in cls.__mro__ if (method := own_method(base, name)) is not None), None) or getattr(
-        object, name
-    )
+    return __getattribute__, __setattr__, __delattr__
 
 
 @functools.cache

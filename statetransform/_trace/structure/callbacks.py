@@ -21,7 +21,7 @@ from ..._objects.plain import identity
 _LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.CodeType, np.ndarray, np.generic,
            jax.Array, Tracer)  # fmt: skip
 
-_no_callables = {str, bytes, int, float, complex, bool, type(None)}  # grows by classes of JAX and NumPy
+_NO_CALLABLES = {str, bytes, int, float, complex, bool, type(None)}
 
 
 def objects_behind(jaxpr: Any, stops_at: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
@@ -66,22 +66,14 @@ def _callables(jaxpr: Any, seen: set[tuple[int, bool]]) -> Iterator[tuple[Any, b
     for eqn in opened(jaxpr).eqns:
         is_rule = "custom" in eqn.primitive.name
         for name, value in eqn.params.items():
-            kind = type(value)
-            if kind in _no_callables or name == "policy":  # which is asked what to keep, and equal ones say the same
+            if name == "policy":  # which is asked what to keep, and equal ones say the same
                 continue
-            for item in value if kind is tuple or kind is list else (value,):
-                kind = type(item)
-                if kind in _no_callables:
-                    continue
-                if not (is_jaxpr(item) or callable(item) or hasattr(item, "call_wrapped")):
-                    if kind.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
-                        _no_callables.add(kind)
-                    continue
+            for item in value if type(value) in (tuple, list) else (value,):
                 key = identity(item), is_rule  # all of them live as long as the jaxpr
-                if key in seen:
+                if type(item) in _NO_CALLABLES or key in seen:
                     continue
                 seen.add(key)
                 if is_jaxpr(item):
                     yield from _callables(item, seen)
-                else:
+                elif callable(item) or hasattr(item, "call_wrapped"):
                     yield item, is_rule

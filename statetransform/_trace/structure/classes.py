@@ -48,12 +48,7 @@ class Classes:
         self._open: set[type] = set()  # classes that code can get at; of others it has instances only
         self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
 
-    def of_instance(self, kind: type, instance: int) -> None:
-        """Takes in the class of an object."""
-        known = self._recorder.place_of(instance, "class", None, kind)
-        self.take(known, kind, is_open=not self.names.isdisjoint(_TO_CLASSES))
-
-    def take(self, register: int, kind: type, is_open: bool, makes: bool = False) -> None:
+    def take(self, register: int, kind: type, is_open: bool = False, makes: bool = False) -> None:
         """Takes in a class.
 
         Args:
@@ -63,6 +58,7 @@ class Classes:
           makes: whether it was reached by itself, so that running code may make instances.
         """
         is_new = kind not in self.registers
+        is_open = is_open or not self.names.isdisjoint(_TO_CLASSES)
         self.registers[kind] = register
         for base in kind.__mro__:
             if base is object or not is_users_class(base):
@@ -92,7 +88,7 @@ class Classes:
         self.names.update(new)
         if not new.isdisjoint(_TO_CLASSES):
             for kind in list(self.registers):
-                self.take(self.registers[kind], kind, is_open=True)
+                self.take(self.registers[kind], kind)
         for kind, base in self._bases_of_open():
             self._named_on(kind, base, new)
         for register, value in list(self._named):

@@ -87,11 +87,9 @@ class WalkWriter:
 
     def handles(self, registers: Sequence[int]) -> str:
         """The expression for some states, looked for now if nothing else needed them."""
-        return f"({''.join(f'{self._handle(i)}, ' for i in registers)})"
-
-    def _handle(self, register: int) -> str:
-        edge = self._direct.get(register)
-        return f"r{register}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})"
+        found = [(i, self._direct.get(i)) for i in registers]
+        handles = [f"r{i}" if edge is None else f"{self.constant(edge.key)}(r{edge.parent})" for i, edge in found]
+        return f"({''.join(f'{handle}, ' for handle in handles)})"
 
     def value(self, register: int) -> str:
         """The expression for a state's value."""
@@ -219,7 +217,12 @@ class WalkWriter:
             self.leave_if(f"type({value}) is not {self.constant(argument[0])} or len({value}) != {argument[1]}")
         elif what == "":
             pass
-        elif what == "mapping" and argument[0] is dict and _has_few_names(argument[1]):
+        elif (
+            what == "mapping"
+            and argument[0] is dict
+            and len(argument[1]) <= _KEYS
+            and {*map(type, argument[1])} == {str}
+        ):
             self._mapping(value, argument)
         elif what == "code":
             # Code holds nothing of the user's but code, so it need not be held weakly; gone, it is found nowhere.
@@ -265,10 +268,6 @@ class WalkWriter:
             self.lines.append(f"places = [*map(identity, ({', '.join(names)},))]")
             self.leave_if(f"places != {known}[0] and len({{*places}}) != {len(names)}")
             self.lines.append(f"{known}[0] = places")
-
-
-def _has_few_names(keys: Sequence[Any]) -> bool:
-    return 0 < len(keys) <= _KEYS and all(type(key) is str for key in keys)
 
 
 def _direct(structure: Structure) -> dict[int, Edge]:

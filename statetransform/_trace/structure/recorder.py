@@ -228,21 +228,19 @@ class Recorder:
         self._started.add(id(code))
         self._is_busy = True
         try:
-            self._note(self._waiting.pop(id(code)))
+            for note, *args in self._waiting.pop(id(code)):
+                note(*args)
         finally:
             self._is_busy = False
 
     def _runs(self, code: types.CodeType) -> None:
         """Takes code for some that runs, with the functions within it."""
         self._started.add(id(code))
-        self._note(self._waiting.pop(id(code), ()))
+        for note, *args in self._waiting.pop(id(code), ()):
+            note(*args)
         for const in code.co_consts:
             if isinstance(const, types.CodeType):
                 self._runs(const)
-
-    def _note(self, waiting: Iterable[tuple[Any, ...]]) -> None:
-        for note, *args in waiting:
-            note(*args)
 
     def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
         """Notes what a trace had looked up that is used within this one, in place of running its function."""
@@ -359,7 +357,7 @@ class Recorder:
         if self._takes_all or not tells_all:
             self._all_attributes(register, value)
         if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.of_instance(kind, register)
+            self.classes.take(self.place_of(register, "class", None, kind), kind)
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
