@@ -226,7 +226,7 @@ def test_device_memory_is_that_of_the_carries_near_for_every_length(folder: path
 def test_host_memory_that_is_the_devices_own_saves_nothing() -> None:
     text = "scan: host=19800 saves nothing, as the memory of the CPU is that of the host"
     with pytest.warns(st.policies.PolicyWarning, match=text) as found:
-        jax.grad(program)(*ARGS, budget("host=99", pathlib.Path()))  # used by no other test: it is said once per compiled loop
+        jax.grad(program)(*ARGS, budget("host=99", pathlib.Path()))  # of no other test: it is said once per program
     assert found[0].filename == __file__
 
 
