@@ -224,6 +224,12 @@ def test_the_derivative_has_none_where_an_argument_holds_an_object(around: Any) 
     assert around(lambda: transform.linearize(summed, model)[1](tangent))() == 6
 
 
+@pytest.mark.parametrize("value", [State("x", static=True, name="s"), State(jnp.arange(3), name="s")])
+def test_states_without_derivatives_are_refused_by_name(value: State) -> None:
+    with pytest.raises(TypeError, match=r"^grad: State 's' \(created at .*derivatives need floating-point values"):
+        transform.grad(lambda: 1.0, states=value)()
+
+
 def test_a_function_without_arguments_is_told_of_states() -> None:
     with pytest.raises(TypeError, match=r"was called with 0. To differentiate with respect to states, write `states="):
         transform.grad(lambda: 1.0)()

@@ -129,7 +129,7 @@ def while_loop(
     needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
     run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
     step = Step(run, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else needed)
-    bound = plan.LIMIT if max_steps is None else max_steps
+    bound = plan.LIMIT if max_steps is None else min(max_steps, plan.LIMIT)
 
     def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
         return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)

@@ -9,7 +9,7 @@ import jax
 
 from . import adapters
 from .adapters import as_state
-from .errors import hints
+from .errors import describe, hints
 from .frame import read
 from .state import State
 
@@ -53,6 +53,11 @@ def differentiated_states(states: Any, where: str = "") -> Gathered:
             raise TypeError(
                 f"{where}`states=` must be a State or a pytree of States, but {found}. "
                 f"For the states of a model write {states_of_a_model()}."
+            )
+        if state._static:
+            raise TypeError(
+                f"{where}{describe(state)} is static, and derivatives need floating-point values. "
+                "Leave it out of `states=`."
             )
     if len(set(gathered.states)) != len(gathered.states):
         raise ValueError(f"{where}a state is listed twice in `states=`; list each state once")

@@ -129,7 +129,7 @@ def save_from(where: Callable[..., Any] | str | os.PathLike[str]) -> Policy:
     if isinstance(where, (str, os.PathLike)):
         text = os.fspath(where)
         match = re.fullmatch(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?", text)
-        if match is None:
+        if match is None or (":" in os.path.basename(match["file"])):
             raise ValueError(f"save_from cannot read {text!r}; write 'file.py', 'file.py:12' or 'file.py:12-20'")
         first, last = match["first"], match["last"]
         start = int(first) if first else 0

@@ -55,6 +55,8 @@ LEAKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "a chain of mappings": ("attribute 'maps' of a ChainMap", lambda m, x: m.chain.update(z=x)),
     "an array of objects": ("attribute 'array' of a Model", lambda m, x: m.array.fill(x)),
     "a function": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", lambda: x)),
+    "a generator": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", (x * i for i in range(2)))),
+    "an exception": ("attribute 'last' of a Model", lambda m, x: setattr(m, "last", ValueError("x", x))),
 }
 
 

@@ -317,6 +317,14 @@ def test_weak_types_are_those_of_the_plain_loop(checkpoint: Any) -> None:
     assert run(checkpoint) == run(None)
 
 
+@pytest.mark.parametrize("checkpoint", [None, 2])
+def test_more_steps_at_most_than_an_index_can_count_are_no_limit(checkpoint: Any) -> None:
+    double = lambda x: transform.while_loop(lambda x: x < 9, lambda x: x * 2, x, max_steps=2**40, checkpoint=checkpoint)
+    assert double(1.0) == 16
+    if checkpoint is not None:
+        assert transform.grad(double)(1.0) == 16
+
+
 DERIVATIVES = {
     "grad": lambda f, s: transform.grad(lambda xs: transform.vmap(f)(xs).sum()),
     "jvp": lambda f, s: lambda xs: transform.jvp(lambda xs: transform.vmap(f)(xs), (xs,), (xs,))[1],

@@ -194,6 +194,11 @@ def test_save_from_one_line_keeps_that_line_only():
     assert kept(checkpointed(block, policy=policy), A) == ["float32[5, 3]"]
 
 
+def test_save_from_refuses_what_is_no_line():
+    with pytest.raises(ValueError, match=r"cannot read 'model\.py:forward'; write .*'file\.py:12'"):
+        policies.save_from("model.py:forward")
+
+
 def test_save_from_a_file_keeps_everything_in_it():
     policy = policies.save_from(pathlib.Path(__file__).name)
     assert len(kept(checkpointed(block, policy=policy), A)) >= 4

@@ -7,6 +7,7 @@ gets an attribute of this name shows. What `super()` finds is looked up from beh
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
 _HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+_COMPARING = frozenset({"__repr__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__"})
 _DESCRIPTORS = (
     staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
     functools.singledispatchmethod,
@@ -67,6 +69,7 @@ class Classes:
                 {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED} if is_new else set()
             )
             if not can_tell():
+                special = {name for name in special if name not in _COMPARING or not _is_generated(vars(base)[name])}
                 special = (special - _MAKING) | (_MAKING & vars(base).keys() if makes else set())
             self._when_they_run(kind, base, special)
             if is_open and kind not in self._open:
@@ -169,6 +172,11 @@ def _start(kind: type, base: type, name: str) -> int:
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
+
+
+def _is_generated(child: Any) -> bool:
+    """Whether `dataclasses` has written a method: what it does follows from the fields."""
+    return isinstance(child, types.FunctionType) and inspect.unwrap(child).__code__.co_filename == "<string>"
 
 
 def _functions_of(child: Any) -> Iterator[types.FunctionType]:

@@ -81,9 +81,18 @@ def refuse_leaks(
             names = [*(instance_dict(obj) or ()), *(name for name in slot_names(type(obj)) if name not in own)]
             attributes = [(key, instance_attribute(obj, key)) for key in names]
             waiting.append((None, "", "", type(obj).__name__, type(obj), None))
+        elif isinstance(obj, types.GeneratorType):
+            frame = obj.gi_frame
+            below = (
+                [(f".gi_frame.f_locals[{key!r}]", child, None) for key, child in frame.f_locals.items()]
+                if frame
+                else []
+            )
         else:
             behind = [getattr(obj, name) for name in ("__wrapped__", "__func__", "__self__") if hasattr(obj, name)]
             below = [("", child, None) for child in behind[:1]]
+        if isinstance(obj, BaseException):
+            below += [(f".args[{i}]", child, None) for i, child in enumerate(obj.args)]
         waiting += [(owner, name, inner + step, path + step, child, (obj, key)) for step, child, key in below]
         waiting += [(obj, key, "", f"{path}.{key}".lstrip("."), child, (obj, key)) for key, child in attributes]
 
