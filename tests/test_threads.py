@@ -122,7 +122,7 @@ def test_an_error_in_the_trace_leaves_no_hook() -> None:
         with pytest.raises(LookupError):
             way(body)(Model())
     assert not hooked(Model)
-    assert not any(known.users for known in hooks._known.values())
+    assert not any(hooks._users.values())
 
 
 def test_a_second_process_finds_the_program_in_the_persistent_cache(tmp_path: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from ..._objects.hooks import can_tell
-from ..._objects.library import is_users_class, is_users_function
+from ..._objects.library import is_users_class
 from ..._objects.lookup import inherited
 from .edges import Edge
 
@@ -130,9 +130,6 @@ class Classes:
                     recorder.reach(place, "attr", part, inner)
             if isinstance(child, classmethod):
                 self.open(kind)
-        elif isinstance(child, types.FunctionType):
-            if child.__code__.co_filename != "<string>" or is_users_function(child):
-                recorder.reach(register, "inherited", key, child)
         elif isinstance(child, _DESCRIPTORS) or not (
             isinstance(child, _OF_PYTHON) or (_is_special(name) and not callable(child))
         ):
