@@ -130,6 +130,8 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
 
     Where there is nothing to replace, a function is itself. The copies close over each other as the functions do.
     """
+    if not any(map(_closed_over, functions)):
+        return list(functions)
     found: dict[int, Any] = {}
     users: dict[int, list[int]] = {}
     changed: list[int] = []
@@ -144,6 +146,8 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
             elif type(leaf) in _COPIED:
                 users.setdefault(id(leaf), []).append(id(fun))
                 waiting.append(leaf)
+    if not changed:
+        return list(functions)
     copied: set[int] = set()
     while changed:
         if (i := changed.pop()) not in copied:
@@ -170,7 +174,7 @@ def _closed_over(fun: Any) -> list[Any]:
     if type(fun) is Followed:
         return [fun.__wrapped__]
     if type(fun) is types.FunctionType:
-        return [*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__]
+        return [*map(contents, fun.__closure__ or ()), *filter(None, (fun.__defaults__, fun.__kwdefaults__))]
     return []
 
 
