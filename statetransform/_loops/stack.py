@@ -134,7 +134,7 @@ class Stack(NamedTuple):
 class Sharing(NamedTuple):
     """Which residuals are recorded in slots of carries: those of a step begin in the topmost one, and overwrite it.
 
-    For each residual: in the slots of which leaf of the carry it is; None for one with an array of its own.
+    For each residual, the leaf of the carry whose slots hold it; None for one with an array of its own.
     """
 
     places: tuple[int | None, ...] = ()
