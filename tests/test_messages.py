@@ -214,6 +214,8 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("RandomState: expected an integer seed or a random key, not 1.5 of type float", "RandomState(0)")),
     "pmap": (lambda: transform.pmap, AttributeError,
         ("has no attribute 'pmap'", "`transform.jit`", "`transform.shard_map`")),
+    "custom_remat": (lambda: transform.custom_remat, AttributeError,
+        ("has no attribute 'custom_remat'", "pure functions", "`transform.checkpoint(f, policy=...)`")),
     "a transform looked up in the package": (lambda: st.jit, AttributeError,  # type: ignore[attr-defined]
         ("has no attribute 'jit'", "`transform.jit`")),
     "a name that is nowhere": (lambda: st.nothing, AttributeError,  # type: ignore[attr-defined]
