@@ -64,10 +64,6 @@ _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()
 
 #: No arithmetic.
 FREE = frozenset((Kind.PASSES, Kind.VIEW, Kind.FILL, Kind.MOVE, Kind.INDEX, Kind.CAST))
-#: Takes no buffer of its own, or one that another operation makes on the way.
-VIEWS = frozenset((Kind.PASSES, Kind.VIEW, Kind.FILL))
-#: Not fused with an elementwise neighbour, or not wholly.
-SEPARATE = frozenset((Kind.INDEX, Kind.REDUCTION, Kind.CUMULATIVE, Kind.HEAVY, Kind.LOOP))
 #: Holds jaxprs that a rewriter enters.
 ENTERED = frozenset((Kind.CALL, Kind.LOOP, Kind.BRANCH))
 

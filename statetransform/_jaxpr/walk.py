@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
@@ -129,11 +129,6 @@ def given_name(eqn: Any) -> str | None:
     """The name that a user gave to a value by ``checkpoint_name`` in this equation; None for any other equation."""
     name = jaxcompat.name_of(eqn)
     return None if name is None or name.startswith(MARK) else name
-
-
-def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:
-    """The sites that ``accept`` takes."""
-    return [site for site in walk(jaxpr) if accept(site)]
 
 
 def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:

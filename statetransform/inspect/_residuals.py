@@ -203,8 +203,7 @@ def residuals(
       {'argument': 16, 'computed': 16}
     """
     view = view_of(f, args, kwargs, argnums, states)
-    halves = Halves(view)
-    return Residuals(list_residuals(halves), view.name, advise(view, halves))
+    return Residuals(list_residuals(Halves(view)), view.name, advise(view))
 
 
 @boundary
