@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._jaxpr.sizes import format_bytes, format_count
+from .._jaxpr.sizes import byte_unit, format_bytes, format_count
 from .._loops.budget import MemoryBudget
 from .._planner.view import View, view_of
-from .._report.table import Drawing, Records, Table, byte_unit
+from .._report.table import Drawing, Records, Table
 from .._trace.tracebacks import boundary
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
@@ -94,10 +94,7 @@ class Comparison(Drawing, Records[Candidate]):
             ]
             for row in self
         ]
-        marked = frozenset(i for i, row in enumerate(self) if row.is_best)
-        return Table(
-            "one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes), marked
-        )
+        return Table("one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes))
 
     def _draw(self, ax: Any) -> None:
         scale, unit = byte_unit(max((row.memory for row in self), default=1))

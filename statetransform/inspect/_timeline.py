@@ -11,13 +11,13 @@ import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sizes import byte_unit, format_bytes
 from .._jaxpr.sources import source_of
 from .._planner.cost import nbytes
 from .._planner.joint import Joint, build, flattened
 from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
-from .._report.table import Drawing, Records, Table, byte_unit
+from .._report.table import Drawing, Records, Table
 from .._trace.tracebacks import boundary
 from ._gradient import GradientStep
 
