@@ -59,7 +59,7 @@ def _around_all(primal: Any) -> list[str]:
     if len(sites) != 1 or sites[0].repeats > 1:
         return []
     jaxpr, policy = jaxcompat.remat_params(sites[0].eqn)
-    is_all = jaxpr_flops(jaxpr).operations >= _NEARLY_ALL * jaxpr_flops(primal).operations
+    is_all = jaxpr_flops(jaxpr) >= _NEARLY_ALL * jaxpr_flops(primal)
     if policy not in (None, jax.checkpoint_policies.nothing_saveable) or not is_all:
         return []
     name = jaxcompat.function_of(jaxpr)[0]

@@ -186,8 +186,8 @@ def compare(
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
     rows, merged = [], []
     for name, kept, step, plain in ways:
-        flops = step.counted.operations if is_estimate else step.flops
-        asked = step.counted.operations / (plain.needed or 1)
+        flops = step.counted if is_estimate else step.flops
+        asked = step.counted / (plain.needed or 1)
         ratio = asked if is_estimate else flops / (plain.flops or 1)
         if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
             merged.append(f"{name} ({asked:.2f} x)")

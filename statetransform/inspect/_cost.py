@@ -67,9 +67,7 @@ def _origin_of_flops(step: GradientStep) -> str:
         return "counted in the program before compilation"
     if "flops" not in step.counts:
         return "counted before compilation, since the backend has no count"
-    if step.counted.bounded:
-        return "counted before compilation with each loop as often as it runs"
-    return "counted before compilation; a loop of unknown length counts once"
+    return "counted before compilation with each loop as often as it runs, or once if that is not known"
 
 
 @boundary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._jaxpr.sizes import format_bytes
@@ -100,21 +100,12 @@ def _row(record: Residual, has_loops: bool) -> list[str]:
     ]
 
 
-class Groups(Report, Mapping[Any, Residuals]):
+class Groups(Report, dict[Any, Residuals]):
     """Residuals by the value of one field, the largest group first."""
 
     def __init__(self, key: str, groups: dict[Any, Residuals], name: str) -> None:
+        super().__init__(sorted(groups.items(), key=lambda item: -item[1].bytes))
         self._key, self._name = key, name
-        self._groups = dict(sorted(groups.items(), key=lambda item: -item[1].bytes))
-
-    def __getitem__(self, value: Any) -> Residuals:
-        return self._groups[value]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._groups)
-
-    def __len__(self) -> int:
-        return len(self._groups)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per group: the field's value, the number of arrays and their bytes."""

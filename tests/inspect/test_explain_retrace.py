@@ -271,7 +271,7 @@ def test_an_argument_of_a_weak_type_comes_with_advice():
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (transform.grad(lambda x: x), "runs its function at every call and keeps no trace. Put `transform.jit` around"),
+        (transform.grad(lambda x: x), "keeps no trace: put `transform.jit` around it"),
         (jax.jit(lambda x: x), "jax_explain_cache_misses"),
         (lambda x: x, "explain_retrace takes a function under `transform.jit`"),
         (3, "not 3 of type int"),
