@@ -75,12 +75,7 @@ def kind_of(eqn: Any) -> Kind | None:
     >>> [kind_of(eqn).name for eqn in jax.make_jaxpr(lambda x: jnp.sin(x).sum())(jnp.ones(3)).jaxpr.eqns]
     ['ELEMENTWISE', 'REDUCTION']
     """
-    return kind_named(eqn.primitive.name)
-
-
-def kind_named(primitive: str | None) -> Kind | None:
-    """The kind of the equations of a primitive with this name."""
-    return _KINDS.get(primitive or "")
+    return _KINDS.get(eqn.primitive.name)
 
 
 def primitives_of(*kinds: Kind) -> frozenset[str]:
