@@ -209,7 +209,11 @@ class Records(Report, Sequence[T], Generic[T]):
     """A report that is a sequence of records."""
 
     def __init__(self, records: Sequence[T]) -> None:
-        self._records = tuple(records)
+        self._records: tuple[Any, ...] = tuple(records)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per record."""
+        return [dataclasses.asdict(record) for record in self._records]
 
     def __getitem__(self, index: Any) -> Any:
         return self._records[index]

@@ -74,10 +74,6 @@ class Comparison(Drawing, Records[Candidate]):
         """The names of the best trade-offs, least memory first."""
         return [row.name for row in sorted(self, key=lambda row: row.memory) if row.is_best]
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per candidate."""
-        return [dataclasses.asdict(row) for row in self]
-
     def table(self) -> Table:
         """A row per candidate."""
         has_time = any(row.time is not None for row in self)

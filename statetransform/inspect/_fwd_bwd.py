@@ -33,7 +33,7 @@ def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
         free = (name for i in itertools.count() if (name := f"{prefix}{i}") not in taken)
         new = [a for a in atoms if not isinstance(a, jex.Literal | jex.DropVar) and a not in names]
         names |= zip(dict.fromkeys(new), free, strict=False)
-    shown = {var: jaxcompat.NamedVariable(name, var.aval) for var, name in names.items()}
+    shown: dict[Any, Any] = {var: jaxcompat.NamedVariable(name, var.aval) for var, name in names.items()}
     for var, atom in zip(back.invars, kept, strict=False):
         shown[var] = atom if isinstance(atom, jex.Literal) else shown[atom]
     return shown
@@ -50,7 +50,10 @@ def _written(halves: Halves) -> tuple[list[str], list[str]]:
     closed, kept = halves.backward(), halves.residuals
     body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
     names = _names(halves, closed)
-    shown = lambda atom: atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
+
+    def shown(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
+
     text = lambda atom: str(shown(atom).val if isinstance(shown(atom), jex.Literal) else shown(atom).name)
     typed = lambda atoms: ", ".join(f"{text(a)}:{jaxcompat.type_text(a.aval, short=True)}" for a in atoms)
 

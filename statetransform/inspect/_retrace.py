@@ -266,13 +266,7 @@ def _advice(change: Change) -> str | None:
     before, after = change.before.removesuffix(_WEAK), change.after.removesuffix(_WEAK)
     if before != after or change.before == change.after or change.what not in ("state", "argument"):
         return None
-    dtype = after.partition("[")[0]
-    if change.what == "argument":
-        return (
-            f"`{change.name}` was a Python number in one call, whose type is weak, and an array in another: pass "
-            f"`jnp.{dtype}({change.name})` in both."
-        )
     return (
-        f"The state `{change.name}` started as a Python number, whose type is weak, and got a type of its own by an "
-        f"update, so the function was traced again: start it with `jnp.{dtype}(...)`, or an array of that dtype."
+        f"The {change.what} `{change.name}` was a Python number, whose type is weak, in one trace, and an array in the "
+        f"other: make it `jnp.{after.partition('[')[0]}(...)` in both."
     )
