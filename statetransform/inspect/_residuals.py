@@ -23,7 +23,7 @@ class Residuals(Records[Residual]):
 
     Attributes:
       name: of the function.
-      notes: advice on checkpoints and policies that have less effect than they seem to.
+      notes: what is differentiated, what a budget recomputes, and a checkpoint that does not help.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
