@@ -130,7 +130,7 @@ class Measured:
         # What a rule was made for has been done: as the compiler sees it, and without what nobody wants of its outputs.
         flat = jaxcompat.opened(inlined(inlined(closed, rules=True), rules=True))
         alive = backward_slice(flat, list(flat.outvars))
-        self.equations, self.flops = len(alive), jaxpr_flops(Alive(alive)).operations
+        self.equations, self.flops = len(alive), jaxpr_flops(Alive(alive))
         body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
         inputs = staged.inputs
         # What is closed over is an argument, too: constants of a program count as its temporaries.

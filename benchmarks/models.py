@@ -49,7 +49,7 @@ def measured(loss: Callable[..., Any], args: Any) -> dict[str, Any]:
     seconds = time.process_time() - start
     assert found is not None, "the backend does not say how much memory a program takes"
     flat = jaxcompat.opened(inlined(inlined(traced.jaxpr, rules=True), rules=True))
-    flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars)))).operations
+    flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars))))
     said = any(issubclass(w.category, policies.PolicyWarning) for w in caught)
     return {"bytes": int(found.temp_size_in_bytes), "flops": flops, "seconds": seconds, "warned": said}
 

@@ -8,20 +8,13 @@ a loop counts as often as it runs. Of a conditional's branches the most expensiv
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._jaxcompat import opened
 from .primitives import FREE, Kind, kind_of
 from .sizes import elements
 from .step_counts import count_of
 from .walk import inner_jaxprs
-
-
-class Flops(NamedTuple):
-    """An operation count, and whether every loop in it has a known length."""
-
-    operations: int
-    bounded: bool = True
 
 
 def _dot_general(eqn: Any) -> int:
@@ -88,29 +81,28 @@ def equation_flops(eqn: Any) -> int:
     return sum(elements(v.aval) for v in eqn.outvars)
 
 
-def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> Flops:
-    """The operations of a whole jaxpr, loops counted as often as they run.
+def jaxpr_flops(jaxpr: Any, with_recomputation: bool = True) -> int:
+    """The operations of a whole jaxpr, loops counted as often as they run, or once where that is not known.
 
-    A ``while`` loop of unknown length counts once and makes ``bounded`` false. Without recomputation, the steps that
-    the sweeps of a checkpointed loop take again are left out.
+    Without recomputation, the steps that the sweeps of a checkpointed loop take again are left out.
 
     >>> import jax, jax.numpy as jnp
     >>> f = lambda x: jax.lax.fori_loop(0, 10, lambda i, x: jnp.sin(x), x)
     >>> jaxpr_flops(jax.make_jaxpr(f)(jnp.ones(100)))
-    Flops(operations=1010, bounded=True)
+    1010
     """
-    total, bounded = 0.0, True
+    total = 0.0
     for eqn in opened(jaxpr).eqns:
         count = count_of(eqn)
         if count is not None and count.is_recomputation and not with_recomputation:
             continue
-        inner = [(jaxpr_flops(i.jaxpr, with_recomputation), i) for i in inner_jaxprs(eqn)]
-        if not inner:
+        times = 1 if count is None else count.times  # of a loop whose length is not known
+        counts = [
+            jaxpr_flops(inner.jaxpr, with_recomputation) * (times if inner.repeats is None else inner.repeats)
+            for inner in inner_jaxprs(eqn)
+        ]
+        if not counts:
             total += equation_flops(eqn)
-            continue
-        unknown = None if count is None else count.times
-        repeats = [unknown if i.repeats is None else i.repeats for _, i in inner]
-        counts = [flops.operations * (1 if n is None else n) for (flops, _), n in zip(inner, repeats, strict=True)]
-        total += max(counts) if kind_of(eqn) is Kind.BRANCH else sum(counts)
-        bounded &= all(flops.bounded for flops, _ in inner) and None not in repeats
-    return Flops(round(total), bounded)
+        else:
+            total += max(counts) if kind_of(eqn) is Kind.BRANCH else sum(counts)
+    return round(total)

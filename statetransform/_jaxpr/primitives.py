@@ -64,10 +64,6 @@ _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()
 
 #: No arithmetic.
 FREE = frozenset((Kind.PASSES, Kind.VIEW, Kind.FILL, Kind.MOVE, Kind.INDEX, Kind.CAST))
-#: Takes no buffer of its own, or one that another operation makes on the way.
-VIEWS = frozenset((Kind.PASSES, Kind.VIEW, Kind.FILL))
-#: Not fused with an elementwise neighbour, or not wholly.
-SEPARATE = frozenset((Kind.INDEX, Kind.REDUCTION, Kind.CUMULATIVE, Kind.HEAVY, Kind.LOOP))
 #: Holds jaxprs that a rewriter enters.
 ENTERED = frozenset((Kind.CALL, Kind.LOOP, Kind.BRANCH))
 
@@ -79,12 +75,7 @@ def kind_of(eqn: Any) -> Kind | None:
     >>> [kind_of(eqn).name for eqn in jax.make_jaxpr(lambda x: jnp.sin(x).sum())(jnp.ones(3)).jaxpr.eqns]
     ['ELEMENTWISE', 'REDUCTION']
     """
-    return kind_named(eqn.primitive.name)
-
-
-def kind_named(primitive: str | None) -> Kind | None:
-    """The kind of the equations of a primitive with this name."""
-    return _KINDS.get(primitive or "")
+    return _KINDS.get(eqn.primitive.name)
 
 
 def primitives_of(*kinds: Kind) -> frozenset[str]:

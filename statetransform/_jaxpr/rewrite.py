@@ -123,7 +123,6 @@ def inlined(
     *,
     rules: bool = False,
     budgets: bool = False,
-    only: Callable[[Any], bool] = lambda _: True,
     passes: Callable[[Any], bool] = lambda _: False,
 ) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
@@ -132,7 +131,6 @@ def inlined(
       jaxpr: a closed jaxpr.
       rules: also functions with derivatives of their own, which are then not used any more.
       budgets: also functions under a budget.
-      only: which of these equations.
       passes: which other equations hand their operands on, and are left out.
 
     >>> import jax, jax.numpy as jnp
@@ -144,7 +142,7 @@ def inlined(
     def called(eqn: Any) -> Any:
         if passes(eqn):
             return _PASSED
-        return _called(eqn, rules or (budgets and is_budgeted(eqn))) if only(eqn) else None
+        return _called(eqn, rules or (budgets and is_budgeted(eqn)))
 
     return _flat(jaxpr, called, None)
 

@@ -52,17 +52,23 @@ def local_shape(aval: Any) -> tuple[int, ...]:
     return sharding.shard_shape(aval.shape)
 
 
+def byte_unit(largest: float) -> tuple[int, str]:
+    """The largest binary unit that a number of bytes has at least one of: its bytes and its name."""
+    power = 0
+    while largest >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
+        power += 1
+    return 1024**power, _UNITS[power]
+
+
 def format_bytes(count: float) -> str:
     """Bytes for a reader: three significant digits and a binary unit.
 
     >>> [format_bytes(n) for n in (0, 64, 1536, 2**20, 54.4e6)]
     ['0 B', '64 B', '1.5 KiB', '1 MiB', '51.9 MiB']
     """
-    unit = 0
-    while abs(count) >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    digits = f"{count:.4g}" if abs(count) >= 100 else f"{count:.3g}"
-    return f"{digits} {_UNITS[unit]}"
+    scale, unit = byte_unit(abs(count))
+    count /= scale
+    return f"{count:.{4 if abs(count) >= 100 else 3}g} {unit}"
 
 
 def format_count(count: float) -> str:

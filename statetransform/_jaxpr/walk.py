@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
@@ -84,33 +84,22 @@ def counts_of_scan(eqn: Any) -> tuple[int, int]:
     return n_unstacked - n_carry, n_carry
 
 
-def walk(jaxpr: Any) -> Iterator[Site]:
+def walk(jaxpr: Any, path: tuple[Any, ...] = (), repeats: int = 1, caller: Place | None = None) -> Iterator[Site]:
     """Every equation of a jaxpr and of the jaxprs inside it, each before what is inside it.
+
+    `path`, `repeats` and `caller` are of the equations around the jaxpr.
 
     >>> import jax, jax.numpy as jnp
     >>> f = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=3)[0]
     >>> [(s.primitive, s.repeats) for s in walk(jax.make_jaxpr(f)(1.0))]
     [('scan', 1), ('sin', 3)]
     """
-    yield from _walk(jaxpr, (), 1, None)
-
-
-def within(eqn: Any) -> Iterator[Site]:
-    """An equation, and those of the jaxprs inside it."""
-    yield from _visit(eqn, (), 1, None)
-
-
-def _walk(jaxpr: Any, path: tuple[Any, ...], repeats: int, caller: Place | None) -> Iterator[Site]:
     for eqn in jaxcompat.opened(jaxpr).eqns:
-        yield from _visit(eqn, path, repeats, caller)
-
-
-def _visit(eqn: Any, path: tuple[Any, ...], repeats: int, caller: Place | None) -> Iterator[Site]:
-    place = Place(eqn, caller)
-    yield Site(eqn, path, repeats, place)
-    for inner in inner_jaxprs(eqn):
-        times = repeats * (1 if inner.repeats is None else inner.repeats)
-        yield from _walk(inner.jaxpr, (*path, eqn), times, place.inside(inner.jaxpr))
+        place = Place(eqn, caller)
+        yield Site(eqn, path, repeats, place)
+        for inner in inner_jaxprs(eqn):
+            times = repeats * (1 if inner.repeats is None else inner.repeats)
+            yield from walk(inner.jaxpr, (*path, eqn), times, place.inside(inner.jaxpr))
 
 
 def names_in(jaxpr: Any) -> tuple[str, ...]:
@@ -129,11 +118,6 @@ def given_name(eqn: Any) -> str | None:
     """The name that a user gave to a value by ``checkpoint_name`` in this equation; None for any other equation."""
     name = jaxcompat.name_of(eqn)
     return None if name is None or name.startswith(MARK) else name
-
-
-def find(jaxpr: Any, accept: Callable[[Site], bool]) -> list[Site]:
-    """The sites that ``accept`` takes."""
-    return [site for site in walk(jaxpr) if accept(site)]
 
 
 def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:

@@ -94,7 +94,7 @@ def overwritten(eqns: Any) -> list[Any] | None:
 
 def operations(eqn: Any) -> float:
     """Arithmetic of one equation, loops as often as they run; what moves data counts a little, to break ties."""
-    counted = jaxpr_flops(types.SimpleNamespace(eqns=[eqn])).operations
+    counted = jaxpr_flops(types.SimpleNamespace(eqns=[eqn]))
     moved = sum(nbytes(var.aval) for var in eqn.outvars) / 64
     return counted + moved
 

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import html
 import itertools
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -28,14 +29,12 @@ class Table:
       columns: the headings; one that starts with ">" is of numbers, and aligned to the right.
       rows: the cells; those of several lines are shown as several lines.
       notes: sentences below.
-      marked: the numbers of the rows in bold.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    marked: frozenset[int] = frozenset()
 
     @property
     def headings(self) -> list[str]:
@@ -57,21 +56,21 @@ class Table:
         bc     1024
         All small.
         """
-        lines = wrapped(self.title, width) if self.title else []
+        width = sys.maxsize if width is None else width
+        lines = _wrapped(self.title, width) if self.title else []
         if self.rows:
             cells = [self.headings, *self.rows]
             longest = lambda cell: max(map(len, cell.split("\n")))
-            widths = [max(longest(row[i]) for row in cells) for i in range(len(self.columns))]
-            widths = _fitting(widths, width, [len(heading) for heading in self.headings])
+            widths = _fitting([max(longest(row[i]) for row in cells) for i in range(len(self.columns))], width)
             lines += self._row(self.headings, widths)
             lines += self._row(["-" * wide for wide in widths], widths)
             lines += [line for row in self.rows for line in self._row(row, widths)]
-        return "\n".join([*lines, *[line for note in self.notes for line in wrapped(note, width)]])
+        return "\n".join([*lines, *[line for note in self.notes for line in _wrapped(note, width)]])
 
     def _row(self, row: Sequence[str], widths: Sequence[int]) -> list[str]:
         """The lines of one row."""
         parts = [
-            [part for line in cell.split("\n") for part in wrapped(line, wide, indent=4)]
+            [part for line in cell.split("\n") for part in _wrapped(line, wide, indent=4)]
             for cell, wide in zip(row, widths, strict=True)
         ]
         lines = []
@@ -96,35 +95,25 @@ class Table:
         parts = [f"<p><b>{html.escape(self.title)}</b></p>"] if self.title else []
         if self.rows:
             head = "".join(cell("th", text, i) for i, text in enumerate(self.headings))
-            body = [
-                ("<tr style='font-weight:bold'>" if n in self.marked else "<tr>")
-                + "".join(cell("td", text, i) for i, text in enumerate(row))
-                + "</tr>"
-                for n, row in enumerate(self.rows)
-            ]
-            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>")
+            body = ["".join(cell("td", text, i) for i, text in enumerate(row)) for row in self.rows]
+            rows = "".join(f"<tr>{cells}</tr>" for cells in body)
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
         parts += [f"<p>{html.escape(note)}</p>" for note in self.notes]
         return "".join(parts)
 
 
-def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
+def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     """The lines of a text, the later ones indented further than the first."""
-    if width is None or len(text) <= width:
+    if len(text) <= width:
         return [text]
     further = " " * min(len(text) - len(text.lstrip()) + indent, width // 2) if indent else ""
     return textwrap.wrap(text, max(width, 1), subsequent_indent=further, break_on_hyphens=False)
 
 
-def _fitting(widths: list[int], width: int | None, least: list[int]) -> list[int]:
-    """Widths of columns for a table that is not wider than `width`: the widest give way, down to their heading."""
-    widths = list(widths)
-    over = 0 if width is None else sum(widths) + len(_GAP) * (len(widths) - 1) - width
-    while over > 0:
-        i = max(range(len(widths)), key=lambda i: widths[i] - least[i] if widths[i] > max(least[i], _LEAST) else 0)
-        if widths[i] <= max(least[i], _LEAST):
-            break
-        widths[i] -= 1
-        over -= 1
+def _fitting(widths: list[int], width: int) -> list[int]:
+    """Widths of columns for a table that is not wider than `width`: the widest give way."""
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _LEAST:
+        widths[widths.index(max(widths))] -= 1
     return widths
 
 
@@ -151,20 +140,10 @@ def _rich_table(table: Table) -> Any:
         grid = rich.Table(show_edge=False, box=require("rich.box", "rich", "this rendering").SIMPLE)
         for i, heading in enumerate(table.headings):
             grid.add_column(heading, justify="right" if table.is_right(i) else "left")
-        for n, row in enumerate(table.rows):
-            grid.add_row(*map(text.Text, row), style="bold" if n in table.marked else None)
+        for row in table.rows:
+            grid.add_row(*map(text.Text, row))
         parts.append(grid)
     return console.Group(*parts, *[text.Text(note, style="italic") for note in table.notes])
-
-
-def byte_unit(largest: float) -> tuple[float, str]:
-    """The binary unit for an axis: its bytes and its name."""
-    scale, unit = 1.0, "B"
-    for name in ("KiB", "MiB", "GiB", "TiB"):
-        if largest < 1024 * scale:
-            break
-        scale, unit = scale * 1024, name
-    return scale, unit
 
 
 class Drawing(abc.ABC):
@@ -230,7 +209,11 @@ class Records(Report, Sequence[T], Generic[T]):
     """A report that is a sequence of records."""
 
     def __init__(self, records: Sequence[T]) -> None:
-        self._records = tuple(records)
+        self._records: tuple[Any, ...] = tuple(records)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per record."""
+        return [dataclasses.asdict(record) for record in self._records]
 
     def __getitem__(self, index: Any) -> Any:
         return self._records[index]

@@ -7,14 +7,14 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from .._jaxpr.sizes import format_bytes, format_count
+from .._jaxpr.sizes import byte_unit, format_bytes, format_count
 from .._loops.budget import MemoryBudget
 from .._planner.view import View, view_of
-from .._report.table import Drawing, Records, Table, byte_unit
+from .._report.table import Drawing, Records, Table
 from .._trace.tracebacks import boundary
 from ..policies._policy import Policy
 from ..policies._refuse import check_policy
@@ -74,10 +74,6 @@ class Comparison(Drawing, Records[Candidate]):
         """The names of the best trade-offs, least memory first."""
         return [row.name for row in sorted(self, key=lambda row: row.memory) if row.is_best]
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per candidate."""
-        return [dataclasses.asdict(row) for row in self]
-
     def table(self) -> Table:
         """A row per candidate."""
         has_time = any(row.time is not None for row in self)
@@ -94,10 +90,7 @@ class Comparison(Drawing, Records[Candidate]):
             ]
             for row in self
         ]
-        marked = frozenset(i for i, row in enumerate(self) if row.is_best)
-        return Table(
-            "one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes), marked
-        )
+        return Table("one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes))
 
     def _draw(self, ax: Any) -> None:
         scale, unit = byte_unit(max((row.memory for row in self), default=1))
@@ -184,35 +177,19 @@ def compare(
         warnings.simplefilter("always")
         ways = _ways(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
     notes = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
-    is_estimate = any(way.step.flops_are_estimated for way in ways)
+    is_estimate = any(step.flops_are_estimated for _, _, step, _ in ways)
     if is_estimate:
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
-    rows, merged = [], []
+    rows = []
     for name, kept, step, plain in ways:
-        flops = step.counted.operations if is_estimate else step.flops
-        asked = step.counted.operations / (plain.needed or 1)
-        ratio = asked if is_estimate else flops / (plain.flops or 1)
-        if asked > 1.02 and ratio < 1 + 0.5 * (asked - 1):
-            merged.append(f"{name} ({asked:.2f} x)")
+        flops = step.counted if is_estimate else step.flops
+        ratio = flops / ((plain.needed if is_estimate else plain.flops) or 1)
         rows.append(Candidate(name, kept, step.bytes_of("temp"), flops, ratio, step.time() if time else None))
-    if merged:
-        notes.append(
-            "The compiler merged most of the recomputation with the first evaluation, and keeps the values, in "
-            f"{', '.join(merged)}."
-        )
     return Comparison(_with_best(rows), notes)
 
 
-class _Way(NamedTuple):
-    """A candidate: its name, the bytes that it keeps, its step, and the step of the same without checkpoints."""
-
-    name: str
-    kept: int
-    step: GradientStep
-    plain: GradientStep
-
-
-def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool) -> list[_Way]:
+def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool) -> Any:
+    """A tuple for each candidate: its name, the bytes that it keeps, its step, and the same without checkpoints."""
     of_base = view(base) if any(map(_is_policy, candidates.values())) else None
     plains: dict[str, GradientStep] = {}  # what several candidates have in common is compiled once
     found = []
@@ -224,7 +201,7 @@ def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View],
         kept = sum(record.bytes for record in list_residuals(Halves(own)))
         step = GradientStep.of(own, compile)
         plain = (step if unchanged is own else GradientStep.of(unchanged, compile)).without_checkpoints()
-        found.append(_Way(name, kept, step, plains.setdefault(str(plain.jaxpr), plain)))
+        found.append((name, kept, step, plains.setdefault(str(plain.jaxpr), plain)))
     return found
 
 

@@ -60,18 +60,6 @@ class Cost(Report):
         return Table(f"one gradient step of {self.name}", ["quantity", ">amount", "from"], rows)
 
 
-def _origin_of_flops(step: GradientStep) -> str:
-    if not step.flops_are_estimated:
-        return "the compiler's count"
-    if not step.is_compiled:
-        return "counted in the program before compilation"
-    if "flops" not in step.counts:
-        return "counted before compilation, since the backend has no count"
-    if step.counted.bounded:
-        return "counted before compilation with each loop as often as it runs"
-    return "counted before compilation; a loop of unknown length counts once"
-
-
 @boundary
 def cost(
     f: Callable[..., Any],
@@ -124,6 +112,7 @@ def cost(
     once = ", each loop's body once" if step.has_loops else ""
     buffers = "buffers of the compiled program" if compile else "types in the program before compilation"
     unknown = "unknown without the compiler"
+    counted = "counted before compilation with each loop as often as it runs, or once if that is not known"
     return Cost(
         view.name,
         flops=step.flops,
@@ -132,7 +121,7 @@ def cost(
         output_bytes=step.bytes_of("output"),
         temporary_bytes=step.bytes_of("temp"),
         origins={
-            "flops": _origin_of_flops(step),
+            "flops": counted if step.flops_are_estimated else "the compiler's count",
             "bytes_accessed": f"the compiler's, without caches{once}" if compile else unknown,
             "argument_bytes": buffers,
             "output_bytes": buffers,

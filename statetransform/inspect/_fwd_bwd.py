@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.extend.core as jex
@@ -18,76 +18,63 @@ from .._trace.tracebacks import boundary
 from ._gradient import Halves
 
 
-class _Names:
-    """The names of variables in both halves of a gradient."""
+def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
+    """What is printed in the place of the variables of both halves."""
+    kept, labels = halves.residuals, halves.view.labels
+    body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
+    cotangents = back.invars[len(kept) :]
+    names = {var: label.name for var, label in zip(body.invars, labels, strict=True)}
+    names |= dict.fromkeys(cotangents, "ct") if len(cotangents) == 1 else {}
+    taken = set(names.values())
+    made = [var for half in (halves.forward, closed) for eqn in _needed(half) for var in eqn.outvars]
+    constants = [*body.constvars, *back.constvars]
+    # JAX uses letters within loops and calls.
+    for prefix, atoms in (("constant", constants), ("ct", cotangents), ("r", kept), ("v", made)):
+        free = (name for i in itertools.count() if (name := f"{prefix}{i}") not in taken)
+        new = [a for a in atoms if not isinstance(a, jex.Literal | jex.DropVar) and a not in names]
+        names |= zip(dict.fromkeys(new), free, strict=False)
+    shown: dict[Any, Any] = {var: jaxcompat.NamedVariable(name, var.aval) for var, name in names.items()}
+    for var, atom in zip(back.invars, kept, strict=False):
+        shown[var] = atom if isinstance(atom, jex.Literal) else shown[atom]
+    return shown
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._shown: dict[Any, Any] = {}
-        self._others = self.numbered("v")  # JAX uses letters within loops and calls
 
-    def numbered(self, prefix: str) -> Iterator[str]:
-        """Names that are free."""
-        return (name for i in itertools.count() if (name := f"{prefix}{i}") not in self._taken)
-
-    def give(self, atoms: Iterable[Any], names: Iterable[str]) -> None:
-        """Names the variables that have no name yet."""
-        new = [atom for atom in atoms if not isinstance(atom, jex.Literal) and atom not in self._shown]
-        for var, name in zip(dict.fromkeys(new), names, strict=False):
-            self._shown[var] = jaxcompat.NamedVariable(name, var.aval)
-            self._taken.add(name)
-
-    def alias(self, variables: Sequence[Any], atoms: Sequence[Any]) -> None:
-        """Shows variables as other atoms are shown."""
-        self._shown |= zip(variables, map(self.shown, atoms), strict=True)
-
-    def shown(self, atom: Any) -> Any:
-        """What is printed in the place of an atom."""
-        if isinstance(atom, jex.Literal | jex.DropVar):
-            return atom
-        self.give([atom], self._others)
-        return self._shown[atom]
-
-    def text(self, atom: Any) -> str:
-        """The name of a variable, or the value of a literal."""
-        shown = self.shown(atom)
-        return str(shown.val) if isinstance(shown, jex.Literal) else getattr(shown, "name", "_")
-
-    def typed(self, atoms: Sequence[Any]) -> str:
-        """Names with types."""
-        return ", ".join(f"{self.text(atom)}:{jaxcompat.type_text(atom.aval, short=True)}" for atom in atoms)
-
-    def equations(self, jaxpr: Any) -> list[str]:
-        """The lines that JAX prints for what the outputs of a closed jaxpr depend on."""
-        body = jaxcompat.opened(without_dead(jaxpr))
-        eqns = [
-            eqn.replace(invars=list(map(self.shown, eqn.invars)), outvars=list(map(self.shown, eqn.outvars)))
-            for eqn in backward_slice(body, body.outvars)
-        ]
-        return [line for eqn in eqns for line in str(eqn).splitlines()]
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that the outputs of a closed jaxpr depend on."""
+    body = jaxcompat.opened(without_dead(jaxpr))
+    return backward_slice(body, body.outvars)
 
 
 def _written(halves: Halves) -> tuple[list[str], list[str]]:
     """The lines of the forward and of the backward jaxpr."""
-    closed, names, kept = halves.backward(), _Names(), halves.residuals
+    closed, kept = halves.backward(), halves.residuals
     body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
-    cotangents = list(back.invars[len(kept) :])
-    names.give(body.invars, [label.name for label in halves.view.labels])
-    names.give([*body.constvars, *back.constvars], names.numbered("constant"))
-    names.give(cotangents, ["ct"] if len(cotangents) == 1 else names.numbered("ct"))
-    names.give(kept, names.numbered("r"))
+    names = _names(halves, closed)
+
+    def shown(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
+
+    text = lambda atom: str(shown(atom).val if isinstance(shown(atom), jex.Literal) else shown(atom).name)
+    typed = lambda atoms: ", ".join(f"{text(a)}:{jaxcompat.type_text(a.aval, short=True)}" for a in atoms)
+
+    def lines(jaxpr: Any) -> list[str]:
+        eqns = [
+            eqn.replace(invars=list(map(shown, eqn.invars)), outvars=list(map(shown, eqn.outvars)))
+            for eqn in _needed(jaxpr)
+        ]
+        return [line for eqn in eqns for line in str(eqn).splitlines()]
+
     forward = [
-        f"in    {names.typed([*body.invars, *body.constvars])}",
-        *names.equations(halves.forward),
-        f"out   {', '.join(map(names.text, halves.outputs))}",
-        f"keep  {names.typed(kept)}",
+        f"in    {typed([*body.invars, *body.constvars])}",
+        *lines(halves.forward),
+        f"out   {', '.join(map(text, halves.outputs))}",
+        f"keep  {typed(kept)}",
     ]
-    names.alias(back.invars[: len(kept)], kept)
-    gradients = zip(halves.view.gradients, map(names.text, back.outvars), strict=True)
+    gradients = zip(halves.view.gradients, map(text, back.outvars), strict=True)
     backward = [
-        f"kept  {names.typed(kept)}",
-        f"in    {names.typed([*cotangents, *back.constvars])}",
-        *names.equations(closed),
+        f"kept  {typed(kept)}",
+        f"in    {typed([*back.invars[len(kept) :], *back.constvars])}",
+        *lines(closed),
         f"out   {', '.join(f'd {label.name} = {text}' for label, text in gradients)}",
     ]
     return forward, backward

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.flops import Flops, jaxpr_flops
+from .._jaxpr.flops import jaxpr_flops
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import inlined, is_budgeted
 from .._jaxpr.sizes import nbytes
@@ -83,14 +83,14 @@ class GradientStep:
         return self.version.step
 
     @functools.cached_property
-    def counted(self) -> Flops:
+    def counted(self) -> int:
         """The operations in the jaxpr, loops as often as they run."""
         return jaxpr_flops(self.jaxpr)
 
     @functools.cached_property
     def needed(self) -> int:
         """The same without the steps that checkpointed loops take again."""
-        return jaxpr_flops(self.jaxpr, with_recomputation=False).operations
+        return jaxpr_flops(self.jaxpr, with_recomputation=False)
 
     @functools.cached_property
     def has_loops(self) -> bool:
@@ -130,20 +130,20 @@ class GradientStep:
     @property
     def flops(self) -> float:
         """Operations: the compiler's count, or if `flops_are_estimated` the one in the jaxpr."""
-        return self.counted.operations if self.flops_are_estimated else self.counts["flops"]
+        return self.counted if self.flops_are_estimated else self.counts["flops"]
 
     @property
     def flops_are_estimated(self) -> bool:
         """Whether the compiler has no count, or takes each loop's body once."""
         return "flops" not in self.counts or self.has_loops
 
-    def time(self, repeats: int = 7) -> float | None:
+    def time(self) -> float | None:
         """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
         if any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.inputs):
             return None
         inputs = jax.device_put(self.inputs)
         times = []
-        for _ in range(repeats + 1):
+        for _ in range(8):
             start = time.perf_counter()
             jax.block_until_ready(self._program(*inputs))
             times.append(time.perf_counter() - start)

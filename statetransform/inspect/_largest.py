@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
 from .._jaxcompat import Tracer
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
@@ -149,7 +148,7 @@ def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) ->
 
 
 def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
-    """The arguments for a size, of arrays that are made for it their types: with shardings, as far as they have any."""
+    """The arguments for a size, of arrays that are made for it their types."""
     as_tuple = lambda given: given if isinstance(given, tuple) else (given,)
     leaves, tree = list[Any](), jax.tree.structure(())
 
@@ -164,15 +163,4 @@ def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:
         avals = iter(jax.eval_shape(made))
     except TypeError:
         return as_tuple(arguments(n))
-    found = [next(avals) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
-    meshes = [leaf.sharding.mesh for leaf in found if isinstance(getattr(leaf, "sharding", None), NamedSharding)]
-    mesh = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
-    return tree.unflatten([_on(mesh, leaf) for leaf in found])
-
-
-def _on(mesh: Mesh | None, aval: Any) -> Any:
-    """The type of an array on a mesh of devices, where a trace knows the names of its axes only."""
-    sharding = getattr(aval, "sharding", None)
-    if mesh is None or not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
-        return aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=NamedSharding(mesh, sharding.spec))
+    return tree.unflatten([next(avals) if isinstance(leaf, Tracer) else leaf for leaf in leaves])

@@ -7,16 +7,17 @@ JAX's own listing stops at the outermost equation, so that everything inside a l
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Sequence
 from typing import Any
 
 import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.primitives import Kind, kind_named, kind_of
+from .._jaxpr.primitives import Kind, kind_of, primitives_of
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.sources import Source, is_library_code, source_of
-from .._jaxpr.walk import given_name, inner_jaxprs, within
+from .._jaxpr.walk import counts_of_scan, given_name, inner_jaxprs, walk
 from .._objects.library import is_own_file
 from .._planner.view import Label
 from ._gradient import Halves
@@ -92,16 +93,12 @@ class Origins:
         return Origins(jaxpr, source if is_library_code(body) else self._caller).of(body.outvars[i])
 
     def _scanned(self, eqn: Any, i: int, here: Origin) -> Origin:
-        body, length = jaxcompat.opened(eqn.params["jaxpr"]), int(eqn.params["length"])
-        is_stacked = [_rank(outer) > _rank(inner) for outer, inner in zip(eqn.outvars, body.outvars, strict=True)]
-        n_carry = is_stacked.count(False)
-        n_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(eqn.invars, body.invars, strict=True))
-        first_carry = len(body.invars) - n_xs - n_carry
-        times = length if is_stacked[i] else 1
+        n_consts, n_carry = counts_of_scan(eqn)
+        times = int(eqn.params["length"]) if i >= n_carry else 1
         found = self._inside(eqn.params["jaxpr"], i, here.source)
         if found.kind == "input":
             before = self.of(eqn.invars[found.index])
-            if first_carry <= found.index < first_carry + n_carry:
+            if n_consts <= found.index < n_consts + n_carry:
                 return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
             return dataclasses.replace(before, name=found.name or before.name)
         return dataclasses.replace(
@@ -121,12 +118,8 @@ class Origins:
 def _says(origin: Origin) -> int:
     """How much an origin tells about a value that comes out of several branches."""
     if origin.kind == "equation":
-        return 3 if origin.name else 0 if kind_named(origin.primitive) is Kind.FILL else 2
+        return 3 if origin.name else 0 if origin.primitive in primitives_of(Kind.FILL) else 2
     return 1 if origin.kind == "input" else 0
-
-
-def _rank(var: Any) -> int:
-    return len(getattr(var.aval, "shape", ()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +217,7 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     name = eqn.primitive.name
     own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
     # An input that only passes through has no line of its own: the line is then that of what it comes out of.
-    own = own or next((site.source for site in within(eqn) if site.source), None)
+    own = own or next((site.source for site in walk(types.SimpleNamespace(eqns=[eqn])) if site.source), None)
     place = f" from {own.full}" if own else ""
     if origin.name is not None:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .._jaxpr.sizes import format_bytes
 from .._planner.view import view_of
@@ -23,7 +23,7 @@ class Residuals(Records[Residual]):
 
     Attributes:
       name: of the function.
-      notes: advice on checkpoints and policies that have less effect than they seem to.
+      notes: what is differentiated, what a budget recomputes, and a checkpoint that does not help.
 
     References:
       https://docs.jax.dev/en/latest/gradient-checkpointing.html
@@ -41,37 +41,16 @@ class Residuals(Records[Residual]):
         self.name: str = name
         self.notes: tuple[str, ...] = tuple(notes)
 
-    @overload
-    def __getitem__(self, index: int) -> Residual: ...
-    @overload
-    def __getitem__(self, index: slice) -> Residuals: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Residuals(self._records[index], self.name, self.notes)
-        return super().__getitem__(index)
-
     @property
     def bytes(self) -> int:
         """The bytes of all residuals; arguments and states that are kept count as well."""
-        return sum(record.bytes for record in self._records)
+        return sum(record.bytes for record in self)
 
     @property
     def totals(self) -> dict[str, int]:
         """Bytes by kind, for the kinds that occur."""
         present = [kind for kind in KINDS if any(record.kind == kind for record in self)]
         return {kind: sum(record.bytes for record in self if record.kind == kind) for kind in present}
-
-    def sort(self, key: str = "bytes") -> Residuals:
-        """The same records in another order: numbers from large to small, text from a to z.
-
-        Args:
-          key: a field of `Residual`.
-        """
-        _check_field(key, "sort")
-        value = lambda record: getattr(record, key)
-        numbers = all(isinstance(value(r), int) for r in self)
-        ordered = sorted(self, key=(lambda r: -value(r)) if numbers else (lambda r: str(value(r) or "~")))
-        return Residuals(ordered, self.name, self.notes)
 
     def by(self, key: str) -> Groups:
         """Groups of records with the same value of a field, the largest first.
@@ -85,7 +64,8 @@ class Residuals(Records[Residual]):
         Raises:
           ValueError: there is no such field.
         """
-        _check_field(key, "group")
+        if key not in _FIELDS:
+            raise ValueError(f"residuals do not group by {key!r}; the fields are {', '.join(_FIELDS)}")
         groups: dict[Any, list[Residual]] = {}
         for record in self:
             groups.setdefault(getattr(record, key), []).append(record)
@@ -120,21 +100,12 @@ def _row(record: Residual, has_loops: bool) -> list[str]:
     ]
 
 
-class Groups(Report, Mapping[Any, Residuals]):
+class Groups(Report, dict[Any, Residuals]):
     """Residuals by the value of one field, the largest group first."""
 
     def __init__(self, key: str, groups: dict[Any, Residuals], name: str) -> None:
+        super().__init__(sorted(groups.items(), key=lambda item: -item[1].bytes))
         self._key, self._name = key, name
-        self._groups = dict(sorted(groups.items(), key=lambda item: -item[1].bytes))
-
-    def __getitem__(self, value: Any) -> Residuals:
-        return self._groups[value]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._groups)
-
-    def __len__(self) -> int:
-        return len(self._groups)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict per group: the field's value, the number of arrays and their bytes."""
@@ -149,11 +120,6 @@ class Groups(Report, Mapping[Any, Residuals]):
             for size in [group.bytes]
         ]
         return Table(f"residuals of {self._name} by {self._key}", [self._key, ">arrays", ">bytes", ">share"], rows)
-
-
-def _check_field(key: str, verb: str) -> None:
-    if key not in _FIELDS:
-        raise ValueError(f"residuals do not {verb} by {key!r}; the fields are {', '.join(_FIELDS)}")
 
 
 @boundary
@@ -203,8 +169,7 @@ def residuals(
       {'argument': 16, 'computed': 16}
     """
     view = view_of(f, args, kwargs, argnums, states)
-    halves = Halves(view)
-    return Residuals(list_residuals(halves), view.name, advise(view, halves))
+    return Residuals(list_residuals(Halves(view)), view.name, advise(view))
 
 
 @boundary

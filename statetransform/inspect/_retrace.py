@@ -14,7 +14,6 @@ from .._jaxpr.sources import Source
 from .._report.table import Records, Table
 from .._trace.arguments import Static, is_hidden, named_arguments
 from .._trace.functional import Functionalized
-from .._trace.lift import Direct
 from .._trace.log import Traced
 from .._trace.wrapper import Bound, Transformed
 
@@ -193,19 +192,11 @@ def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int]
 def _log_of(owner: Any) -> Any:
     if isinstance(owner, Transformed | Functionalized) and owner.history is not None:
         return owner.history
-    if isinstance(owner, Direct):
-        raise TypeError(
-            f"explain_retrace: {owner!r} runs its function at every call and keeps no trace. Put `transform.jit` "
-            "around it, and ask about that."
-        )
-    if hasattr(owner, "lower") and hasattr(owner, "__wrapped__"):
-        raise TypeError(
-            f"explain_retrace: only JAX knows the traces of {owner!r}. Use `transform.jit`, or set "
-            "`jax.config.update('jax_explain_cache_misses', True)`."
-        )
     raise TypeError(
         f"explain_retrace takes a function under `transform.jit`, `transform.checkpoint` or another transform that "
-        f"stages, not {owner!r} of type {type(owner).__name__}"
+        f"stages, not {owner!r} of type {type(owner).__name__}. A function that runs at every call, as under "
+        "`transform.grad`, keeps no trace: put `transform.jit` around it. Of `jax.jit` only JAX knows the traces: set "
+        "`jax.config.update('jax_explain_cache_misses', True)`."
     )
 
 
@@ -275,13 +266,7 @@ def _advice(change: Change) -> str | None:
     before, after = change.before.removesuffix(_WEAK), change.after.removesuffix(_WEAK)
     if before != after or change.before == change.after or change.what not in ("state", "argument"):
         return None
-    dtype = after.partition("[")[0]
-    if change.what == "argument":
-        return (
-            f"`{change.name}` was a Python number in one call, whose type is weak, and an array in another: pass "
-            f"`jnp.{dtype}({change.name})` in both."
-        )
     return (
-        f"The state `{change.name}` started as a Python number, whose type is weak, and got a type of its own by an "
-        f"update, so the function was traced again: start it with `jnp.{dtype}(...)`, or an array of that dtype."
+        f"The {change.what} `{change.name}` was a Python number, whose type is weak, in one trace, and an array in the "
+        f"other: make it `jnp.{after.partition('[')[0]}(...)` in both."
     )

@@ -11,13 +11,13 @@ import jax.extend.core as jex
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sizes import byte_unit, format_bytes
 from .._jaxpr.sources import source_of
 from .._planner.cost import nbytes
 from .._planner.joint import Joint, build, flattened
 from .._planner.simulate import lifetimes
 from .._planner.view import Label, view_of
-from .._report.table import Drawing, Records, Table, byte_unit
+from .._report.table import Drawing, Records, Table
 from .._trace.tracebacks import boundary
 from ._gradient import GradientStep
 
@@ -166,7 +166,7 @@ class Timeline(Drawing, Records[Moment]):
         scale, unit = byte_unit(self.peak)
         steps, groups = range(1, len(self) + 1), _largest(self.groups)
         heights = [[value / scale for value in values] for values in groups.values()]
-        ax.stackplot(steps, heights, labels=groups, colors=_COLOURS, step="mid", linewidth=0)
+        ax.stackplot(steps, heights, labels=groups, step="mid", linewidth=0)
         ax.step(steps, [moment.bytes / scale for moment in self], where="mid", color="black", linewidth=1.0)
         if len(self):
             top = self[self.peak_at]
@@ -180,10 +180,6 @@ class Timeline(Drawing, Records[Moment]):
         ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
 
 
-# Dark and light in turn, so that neighbours differ in grey.
-_COLOURS = (
-    *("#08306b", "#c6dbef", "#d94801", "#fdd0a2", "#238b45", "#c7e9c0", "#54278f", "#dadaeb", "#67000d", "#fee391"),
-)
 _SHOWN = 9  # groups with an entry of their own in the legend
 
 

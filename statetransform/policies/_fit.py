@@ -95,10 +95,6 @@ class Curve(Drawing, Records[Point]):
         self.output_bytes: int = around[1]
         self.gradient_bytes: int = around[2]
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per point."""
-        return [dataclasses.asdict(point) for point in self]
-
     def table(self) -> Table:
         """What it prints: a row for each point."""
         has_compiled = any(point.compiled_bytes is not None for point in self)

@@ -19,22 +19,10 @@ from .._state.errors import PolicyWarning
 from .._state.sites import warn
 from ._policy import UNKNOWN, Policy, ask, describe, members, names_of
 
-# Policies of the package that take arguments, besides JAX's own.
-_OWN = ("any_of", "all_of", "none_of", "save_larger_than", "save_smaller_than", "save_from", "loops", "fit")
-
-
-def _spellings() -> list[str]:
-    return [*vars(jax.checkpoint_policies), *_OWN]
-
-
-def is_factory(policy: Any) -> bool:
-    """Whether this is a function that makes policies, such as ``save_only_these_names`` before it is called."""
-    name = getattr(policy, "__name__", "")
-    if isinstance(policy, Policy) or name not in _spellings():
-        return False
-    # A policy itself takes any parameters of any primitive by keyword.
-    kinds = [p.kind for p in inspect.signature(policy).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD not in kinds
+_EXAMPLES = (
+    "Write for example policy=policies.dots_saveable, policy=policies.any_of(p, q) for what either of two policies "
+    'keeps, or policy=policies.fit("2GiB") for a budget of memory.'
+)
 
 
 def check_policy(policy: Any) -> Any:
@@ -56,59 +44,34 @@ def check_policy(policy: Any) -> Any:
         raise TypeError(f"a policy is a function, not {what}. {_instead(policy)}")
     if policy is MemoryBudget:
         raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
-    if is_factory(policy):
-        name = policy.__name__
-        raise TypeError(
-            f"policies.{name} makes a policy and is not one itself. Call it: policy=policies.{name}({_example(name)})"
-        )
+    is_ours = getattr(policy, "__module__", "") == "statetransform.policies"
+    if is_ours or any(policy is one for one in vars(jax.checkpoint_policies).values()):
+        parameters = inspect.signature(policy).parameters
+        # A policy itself takes any parameters of any primitive by keyword.
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+            name = policy.__name__
+            raise TypeError(
+                f"policies.{name} makes a policy and is not one itself. Call it: "
+                f"policy=policies.{name}({', '.join(parameters)}). {_EXAMPLES}"
+            )
     return policy
 
 
 def _instead(value: Any) -> str:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            parse_bytes(value)
-            return f"For a budget of memory write policy=policies.fit({value!r}) (from statetransform import policies)."
-        close = difflib.get_close_matches(value, _spellings(), n=1)
-        written = f"policies.{close[0]}" if close else "policies.dots_saveable"
-        if close and (close[0] in _OWN or is_factory(getattr(jax.checkpoint_policies, close[0], None))):
-            written += f"({_example(close[0])})"
+    """What was probably meant by what is no policy."""
+    with contextlib.suppress(TypeError, ValueError):
+        parse_bytes(value)
         return (
-            f"Write policy={written} (from statetransform import policies); "
-            f"to keep the values that checkpoint_name calls {value!r}, "
-            f"write policy=policies.save_only_these_names({value!r})."
+            f"For a budget of memory write policy=policies.fit({value!r}) (from statetransform import policies); to "
+            f"keep the values that have more bytes each, write policy=policies.save_larger_than({value!r})."
         )
-    if isinstance(value, bool):
-        chosen = "everything_saveable" if value else "nothing_saveable"
-        return f"Write policy=policies.{chosen}."
-    if isinstance(value, (int, float)):
-        return (
-            f"For a budget of so many bytes write policy=policies.fit({value!r}); to keep the values of more than so "
-            f"many bytes each, write policy=policies.save_larger_than({value!r})."
-        )
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = list(value)
-        if items and all(isinstance(item, str) for item in items):
-            return f"Write policy=policies.save_only_these_names({', '.join(map(repr, items))})."
-        return "To keep what any one of several policies keeps, write policy=policies.any_of(p, q)."
-    return "Write for example policy=policies.dots_saveable."
-
-
-def _example(name: str) -> str:
-    return {
-        "offload_dot_with_no_batch_dims": '"device", "pinned_host"',
-        "save_from_both_policies": "policies.dots_saveable, policies.save_only_these_names('a')",
-        "save_and_offload_only_these_names": "names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], "
-        'offload_src="device", offload_dst="pinned_host"',
-        "save_larger_than": "'1 MiB'",
-        "save_smaller_than": "'1 MiB'",
-        "save_from": "'model.py:12'",
-        "loops": "20",
-        "fit": '"2GiB"',
-        "any_of": "p, q",
-        "all_of": "p, q",
-        "none_of": "p",
-    }.get(name, "'a'")
+    if not isinstance(value, str):
+        return _EXAMPLES
+    close = difflib.get_close_matches(value, vars(jax.checkpoint_policies), n=1) or ["dots_saveable"]
+    return (
+        f"Write policy=policies.{close[0]} (from statetransform import policies); to keep the values that "
+        f"checkpoint_name calls {value!r}, write policy=policies.save_only_these_names({value!r})."
+    )
 
 
 def check_memories(policy: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -249,9 +248,8 @@ def test_a_weak_type_comes_with_advice_that_works(wrap):
     w.value = w.value - jnp.float32(0.1)
     f()
     assert changes(f, 1) == [("state", "w", "float32[] (weak)", "float32[]")]
-    assert "The state `w` started as a Python number" in str(inspect.explain_retrace(f))
-    advised = re.search(r"start it with `(jnp\.\w+)\(\.\.\.\)`", inspect.explain_retrace(f).notes[0])[1]
-    assert advised == "jnp.float32"
+    (note,) = inspect.explain_retrace(f).notes
+    assert note.startswith("The state `w` was a Python number") and "make it `jnp.float32(...)` in both" in note
     w = State(jnp.float32(1.0), name="w")
     f = wrap(lambda: w.value * 2)
     f()
@@ -265,13 +263,13 @@ def test_an_argument_of_a_weak_type_comes_with_advice():
     f = transform.jit(lambda dt: dt * 2)
     f(0.1)
     f(jnp.float32(0.1))
-    assert "pass `jnp.float32(dt)` in both" in str(inspect.explain_retrace(f))
+    assert "The argument `dt` was a Python number" in str(inspect.explain_retrace(f))
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (transform.grad(lambda x: x), "runs its function at every call and keeps no trace. Put `transform.jit` around"),
+        (transform.grad(lambda x: x), "keeps no trace: put `transform.jit` around it"),
         (jax.jit(lambda x: x), "jax_explain_cache_misses"),
         (lambda x: x, "explain_retrace takes a function under `transform.jit`"),
         (3, "not 3 of type int"),

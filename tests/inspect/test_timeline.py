@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -111,5 +108,3 @@ def test_many_sources_are_drawn_as_few(matplotlib):
     shown = {text.get_text() for text in ax.get_legend().get_texts()} - {"forward | backward"}
     assert len(shown) == len(ax.collections) == 10
     assert f"{len(line.groups) - 9} others" in shown
-    shades = [float(np.dot(area.get_facecolor()[0][:3], (0.299, 0.587, 0.114))) for area in ax.collections]
-    assert min(abs(a - b) for a, b in itertools.pairwise(shades)) > 0.2

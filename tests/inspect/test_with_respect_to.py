@@ -58,13 +58,6 @@ def test_residuals_are_those_of_the_gradient_that_is_asked_for(choice):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_printed_lines_are_those_of_the_records(choice, capsys):
-    options, _ = CHOICES[choice]
-    inspect.print_saved_residuals(f, X, Y, **options)
-    assert capsys.readouterr().out.splitlines() == [r.listed for r in inspect.residuals(f, X, Y, **options)]
-
-
-@pytest.mark.parametrize("choice", CHOICES)
 def test_the_backward_pass_ends_in_the_gradients_that_are_asked_for(choice):
     options, positions = CHOICES[choice]
     last = inspect.fwd_bwd(f, X, Y, **options).backward[-1]

@@ -312,7 +312,7 @@ def test_it_is_for_checkpoint_alone() -> None:
     assert repr(policies.loops(20)) == "loops(20)"
     assert repr(policies.loops(st.MemoryBudget("2 GiB"))) == "loops(MemoryBudget('2 GiB'))"
     assert policies.loops(20) == policies.loops(20) != policies.loops(21)
-    with pytest.raises(TypeError, match=r"policies.loops makes a policy.*policy=policies.loops\(20\)"):
+    with pytest.raises(TypeError, match=r"policies.loops makes a policy.*policy=policies.loops\(checkpoint\)"):
         transform.checkpoint(jnp.sin, policy=policies.loops)
     for policy in (policies.loops(20), policies.any_of(policies.loops(20), policies.dots_saveable)):
         with pytest.raises(TypeError, match=r"as `transform.checkpoint\(f, policy=policies.loops\(20\)\)`, not in"):
