@@ -343,12 +343,6 @@ def test_the_body_runs_once_per_trace() -> None:
     assert len(runs) == 1
 
 
-def test_fit_is_a_memory_budget() -> None:
-    assert policies.fit("2 MiB") == st.MemoryBudget("2 MiB")
-    with pytest.raises(ValueError, match="is not a size"):
-        policies.fit("a lot")
-
-
 @pytest.mark.optimized
 def test_the_least_that_an_error_names_is_met() -> None:
     s, x = State(jnp.linspace(0.1, 1, 64)), jnp.linspace(0.1, 1, 64)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned, split_of
+from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned
 
 from .graphs import chain, random_graph
 
@@ -60,11 +60,6 @@ def test_pruning_keeps_a_plan_valid_and_costs_nothing() -> None:
         assert peak(graph, short) <= peak(graph, sequence)
 
 
-def test_a_chain_holds_all_its_layers_at_the_turn() -> None:
-    graph = chain(6)
-    assert peak(graph, graph.plain) == 6  # five activations and a cotangent
-
-
 def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
     nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
     graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}))
@@ -111,11 +106,6 @@ def test_an_effect_happens_once() -> None:
     graph = Graph(nodes, (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}))
     with pytest.raises(InvalidPlanError, match="an effect happens more than once"):
         check(graph, [0, 1, 0, 2])
-
-
-def test_the_forward_pass_ends_with_the_last_result() -> None:
-    graph = chain(4)
-    assert split_of(graph, graph.plain) == 4
 
 
 def test_what_dies_where_a_gradient_is_computed_in_place_may_be_in_its_memory() -> None:
