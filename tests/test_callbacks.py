@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from statetransform import State, inspect, transform
+from statetransform import State, transform
 
 from .tables import ONCE
 
@@ -253,23 +252,6 @@ def test_a_callback_is_about_the_objects_of_its_call() -> None:
         sim.step(1.0)
     jax.effects_barrier()
     assert (one.log, two.log) == ([1.0], [1.0, 2.0])
-
-
-SHARED: list[float] = []
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="nobody tells that the callback does not run in the trace")
-def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
-    class Quiet(Sim):
-        @transform.jit
-        def step(self, n: Any) -> None:
-            self.u.value = jax.nn.relu(self.u.value + n)
-            jax.debug.callback(lambda v, name="u": SHARED.append(float(v)), self.u.value)
-
-    for _ in range(3):
-        Quiet().step(1.0)
-    jax.effects_barrier()
-    assert len(inspect.explain_retrace(Quiet.step)) == 1 and SHARED == [1.0] * 3
 
 
 def test_a_callback_over_a_logger_writes_into_that_logger() -> None:

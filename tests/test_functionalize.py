@@ -127,18 +127,6 @@ def test_a_trace_is_kept_for_a_signature() -> None:
     assert runs == [2]
 
 
-def test_apply_that_raises_leaves_everything_as_it_was() -> None:
-    c = Counter()
-
-    def f(x: Any) -> Any:
-        c(x)
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        transform.functionalize(f).apply({c.n: 5}, 1.0)
-    assert c.n.value == 0
-
-
 def test_values_may_have_other_types_than_the_states() -> None:
     s = State(jnp.float32(1), name="s")
     fun = transform.functionalize(lambda x: s.value + x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 
 from statetransform import State, StateTraceError, transform
 from statetransform._objects import hooks
-from statetransform._trace.families import remember
 
 N = 8
 HOOKS = {"__getattribute__", "__setattr__", "__delattr__"}
@@ -208,18 +206,6 @@ def test_a_shared_state_is_read_and_own_states_are_written(name: str, is_shared:
     expected = [work(i) for i in range(N)]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_allclose(values, [cell.value for cell in cells], rtol=1e-6)
-
-
-def test_what_is_kept_has_a_bound_in_all_threads() -> None:
-    """All eager loops and branches share one dict of what was compiled for them."""
-    kept: dict[Any, Any] = {}
-
-    def work(i: int) -> None:
-        for j in range(1_000):
-            remember(kept, (i, j), j, 2)
-
-    at_once([functools.partial(work, i) for i in range(N)])
-    assert len(kept) <= N + 2
 
 
 def test_a_trace_shows_nothing_to_another_thread() -> None:

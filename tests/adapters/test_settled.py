@@ -81,18 +81,6 @@ def test_cells_that_are_made_for_each_call_are_lifted(kind: str) -> None:
         assert model.values() == [0, 2, 4], i
 
 
-@KINDS
-def test_an_error_changes_nothing(kind: str) -> None:
-    model, x = Model(ROWS[kind], 3), jnp.float32(1)
-    settle(Model.add, lambda: model.add(x))
-    before = model.values()
-    with pytest.raises(TypeError):
-        model.add("x")
-    assert model.values() == before
-    model.add(x)
-    assert model.values() == [before[0], before[1] + 1, before[2] + 2]
-
-
 @pytest.mark.parametrize("kind", ["brainstate", "Registered"])
 def test_within_a_raw_transform_of_jax_nothing_is_left_behind(kind: str) -> None:
     if kind not in ROWS:

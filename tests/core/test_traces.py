@@ -484,47 +484,7 @@ def test_a_loop_or_branch_that_changes_an_attribute_it_reads_says_so(where: str)
     BODIES[where](Wave().note)  # which reads nothing that it changes
 
 
-@pytest.mark.filterwarnings("error::statetransform.RetraceWarning")
-def test_a_type_or_static_value_that_is_new_blames_no_older_change() -> None:
-    mode = State("a", static=True, name="mode")
-
-    class Model:
-        k = 2
-
-        @transform.jit
-        def step(self, x: Any) -> Any:
-            return x * self.k if mode.value != "z" else x
-
-    model = Model()
-    model.step(1.0)
-    model.k = 3
-    model.step(1.0)
-    for value in "bc":
-        mode.value = value
-        model.step(1.0)
-    assert str(inspect.explain_retrace(Model.step)).count("self.k") == 1
-
-
 # -- traces within traces
-
-
-@pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit, transform.grad, transform.vmap])
-def test_a_wrapper_made_within_a_trace_asks_nothing_of_the_object_that_it_is_for(wrap: Any) -> None:
-    """What it takes over, such as a name and a signature, is for messages and for whoever asks."""
-
-    class Scale:
-        def __init__(self) -> None:
-            self.u = new(2)
-
-        def __call__(self, x: Any) -> Any:
-            return (self.u.value * x).sum()
-
-    layer: Any = Scale()
-    jitted = transform.jit(lambda x: wrap(layer)(x))
-    jitted(X)
-    layer.__name__, layer.__doc__, layer.__qualname__ = "renamed", "Explained.", "Renamed"
-    jitted(X)
-    assert traces(jitted) == 1
 
 
 scale = State(jnp.float32(2), name="scale")

@@ -135,13 +135,6 @@ def test_budgets_can_be_compared_as_policies_and_as_functions():
         table["dots"]
 
 
-def test_states_and_policies_that_ask_for_lines_can_be_compared():
-    w = State(W, name="w")
-    model = lambda x: net(w.value, x)
-    found = inspect.compare({"plain": model, "from": policies.save_from(layer)}, X)
-    assert found["from"].residual_bytes <= found["plain"].residual_bytes
-
-
 def test_a_name_that_no_value_bears_is_a_note():
     found = inspect.compare({"typo": policies.save_only_these_names("zzz")}, net, W, X)
     assert "has no effect for 'zzz'" in str(found)

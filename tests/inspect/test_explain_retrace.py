@@ -113,17 +113,6 @@ def model_class():
 
 
 @pytest.mark.parametrize("method", ["compiled", "again"])
-def test_another_instance_and_a_state_in_the_place_of_another_are_no_new_trace(method):
-    Model = model_class()
-    first, second = Model(), Model()
-    for model in (first, second):
-        getattr(model, method)(1.0)
-    first.w = State(jnp.ones(3), name="another")
-    getattr(first, method)(1.0)
-    assert len(inspect.explain_retrace(getattr(first, method))) == 1
-
-
-@pytest.mark.parametrize("method", ["compiled", "again"])
 def test_what_is_another_in_the_structure_is_named_by_its_path(method):
     first = model_class()()
     getattr(type(first), method).clear_cache() if method == "compiled" else None
@@ -280,18 +269,3 @@ def test_an_argument_of_a_weak_type_comes_with_advice():
 def test_what_cannot_be_explained_says_what_to_do(what, words):
     with pytest.raises(TypeError, match=words.replace("(", r"\(")):
         inspect.explain_retrace(what)
-
-
-class Counter:
-    n = State(0, name="n")
-
-    @classmethod
-    @transform.jit
-    def step(cls, x):
-        return cls.n.value + x
-
-
-def test_a_class_method_is_explained():
-    Counter.step(1)
-    Counter.step(1.0)
-    assert changes(Counter.step, 1) == [("argument", "x", "int32[] (weak)", "float32[] (weak)")]

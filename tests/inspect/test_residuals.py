@@ -248,15 +248,6 @@ def test_totals_sorting_and_groups():
         found.by("colour")
 
 
-def test_text_is_aligned():
-    found = inspect.residuals(Model(), X)
-    title, head, rule, *rows = str(found).splitlines()
-    assert title == "residuals of Model: 3 arrays, 96 B (argument 16 B, state 64 B, computed 16 B)"
-    assert len(rows) == 3
-    assert all(row[head.index("type") :].startswith("float32[") for row in rows)
-    assert rule.startswith("----")
-
-
 def test_rich_and_html_show_the_same():
     console = pytest.importorskip("rich.console")
     found = inspect.residuals(Model(), X)
