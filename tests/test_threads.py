@@ -208,30 +208,6 @@ def test_a_shared_state_is_read_and_own_states_are_written(name: str, is_shared:
     np.testing.assert_allclose(values, [cell.value for cell in cells], rtol=1e-6)
 
 
-def test_a_trace_shows_nothing_to_another_thread() -> None:
-    s = State(jnp.float32(1), name="s")
-    is_tracing, has_read = threading.Event(), threading.Event()
-    seen = []
-
-    def reader() -> None:
-        is_tracing.wait()
-        seen.append((s.value, transform.jit(lambda: s.value + 1)()))
-        has_read.set()
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        s.value = s.value + x
-        is_tracing.set()
-        has_read.wait()
-        return s.value
-
-    thread = threading.Thread(target=reader)
-    thread.start()
-    assert f(5.0) == 6
-    thread.join()
-    assert seen == [(1.0, 2.0)] and s.value == 6
-
-
 def test_an_error_in_one_thread_leaves_the_others_alone() -> None:
     cells = [State(0.0, name=f"cell{i}") for i in range(N)]
 
