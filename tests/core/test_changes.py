@@ -630,15 +630,88 @@ scene.update({
 })  # fmt: skip
 
 
+class Config:
+    gain = 2.0
+
+
+class Cell:
+    def __init__(self, value: float) -> None:
+        self.value = new(value)
+        self.flags = {"on": True, "mode": "sum"}
+
+
+class Layer:
+    def __init__(self, i: int, config: Config) -> None:
+        self.w, self.index, self.config, self.name = new(i + 1), i, config, f"layer {i}"
+        self.cells = [Cell(10 * i + j) for j in range(3)]
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.config.gain * self.w.value * (self.index + 1)
+        for cell in self.cells:
+            if cell.flags["on"]:
+                x = x + cell.value.value
+            cell.value.value = cell.value.value + len(self.name)
+        return x
+
+
+@scene
+def layers_of_cells() -> Scene:
+    def make() -> Any:
+        config = Config()
+        return types.SimpleNamespace(config=config, layers=[Layer(i, config) for i in range(6)])
+
+    def swap(m: Any) -> None:
+        m.layers[3], m.layers[4] = m.layers[4], m.layers[3]
+
+    return make, lambda m: functools.reduce(lambda x, layer: layer.forward(x), m.layers, jnp.float32(1)), [
+        lambda m: put("index", 99)(m.layers[2]),
+        lambda m: put("index", 2.0)(m.layers[2]),
+        lambda m: put("name", "another")(m.layers[5]),
+        lambda m: m.layers[4].cells[2].flags.update(on=False),
+        lambda m: put("gain", 3.0)(m.config),
+        lambda m: put("config", Config())(m.layers[4]),
+        swap,
+        lambda m: put("value", m.layers[5].w)(m.layers[1].cells[2]),
+        lambda m: put("w", State(2.0, static=True))(m.layers[3]),
+        lambda m: put("w", new(-7))(m.layers[3]),
+        lambda m: m.layers[3].cells.__setitem__(1, type("Other", (Cell,), {})(0.5)),
+        lambda m: m.layers.__setitem__(1, m.layers[4]),
+        lambda m: m.layers.pop(1),
+        lambda m: m.layers[1].cells.pop(2),
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def names_as_before() -> Iterator[None]:
+    yield
+    globals().update(factor=3)
+    globals().pop("later", None)
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", scene)
 def test_a_change_is_seen(name: str, way: str) -> None:
-    try:
-        assert_seen(scene[name](), way)
-    finally:
-        globals().update(factor=3)
-        globals().pop("later", None)
+    assert_seen(scene[name](), way)
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("name", scene)
+def test_a_change_is_seen_by_a_call_whose_walk_over_the_object_is_written_down(name: str) -> None:
+    for i in range(len(scene[name]()[2])):
+        make, read, changes = scene[name]()
+        one, two = make(), make()
+        jitted: Any = transform.jit(read)
+        for change in changes[:i]:
+            change(one), change(two)
+        for _ in range(101):
+            assert float(jitted(two)) == float(read(one))
+            if is_written := jitted._store.programs[0].way_in is not None:
+                break
+        assert is_written or name != "layers of cells"
+        changes[i](one), changes[i](two)
+        for _ in range(2):
+            assert float(jitted(two)) == float(read(one)), i
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
