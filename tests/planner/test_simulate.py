@@ -89,23 +89,23 @@ def test_memory_of_gradients_serves_values_until_these_are_computed(sizes: Any, 
     assert profile(graph, graph.plain).tolist() == expected
 
 
-def test_a_value_that_is_not_there_is_refused() -> None:
-    graph = chain(3)
-    with pytest.raises(InvalidPlanError, match="before they are computed"):
-        peak(graph, [1, 0, 2, 3, 4, 5])
+PINNED = Graph(
+    (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True)),
+    (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}),
+)  # fmt: skip
 
 
-def test_a_backward_node_waits_for_the_results() -> None:
-    graph = chain(3)
-    with pytest.raises(InvalidPlanError, match="before the forward pass is complete"):
-        check(graph, [0, 1, 3, 2, 4, 5])
-
-
-def test_an_effect_happens_once() -> None:
-    nodes = (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True))
-    graph = Graph(nodes, (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}))
-    with pytest.raises(InvalidPlanError, match="an effect happens more than once"):
-        check(graph, [0, 1, 0, 2])
+@pytest.mark.parametrize(
+    ("graph", "sequence", "words"),
+    [
+        (chain(3), [1, 0, 2, 3, 4, 5], "before they are computed"),
+        (chain(3), [0, 1, 3, 2, 4, 5], "before the forward pass is complete"),
+        (PINNED, [0, 1, 0, 2], "an effect happens more than once"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused(graph: Graph, sequence: list[int], words: str) -> None:
+    with pytest.raises(InvalidPlanError, match=words):
+        check(graph, sequence)
 
 
 def test_what_dies_where_a_gradient_is_computed_in_place_may_be_in_its_memory() -> None:
