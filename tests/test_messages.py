@@ -193,6 +193,13 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("grad: `states=` has no state in it", "no state of this kind", "states=st.states(model, st.Param)")),
     "a class of states to differentiate with respect to": (lambda: transform.grad(summed, states=Param)(X), TypeError,
         ("but is the class Param", "states=st.states(model, st.Param)")),
+    "no arguments to differentiate with respect to": (lambda: transform.grad(lambda: 1.0)(), TypeError,
+        ("was called with 0. To differentiate with respect to states, write `states=",)),
+    "argnums that are no integers": (lambda: transform.grad(jnp.sum, argnums=[None]), TypeError,
+        ("grad: argnums must be an int or a sequence of ints, not ", "write `states=")),
+    "values of states among the primals": (
+        lambda: transform.jvp(lambda x: w.value * x, (w.value, 1.0), (1.0, 1.0), states=w), TypeError,
+        ("read and not passed; ", "one for each of the 2 primals given, 3 in all, not 2")),
     "states of a class": (lambda: st.states(Param), TypeError,
         ("a container of states, not the class Param",)),
     "a policy for a loop": (
