@@ -173,8 +173,6 @@ def test_a_late_change_by_a_callback_loses_nothing_of_a_call_that_makes_states()
 
 
 class Ruled:
-    """The slope of a rule."""
-
     def __init__(self, slope: float) -> None:
         self.u, self.slope = State(jnp.float32(0), name="u"), slope
 
@@ -228,7 +226,6 @@ def test_a_rule_that_looks_at_an_object_later_looks_at_the_object_of_its_own_cal
 
 
 def noted(labels: Any, sim: Any, x: Any) -> None:
-    """A callback."""
     sim.log.append(float(x))
 
 
@@ -240,7 +237,6 @@ class Sim:
 
     @transform.jit
     def step(self, n: Any) -> None:
-        """One step."""
         labels = [(i, [i]) for i in range(20_000)]
         self.u.value = self.u.value + n
         jax.debug.callback(functools.partial(noted, labels, self), self.u.value)

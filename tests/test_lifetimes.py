@@ -23,8 +23,6 @@ X = jnp.float32(1)
 
 
 class Model:
-    """A state, a number and a method."""
-
     def __init__(self) -> None:
         self.u, self.k = State(jnp.float32(1)), 2
 
@@ -34,7 +32,6 @@ class Model:
         return self.k * 2
 
     def step(self, x: Any) -> Any:
-        """Reads and writes."""
         self.u.value = self.u.value + x * self.twice
         return self.u.value
 

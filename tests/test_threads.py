@@ -51,19 +51,15 @@ def at_once(works: list[Callable[[], None]]) -> None:
 
 
 def hooked(*classes: type) -> set[str]:
-    """What is left on classes."""
     return set().union(*[HOOKS & vars(cls).keys() for cls in classes])
 
 
 class Model:
-    """A state and a number."""
-
     def __init__(self, k: int = 2) -> None:
         self.u, self.k = State(jnp.float32(0)), k
 
     @transform.jit
     def step(self, x: Any) -> Any:
-        """Reads and writes."""
         self.u.value = self.u.value + x.sum() * self.k
         return self.u.value
 

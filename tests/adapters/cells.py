@@ -102,7 +102,6 @@ KINDS = [*OF_OBJECTS, *OF_CLASSES]
 
 
 def make(kind: type, n: Any) -> Any:
-    """An object whose `n` is a cell."""
     obj = kind(n)
     if kind in OF_OBJECTS:
         st.attr(obj, "n")

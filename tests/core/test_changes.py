@@ -32,8 +32,6 @@ WAYS = ("argument", "closure", "checkpoint")
 
 
 class Scenes(dict[str, Callable[[], Scene]]):
-    """Scenes by their names."""
-
     def __call__(self, make: Callable[[], Scene]) -> Callable[[], Scene]:
         """Takes a scene in that needs classes or functions of its own."""
         self[make.__name__.replace("_", " ")] = make
@@ -49,12 +47,10 @@ class Base:
 
 
 def new(value: float) -> State:
-    """A state."""
     return State(jnp.float32(value))
 
 
 def put(name: str, value: Any) -> Callable[[Any], None]:
-    """Sets an attribute."""
     return lambda obj: setattr(obj, name, value)
 
 
@@ -83,7 +79,6 @@ scene = Scenes()
 
 
 def put_global(name: str, value: Any) -> Callable[[Any], None]:
-    """Sets a global name of this module."""
     return lambda obj: globals().update({name: value})
 
 
@@ -486,15 +481,11 @@ def a_derivative_rule_of_raw_jax() -> Scene:
 
 
 class Pair(NamedTuple):
-    """A state and a number."""
-
     u: State
     k: int
 
 
 class Mode(enum.IntEnum):
-    """A choice."""
-
     A = 1
     B = 2
 

@@ -18,13 +18,10 @@ X = jnp.ones(1)
 
 
 def traces(fun: Any) -> int:
-    """How often a function was traced."""
     return len(inspect.explain_retrace(fun))
 
 
 class Node:
-    """One of a linked list."""
-
     def __init__(self, next: Any = None) -> None:
         self.w, self.next = State(jnp.float32(1)), next
 
@@ -45,14 +42,11 @@ def test_a_linked_list_and_nested_containers_may_be_deep() -> None:
 
 
 class Masked:
-    """An array of NumPy."""
-
     def __init__(self, n: int) -> None:
         self.mask = np.zeros(n, np.float32)
 
     @transform.jit
     def total(self) -> Any:
-        """Reads it."""
         return self.mask.sum()
 
 
@@ -137,7 +131,6 @@ def test_a_large_array_that_is_compared_at_every_call_is_said_once() -> None:
 
 
 def refuse(self: Any, name: str, value: Any) -> None:
-    """A `__setattr__`."""
     raise AttributeError(f"{name} is frozen")
 
 
@@ -215,8 +208,6 @@ def test_an_object_that_is_changed_behind_a_closure_is_never_stale() -> None:
 
 
 class Gains:
-    """Gives the gain of its class."""
-
     gain = 1.0
 
     def __call__(self) -> float:

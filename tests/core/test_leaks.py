@@ -32,7 +32,6 @@ class Model:
 
 
 def in_a_box(x: Any) -> Any:
-    """An object that holds a value."""
     box: Any = Box()
     box.x = (x, 1)
     return box
@@ -128,8 +127,6 @@ def test_a_traced_value_that_was_there_before_is_none() -> None:
 
 
 class Shared:
-    """What all instances share."""
-
     last: Any = None
     table: ClassVar[dict[str, Any]] = {"a": 1}
 

@@ -30,7 +30,6 @@ class Layer:
 
 
 def apply(act: str, w: Any, x: Any) -> Any:
-    """What each layer computes."""
     return jnp.maximum(x @ w, 0.0) if act == "relu" else jnp.tanh(x @ w)
 
 
@@ -68,7 +67,6 @@ def gradient(call: Callable[[Any, Any], Any], layers: list[Any]) -> Any:
 
 
 def twin(way: str, acts: list[str]) -> str:
-    """The hand-threaded program."""
     transformed: Any = {"checkpoint": jax.checkpoint, "jit": jax.jit}.get(way.partition(" ")[0], lambda f: f)
     layers = {act: transformed(lambda w, x, act=act: apply(act, w, x)) for act in acts}
     once = layers if "loop" not in way else {
@@ -103,8 +101,6 @@ def test_layers_run_once_for_each_structure_and_have_the_functions_of_the_twin(
 
 
 class Simulator:
-    """Two states and a compiled step."""
-
     runs = 0
 
     def __init__(self) -> None:
@@ -112,7 +108,6 @@ class Simulator:
 
     @transform.jit
     def step(self, dt: Any) -> None:
-        """One step."""
         Simulator.runs += 1
         self.u.value, self.t.value = self.u.value + dt, self.t.value + dt
 
@@ -138,12 +133,10 @@ ONE = jnp.float32(1)
 
 
 def powers(c: Any, **options: Any) -> Any:
-    """A scan that reads a state."""
     return transform.scan(lambda c, x: (c * k.value * x, None), c, jnp.arange(1.0, 17.0), **options)[0]
 
 
 def counted() -> Any:
-    """A loop that writes one."""
     transform.for_loop(lambda: setattr(u, "value", u.value * 1.5), length=4)
     return u.value
 
@@ -179,7 +172,6 @@ EAGER: dict[str, Callable[[], Any]] = {
 
 
 def second(call: Callable[[], Any]) -> int:
-    """How often a second call compiles."""
     call()
     with compilations() as compiled:
         call()

@@ -31,7 +31,6 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def new(value: Any) -> State:
-    """A state."""
     return State(jnp.float32(value))
 
 
@@ -42,7 +41,6 @@ def program(make: Program) -> Program:
 
 
 def traces(fun: Any) -> int:
-    """How often a function was traced."""
     return len(inspect.explain_retrace(fun))
 
 
@@ -89,14 +87,11 @@ def names_in_errors_loggers_and_counters() -> Any:
 
 
 def heun(f: Any, u: Any, dt: Any) -> Any:
-    """A better step."""
     k = f(u)
     return u + dt / 2 * (k + f(u + dt * k))
 
 
 class Scheme(enum.Enum):
-    """Looked up in a registry."""
-
     EULER = "euler"
     HEUN = "heun"
 
@@ -473,8 +468,6 @@ scale = State(jnp.float32(2), name="scale")
 
 
 class Scaled:
-    """Finds its state in its module."""
-
     def __call__(self, x: Any) -> Any:
         return x * scale.value
 

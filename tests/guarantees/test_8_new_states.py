@@ -62,8 +62,6 @@ def test_a_static_state_in_the_output_is_a_new_one_at_each_call() -> None:
 
 
 class Node:
-    """An object that refers to itself."""
-
     def __init__(self, x: Any) -> None:
         self.me, self.u = self, State(x)
 

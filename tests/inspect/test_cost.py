@@ -34,7 +34,6 @@ def loop(w, x):
 
 
 def reference(fun, *args):
-    """The same step by hand."""
     step = jax.value_and_grad(fun, argnums=tuple(range(len(args))))
     return jax.jit(step).lower(*args).compile()
 

@@ -17,8 +17,6 @@ X = jnp.ones(3)
 
 
 class Model:
-    """A weight and a counter."""
-
     def __init__(self) -> None:
         self.w = State(jnp.ones((3, 3)), name="w")
         self.count = State(0, name="count")

@@ -17,8 +17,6 @@ X, W = jnp.linspace(-1.0, 1.0, 4), jnp.ones((4, 4))
 
 
 class Model:
-    """One layer, with a counter."""
-
     def __init__(self) -> None:
         self.w = State(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), name="w")
         self.count = State(0, name="count")

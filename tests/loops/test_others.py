@@ -54,12 +54,10 @@ LOOPS = {"scan": by_scan, "fori_loop": by_fori, "fori_loop to a traced bound": b
 
 @pytest.fixture(params=LOOPS)
 def loop(request: pytest.FixtureRequest) -> Any:
-    """A loop of JAX, `loop(n, x)`."""
     return LOOPS[request.param]
 
 
 def same(f: Callable[..., Any], g: Callable[..., Any], *args: Any, tolerance: float = 1e-5) -> None:
-    """Two functions give the same."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=1e-6), f(*args), g(*args))
 
 
