@@ -101,6 +101,11 @@ def test_it_prints_and_plots() -> None:
     ax = st.schedule(30, 3).plot()
     assert "evaluations" in ax.get_xlabel() and ax.get_ylabel() == "step"
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"advance", "reverse", "stored carry"}
+    schedule = st.schedule(40, 2, far=3)
+    assert "far away           3 writes, 3 reads" in str(schedule)
+    assert "far=3" in repr(schedule)
+    labels = [text.get_text() for text in schedule.plot().get_legend().get_texts()]
+    assert labels == ["stored carry", "carry far away", "advance", "reverse"]
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 20])
@@ -138,12 +143,3 @@ def test_a_thousand_steps_with_a_few_tens_of_transfers_take_2_9_evaluations_a_st
     schedule = st.schedule(1000, 19, far=100)
     assert schedule.evaluations <= 1.002 * periodic
     assert schedule.writes == 37
-
-
-@pytest.mark.usefixtures("matplotlib")
-def test_a_schedule_with_two_places_draws_and_prints_both() -> None:
-    schedule = st.schedule(40, 2, far=3)
-    assert "far away           3 writes, 3 reads" in str(schedule)
-    assert "far=3" in repr(schedule)
-    labels = [text.get_text() for text in schedule.plot().get_legend().get_texts()]
-    assert labels == ["stored carry", "carry far away", "advance", "reverse"]
