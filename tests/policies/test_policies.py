@@ -16,7 +16,7 @@ from statetransform import policies
 from statetransform.policies._apply import checkpointed
 from statetransform.policies._policy import Wrapped, names_of
 
-from .saved import TABLE, W, X, kept, layers
+from .saved import TABLE, W, X, gradients, kept, layers, saved_sets
 
 OFFLOAD = policies.save_and_offload_only_these_names(
     names_which_can_be_saved=["s"],
@@ -291,3 +291,13 @@ def test_named_integers_and_keys_pass_through_a_gradient():
     args = (X, jnp.arange(4), jax.random.key(0))
     fun = checkpointed(program, policy=policies.save_only_these_names("t"))
     np.testing.assert_allclose(jax.grad(fun)(*args), jax.grad(program)(*args), rtol=1e-6)
+
+
+def test_every_policy_saves_the_same_and_gives_the_same_gradients_in_both_implementations(request):
+    saved, plain = saved_sets(), gradients()
+    assert plain == pytest.approx(dict.fromkeys(plain, plain["None"]), rel=1e-5)
+    assert set(saved) >= set(TABLE)
+    assert saved["own sine"] == ["float32[4]"]  # a policy of one's own is asked about every primitive
+    request.getfixturevalue("remat3")
+    assert saved_sets() == saved
+    assert gradients() == pytest.approx(plain, rel=1e-5)
