@@ -139,6 +139,16 @@ def step(c: Any, x: Any) -> Any:
     return c + x, c * x
 
 
+def bounded(t: Any, lower: Any, upper: Any, traced: int | None) -> Any:
+    """A loop, one of whose bounds is traced."""
+    loop = lambda lower, upper: t.fori_loop(lower, upper, lambda i, c: c + i, X)
+    if traced is None:
+        return loop(lower, upper)
+    return t.jit(lambda b: loop(*((b, upper), (lower, b))[traced]))((lower, upper)[traced])
+
+
+LOWER = (0, np.int8(0), np.uint8(3), np.float32(3), jnp.int16(3), 3.0, True, "a")
+UPPER = (3, np.int8(3), 3.0, jnp.int16(3), None)
 DECORATORS = ("jit", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap")
 WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "in_axes": (
@@ -276,6 +286,13 @@ WITH_OPTIONS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
             (0, 3, 3, X),
             (0, 3, lambda i, c: c, "text"),
         ),
+    ),
+    "bounds of fori_loop": (lambda t, v: bounded(t, *v), tuple(itertools.product(LOWER, UPPER, (None, 0, 1)))),
+    "map in batches": (
+        lambda t, v: t.map(
+            lambda x: x["a"] + x["b"].sum(), {"a": XS[: v[0]], "b": jnp.ones((v[0], 2))}, batch_size=v[1]
+        ),
+        tuple(itertools.product((0, 1, 3), (0, 2, 5, None))),
     ),
     "associative_scan": (
         lambda t, v: t.associative_scan(lambda a, b: a + b, v[0], **v[1]),

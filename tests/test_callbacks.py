@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from statetransform import State, inspect, transform
+from statetransform import State, transform
 
 from .tables import ONCE
 
@@ -174,8 +173,6 @@ def test_a_late_change_by_a_callback_loses_nothing_of_a_call_that_makes_states()
 
 
 class Ruled:
-    """The slope of a rule."""
-
     def __init__(self, slope: float) -> None:
         self.u, self.slope = State(jnp.float32(0), name="u"), slope
 
@@ -229,7 +226,6 @@ def test_a_rule_that_looks_at_an_object_later_looks_at_the_object_of_its_own_cal
 
 
 def noted(labels: Any, sim: Any, x: Any) -> None:
-    """A callback."""
     sim.log.append(float(x))
 
 
@@ -241,7 +237,6 @@ class Sim:
 
     @transform.jit
     def step(self, n: Any) -> None:
-        """One step."""
         labels = [(i, [i]) for i in range(20_000)]
         self.u.value = self.u.value + n
         jax.debug.callback(functools.partial(noted, labels, self), self.u.value)
@@ -253,23 +248,6 @@ def test_a_callback_is_about_the_objects_of_its_call() -> None:
         sim.step(1.0)
     jax.effects_barrier()
     assert (one.log, two.log) == ([1.0], [1.0, 2.0])
-
-
-SHARED: list[float] = []
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="nobody tells that the callback does not run in the trace")
-def test_callbacks_over_functions_and_plain_values_share_a_trace() -> None:
-    class Quiet(Sim):
-        @transform.jit
-        def step(self, n: Any) -> None:
-            self.u.value = jax.nn.relu(self.u.value + n)
-            jax.debug.callback(lambda v, name="u": SHARED.append(float(v)), self.u.value)
-
-    for _ in range(3):
-        Quiet().step(1.0)
-    jax.effects_barrier()
-    assert len(inspect.explain_retrace(Quiet.step)) == 1 and SHARED == [1.0] * 3
 
 
 def test_a_callback_over_a_logger_writes_into_that_logger() -> None:

@@ -75,30 +75,23 @@ def test_a_policy_saves_what_it_saves_in_the_twin(policy: Any) -> None:
 
 
 def test_recomputation_is_counted_by_the_hardware_and_not_by_the_states() -> None:
-    calls, n = [], State(jnp.int32(0), name="n")
+    n, calls, reference = State(jnp.int32(0), name="n"), list[int](), list[int]()
+
+    def twin(n: Any, x: Any, seen: list[int] = reference) -> Any:
+        jax.debug.callback(lambda: seen.append(1))
+        return jnp.sin(jnp.sin(x)) * (n + 1), n + 1
 
     @transform.checkpoint
     def f(x: Any) -> Any:
-        n.value = n.value + 1
-        jax.debug.callback(lambda: calls.append(1))
-        return jnp.sin(jnp.sin(x)) * n.value
+        out, n.value = twin(n.value, x, calls)
+        return out
 
-    g = transform.jit(transform.grad(f))
+    g, pure = transform.jit(transform.grad(f)), jax.jit(jax.grad(jax.checkpoint(twin), argnums=1, has_aux=True))
     for i in range(1, 3):
-        g(1.0)
+        g(1.0), pure(1.0, 1.0)
         jax.effects_barrier()
         assert n.value == i
-    reference: list[int] = []
-
-    def pure(n: Any, x: Any) -> Any:
-        jax.debug.callback(lambda: reference.append(1))
-        return jnp.sin(jnp.sin(x)) * n, n
-
-    h = jax.jit(jax.grad(jax.checkpoint(pure), argnums=1, has_aux=True))
-    for _ in range(2):
-        h(1.0, 1.0)
-        jax.effects_barrier()
-    assert calls == reference
+        assert calls == reference
 
 
 def test_states_limits_the_lift_to_states_kinds_or_a_predicate() -> None:

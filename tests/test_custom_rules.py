@@ -129,25 +129,6 @@ def test_a_function_and_its_rule_run_as_often_as_in_jax(kind: str, way: str, w: 
     assert (runs, out) == (jaxs, expected)
 
 
-@pytest.fixture(params=[transform, jax], ids=["ours", "JAX's"])
-def library(request: Any) -> Any:
-    return request.param
-
-
-def test_partial_objects_and_defaults_by_keyword_work(library: Any) -> None:
-    custom, grad = library.custom_vjp, library.grad
-    f = custom(functools.partial(lambda a, x: a * x, 2.0))
-    f.defvjp(lambda x: (2.0 * x, None), lambda _, ct: (7.0 * ct,))
-    assert (f(X), grad(f)(X)) == (4.0, 7.0)
-    g = custom(lambda x, *, s=2.0: x * s)
-    g.defvjp(lambda x, *, s=2.0: (x * s, s), lambda s, ct: (100.0 * s * ct,))
-    assert (g(X), grad(g)(X)) == (4.0, 200.0)
-    with pytest.raises(TypeError):
-        g(X, s=3.0)
-    with pytest.raises(TypeError):
-        f(x=X)
-
-
 NONDIFF = [(1,), (-1,), (5,), (0, 1), (-2,), (1, -1), ()]
 
 
@@ -211,17 +192,6 @@ def test_a_wrong_rule_is_explained_as_by_jax(rule: str, compiled: bool) -> None:
     assert message(transform) == message(jax)
 
 
-@pytest.mark.parametrize(
-    ("way", "compile"), [*((way, lambda f: f) for way in WAYS), *((way, jax.jit) for way in ("grad", *LATE))]
-)
-def test_a_backward_rule_may_read_a_state_that_the_call_did_not_write(way: str, compile: Any, w: State) -> None:
-    f = transform.custom_vjp(lambda x: w.value * x)
-    f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (compile(lambda ct: 100 * w.value * ct)(ct),))
-    for value in (3.0, 5.0):
-        w.value = jnp.float32(value)
-        assert WAYS[way](f)(X) == 100 * value
-
-
 def test_a_backward_rule_sees_what_the_forward_rule_saw(w: State) -> None:
     f = transform.custom_vjp(lambda x: w.value * x)
     f.defvjp(lambda x: (w.value * x, None), lambda _, ct: (100 * w.value * ct,))
@@ -252,6 +222,12 @@ def backward_reads(w: State) -> Any:
     return f
 
 
+def compiled_backward_reads(w: State) -> Any:
+    f = transform.custom_vjp(lambda x: 10 * w.value * x)
+    f.defvjp(lambda x: (10 * w.value * x, None), lambda _, ct: (jax.jit(lambda ct: 10 * w.value * ct)(ct),))
+    return f
+
+
 def jvp_reads(w: State) -> Any:
     f = transform.custom_jvp(lambda x: x)
     f.defjvp(lambda primals, tangents: (primals[0], 10 * w.value * tangents[0]))
@@ -262,7 +238,7 @@ def jvp_reads(w: State) -> Any:
     ("way", "static"),
     [(way, False) for way in WAYS | JITTED] + [(way, True) for way in ("grad", "jit of grad", "grad of scan")],
 )
-@pytest.mark.parametrize("make", [forward_reads, backward_reads, jvp_reads])
+@pytest.mark.parametrize("make", [forward_reads, backward_reads, compiled_backward_reads, jvp_reads])
 def test_a_rule_may_read_what_its_function_does_not(way: str, make: Any, static: bool) -> None:
     w = State(1.0, static=static, name="w")
     f = make(w)
@@ -270,14 +246,6 @@ def test_a_rule_may_read_what_its_function_does_not(way: str, make: Any, static:
     for i in (2.0, 3.0, 4.0):
         w.value = i
         assert g(X) == 10 * i
-
-
-def test_a_rule_that_fails_fails_where_jax_runs_it() -> None:
-    f = transform.custom_vjp(lambda x: 2 * x)
-    f.defvjp(lambda x: (2 * x, None), lambda _, ct: 1 / 0)
-    assert transform.jit(f)(X) == 4.0
-    with pytest.raises(ZeroDivisionError):
-        transform.grad(transform.jit(f))(X)
 
 
 def test_rules_of_rules_may_read_states_for_two_derivatives_and_are_refused_by_name_for_the_third(w: State) -> None:
@@ -335,8 +303,6 @@ def test_a_rule_reads_the_states_of_the_call_when_they_were_replaced() -> None:
 class Layer:
     def __init__(self) -> None:
         self.w = State(jnp.float32(2), name="w")
-        self.own = transform.custom_vjp(lambda x: x)
-        self.own.defvjp(lambda x: (x, None), lambda _, ct: (5.0 * ct,))
 
     def _f(self, n: int, x: Any) -> Any:
         return self.w.value * x * n
@@ -391,25 +357,6 @@ def test_every_rule_of_a_method_may_take_the_instance(way: str) -> None:
         rules = Rules(w)
         assert WAYS[way](rules.pulled)(X) == X * w * w
         assert WAYS[way](lambda x: rules.pushed(3, x))(X) == 3 * w * w  # noqa: B023 - called at once
-
-
-def test_a_deep_copy_keeps_the_rule() -> None:
-    layer = copy.deepcopy(Layer())
-    assert transform.grad(layer.own)(X) == 5.0
-    assert transform.grad(lambda x: layer.named(3, x))(X) == 300.0
-
-
-def test_methods_of_the_function_under_the_rule_can_be_reached() -> None:
-    f = transform.custom_jvp(jax.custom_batching.custom_vmap(lambda x: 2.0 * x))
-    f.defjvp(lambda p, t: (f(p[0]), 2.0 * t[0]))
-
-    @f.def_vmap
-    def rule(size: int, is_batched: Any, x: Any) -> Any:
-        return 7.0 * x, is_batched[0]
-
-    assert jax.vmap(f)(jnp.ones(2)).tolist() == transform.vmap(f)(jnp.ones(2)).tolist() == [7.0, 7.0]
-    with pytest.raises(AttributeError):
-        f.nothing
 
 
 def test_symbolic_zeros_say_which_arguments_move(w: State) -> None:
@@ -472,11 +419,6 @@ def test_static_and_class_methods_in_both_orders(w: State) -> None:
     class Scaled:
         k = 2.0
 
-        @transform.custom_jvp
-        @classmethod
-        def pushed(cls, x: Any) -> Any:
-            return w.value * x * cls.k
-
         @transform.custom_vjp
         @classmethod
         def pulled(cls, x: Any) -> Any:
@@ -492,15 +434,14 @@ def test_static_and_class_methods_in_both_orders(w: State) -> None:
         def outside(cls, x: Any) -> Any:
             return w.value * x * cls.k
 
-        pushed.defjvp(lambda primals, dots: (w.value * primals[0] * 2, 7 * dots[0]))
         free.defjvp(lambda primals, dots: (w.value * primals[0], 9 * dots[0]))
         pulled.defvjp(lambda cls, x: (w.value * x * cls.k, cls.k), lambda k, ct: (100 * k * ct,))
 
     Scaled.outside.defjvp(lambda primals, dots: (w.value * primals[0] * 2, 5 * dots[0]))
     for owner in (Scaled, Scaled(), type("Derived", (Scaled,), {})):
-        for name, value, slope in [("pushed", 6, 7), ("pulled", 6, 200), ("free", 3, 9), ("outside", 6, 5)]:
+        for name, value, slope in [("pulled", 6, 200), ("free", 3, 9), ("outside", 6, 5)]:
             f = getattr(owner, name)
             assert f(1.0) == value * w.value / 3
             assert transform.grad(f)(1.0) == slope == transform.jit(transform.grad(f))(1.0)
-    copied = copy.deepcopy(vars(Scaled)["pushed"])
-    assert copied.__get__(None, Scaled)(1.0) == Scaled.pushed(1.0)
+    copied = copy.deepcopy(vars(Scaled)["pulled"])
+    assert copied.__get__(None, Scaled)(1.0) == Scaled.pulled(1.0)

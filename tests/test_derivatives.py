@@ -140,14 +140,6 @@ def test_jacobians_with_respect_to_states(name: str) -> None:
     assert_same((gw, gx), theirs(lambda w, x: pure(w, net.b.value, x), argnums=(0, 1))(net.w.value, X))
 
 
-def test_jvp_says_that_the_values_of_states_are_not_passed() -> None:
-    w = State(2.0, name="w")
-    with pytest.raises(
-        TypeError, match=r"read and not passed; .* one for each of the 2 primals given, 3 in all, not 2"
-    ):
-        transform.jvp(lambda x: w.value * x, (w.value, 1.0), (1.0, 1.0), states=w)
-
-
 def test_vjp_jvp_and_linearize_with_respect_to_states() -> None:
     w = Param(jnp.array([1.0, 2.0]), name="w")
     f = lambda x: jnp.sin(w.value) * x
@@ -228,17 +220,6 @@ def test_the_derivative_has_none_where_an_argument_holds_an_object(around: Any) 
 def test_states_without_derivatives_are_refused_by_name(value: State) -> None:
     with pytest.raises(TypeError, match=r"^grad: State 's' \(created at .*derivatives need floating-point values"):
         transform.grad(lambda: 1.0, states=value)()
-
-
-def test_a_function_without_arguments_is_told_of_states() -> None:
-    with pytest.raises(TypeError, match=r"was called with 0. To differentiate with respect to states, write `states="):
-        transform.grad(lambda: 1.0)()
-
-
-@pytest.mark.parametrize("argnums", ["x", 1.5, object(), [None]])
-def test_argnums_that_are_no_integers_are_refused_when_decorating(argnums: Any) -> None:
-    with pytest.raises(TypeError, match=r"grad: argnums must be an int or a sequence of ints, not .* write `states="):
-        transform.grad(jnp.sum, argnums=argnums)
 
 
 @pytest.mark.parametrize("around", [transform.jit, transform.checkpoint, transform.vmap])

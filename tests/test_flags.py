@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, policies, transform
+from statetransform import MemoryBudget, State, policies, transform
 
 from .cases import CASES, Case
 
@@ -87,6 +89,47 @@ def test_no_gradient_leaks() -> None:
             transform.jit(transform.grad(loss), static_argnums=1)(0.5, checkpoint)
             transform.grad(transform.grad(loss))(0.5, checkpoint)
             transform.vmap(lambda x: transform.cond(x > 0, lambda: u.value.sum() * x, lambda: x))(jnp.arange(3.0))
+
+
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """All that is checked while a program is traced."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+        yield
+
+
+SETTINGS = {"strict": strict, "x64": lambda: jax.enable_x64(True), "debug_nans": lambda: jax.debug_nans(True)}
+
+
+def scan(x: Any, w: Any, checkpoint: Any) -> Any:
+    step = lambda c, s: (jnp.sin(c * w + s), c.sum())
+    carry, ys = transform.scan(step, x, jnp.linspace(0, 1, 9, dtype=x.dtype), checkpoint=checkpoint)
+    return carry.sum() + ys.sum()
+
+
+def fori_loop(x: Any, w: Any, checkpoint: Any) -> Any:
+    body = lambda i, c: jnp.sin(c * w + i.astype(x.dtype) / 10)
+    return transform.jit(lambda n: transform.fori_loop(0, n, body, x, checkpoint=checkpoint))(9).sum()
+
+
+def while_loop(x: Any, w: Any, checkpoint: Any) -> Any:
+    body = lambda c: (c[0] + 1, jnp.sin(c[1] * w))
+    return transform.while_loop(lambda c: c[0] < 9, body, (0, x), max_steps=20, checkpoint=checkpoint)[1].sum()
+
+
+@pytest.mark.parametrize(
+    ("loop", "checkpoint"), [(scan, 3), (scan, MemoryBudget(440)), (fori_loop, 3), (while_loop, 3)]
+)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_loops_with_few_carries_have_their_derivatives(setting: str, loop: Any, checkpoint: Any) -> None:
+    with SETTINGS[setting]():
+        dtype, rtol = (jnp.float64, 1e-10) if setting == "x64" else (jnp.float32, 2e-4)
+        x, w = jnp.linspace(0, 1, 4, dtype=dtype), jnp.asarray(0.9, dtype)
+        plain, few = (lambda x, w, k=k: loop(x, w, k) for k in (None, checkpoint))
+        expected = jax.jit(lambda: [jax.jacfwd(plain, (0, 1))(x, w), jax.jacfwd(jax.jacfwd(plain, 1), 0)(x, w)])()
+        found = jax.jit(lambda: [jax.grad(few, (0, 1))(x, w), jax.jacfwd(jax.grad(few, 1), 0)(x, w)])()
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol / 10), found, expected)
+        assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(found))
 
 
 @pytest.mark.parametrize("name", ["jit", "grad", "checkpoint", "scan"])

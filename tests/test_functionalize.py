@@ -127,18 +127,6 @@ def test_a_trace_is_kept_for_a_signature() -> None:
     assert runs == [2]
 
 
-def test_apply_that_raises_leaves_everything_as_it_was() -> None:
-    c = Counter()
-
-    def f(x: Any) -> Any:
-        c(x)
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        transform.functionalize(f).apply({c.n: 5}, 1.0)
-    assert c.n.value == 0
-
-
 def test_values_may_have_other_types_than_the_states() -> None:
     s = State(jnp.float32(1), name="s")
     fun = transform.functionalize(lambda x: s.value + x)
@@ -249,28 +237,3 @@ def test_functionalize_and_make_jaxpr_are_decorators_with_options() -> None:
     assert (cell.power.__name__, shown.__name__) == ("power", "shown")
     assert transform.functionalize()(lambda x, /, *, k=3: x + k).apply({}, 1.0)[0] == 4.0
     assert len(transform.make_jaxpr()(lambda x: x)(1.0).jaxpr.invars) == 1
-
-
-class Moving:
-    """Steps a state of its own."""
-
-    def __init__(self) -> None:
-        self.u = State(jnp.float32(0), name="u")
-
-    def step(self, by: Any) -> None:
-        self.u.value = self.u.value + by
-
-
-moving = Moving()
-
-
-@transform.jit
-def simulate(by: Any) -> Any:
-    transform.for_loop(lambda: moving.step(by), length=2)
-    return moving.u.value
-
-
-def test_a_stored_trace_is_used_with_what_it_reaches_by_a_global_name() -> None:
-    simulate(1.0)
-    pure = transform.functionalize(simulate)
-    assert [set(pure.values(1.0)), set(pure.values(1.0))] == [{moving.u}] * 2  # without a RetraceWarning

@@ -11,8 +11,6 @@ import pytest
 
 from statetransform import State, transform
 
-from .core.compiling import python_calls
-
 
 def test_a_static_state_that_is_written_holds_its_new_value() -> None:
     mode = State("train", static=True)
@@ -170,18 +168,3 @@ def test_what_is_set_on_a_function_is_there_on_the_compiled_one() -> None:
     for transformed in (transform.jit(f), transform.checkpoint(f), transform.grad(f)):
         assert transformed.unit == "mV"
     assert callable(transform.jit(f).trace)
-
-
-def test_types_that_came_later_are_dispatched_as_fast_as_the_first() -> None:
-    u = State(jnp.float32(0), name="u")
-
-    @transform.jit
-    def f(x: Any) -> None:
-        u.value = u.value + x.sum()
-
-    batches = [jnp.ones(n) for n in (3, 4, 5)]
-    for _ in range(3):
-        for x in batches:
-            f(x)
-    assert [python_calls(lambda x=x: f(x), "cache_miss") for x in batches] == [0, 0, 0]
-    assert u.value == 4 * 12

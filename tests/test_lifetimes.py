@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._trace import families
 
 from .tables import ONCE
 
@@ -24,8 +23,6 @@ X = jnp.float32(1)
 
 
 class Model:
-    """A state, a number and a method."""
-
     def __init__(self) -> None:
         self.u, self.k = State(jnp.float32(1)), 2
 
@@ -35,7 +32,6 @@ class Model:
         return self.k * 2
 
     def step(self, x: Any) -> Any:
-        """Reads and writes."""
         self.u.value = self.u.value + x * self.twice
         return self.u.value
 
@@ -239,28 +235,6 @@ def test_nothing_is_kept_alive(name: str) -> None:
     held.clear()
     assert alive == []
     assert len(references) >= N // 4
-
-
-def test_a_trace_lives_with_the_last_function_that_used_it() -> None:
-    runs: list[int] = []
-
-    def make() -> Any:
-        def body(carry: Any, x: Any) -> Any:
-            runs.append(1)
-            return carry + x, None
-
-        return body
-
-    first, second, xs = make(), make(), jnp.arange(3.0)
-    transform.scan(first, 0.0, xs)
-    transform.scan(second, 0.0, xs)
-    del first
-    gc.collect()
-    families._recent.clear()  # as after many other loops
-    gc.collect()
-    n = len(runs)
-    transform.scan(second, 0.0, xs)
-    assert len(runs) == n
 
 
 def test_an_object_of_a_callback_lives_with_its_program_until_that_is_dropped() -> None:

@@ -11,32 +11,6 @@ import pytest
 
 from statetransform import State, transform
 
-BOUNDS = [0, np.int8(0), np.uint8(3), np.float32(3), jnp.int16(3), 3.0, True, "a"]
-
-
-def outcome(call: Any) -> Any:
-    try:
-        out = call()
-    except Exception as error:
-        return next(c for c in type(error).__mro__ if c.__module__ == "builtins")
-    return out.tolist(), out.dtype, out.weak_type
-
-
-@pytest.mark.parametrize("traced", ["none", "lower", "upper"])
-@pytest.mark.parametrize("lower", BOUNDS, ids=str)
-def test_a_fori_loop_takes_the_bounds_that_jax_takes(lower: Any, traced: str) -> None:
-    def run(fori_loop: Any, jit: Any, upper: Any) -> Any:
-        loop = lambda lower, upper: fori_loop(lower, upper, lambda i, c: c + i, jnp.float32(0))
-        if traced == "none":
-            return outcome(lambda: loop(lower, upper))
-        if traced == "lower":
-            return outcome(lambda: jit(lambda lower: loop(lower, upper))(lower))
-        return outcome(lambda: jit(lambda upper: loop(lower, upper))(upper))
-
-    for upper in (3, np.int8(3), 3.0, jnp.int16(3), None):
-        ours, jaxs = run(transform.fori_loop, transform.jit, upper), run(jax.lax.fori_loop, jax.jit, upper)
-        assert ours == jaxs, (lower, upper, traced)
-
 
 def test_the_index_of_a_fori_loop_has_the_type_of_its_bounds() -> None:
     far = lambda loop: lambda u: loop(np.int8(100), u, lambda i, c: (c[0] + 1, i * 2), (0, jnp.int8(0)))
@@ -45,16 +19,6 @@ def test_the_index_of_a_fori_loop_has_the_type_of_its_bounds() -> None:
         assert (int(n), int(last), last.dtype) == (10, int(np.int8(-38)), jnp.int8)
     with_carries = lambda u: transform.fori_loop(np.int8(0), u, lambda i, c: c + i, jnp.float32(0), checkpoint=2)
     assert transform.jit(with_carries)(np.int8(4)) == 6.0
-
-
-@pytest.mark.parametrize("size", [0, 2, 5, None])
-@pytest.mark.parametrize("n", [0, 1, 4])
-def test_a_map_in_batches_is_that_of_jax(n: int, size: int | None) -> None:
-    xs = {"a": jnp.arange(float(n)), "b": jnp.ones((n, 2))}
-    f = lambda x: x["a"] + x["b"].sum()
-    assert outcome(lambda: transform.map(f, xs, batch_size=size)) == outcome(
-        lambda: jax.lax.map(f, xs, batch_size=size)
-    )
 
 
 def test_a_loop_in_python_leaves_the_arrays_of_the_caller_alone() -> None:

@@ -49,14 +49,48 @@ def refuse(error: type, call: Callable[[], Any], *clauses: str) -> None:
     assert re.search(".*".join(clauses), str(info.value), re.DOTALL), str(info.value)
 
 
-def test_a_state_without_a_name_is_found_by_its_place() -> None:
-    s = st.Param(1.0)
-    refuse(StateTraceError, lambda: jax.grad(lambda x: write(s, x))(1.0), f"Param {HERE} is written inside")
+def with_writing_rule(u: State) -> Any:
+    f = transform.custom_vjp(lambda x: u.value.sum() * x)
+    f.defvjp(lambda x: (write(u, u.value + 1).sum() * x, None), lambda _, ct: (ct,))
+    return f
 
 
-def test_a_state_made_of_a_tracer_of_raw_jax() -> None:
-    call = lambda: jax.jit(lambda x: (State(x, name="born"), x)[1])(1.0)
-    refuse(StateTraceError, call, f"State 'born' {HERE} is created from a traced value", "create the state outside")
+mode = State("fast", static=True, name="mode")
+#: Of a state `u`: a call that is refused, and clauses of what is said.
+REFUSED: dict[str, tuple[Callable[[State], Any], type[Exception], tuple[str, ...]]] = {
+    "a state without a name": (lambda u: jax.grad(lambda x: write(st.Param(1.0), x))(1.0), StateTraceError,
+        (f"Param {HERE} is written inside",)),
+    "a state made of a tracer of raw JAX": (
+        lambda u: jax.jit(lambda x: (State(x, name="born"), x)[1])(1.0), StateTraceError,
+        (f"State 'born' {HERE} is created from a traced value", "create the state outside")),
+    "a condition that writes": (
+        lambda u: transform.while_loop(lambda c: write(u, u.value + 1).sum() < c, lambda c: c, 1.0), StateTraceError,
+        (f"while_loop: the condition writes State 'u' {HERE}", "write the state in the body")),
+    "a static state in a loop": (
+        lambda u: transform.for_loop(lambda x: write(mode, "slow") and x, jnp.arange(3)), StateStructureError,
+        (f"for_loop: State 'mode' {HERE} is static but is written inside", "Write it before or after the for_loop")),
+    "branches that differ": (
+        lambda u: transform.cond(True, lambda: write(u, jnp.zeros(4)).sum(), lambda: 0.0), StateStructureError,
+        (f"cond: the branches leave State 'u' {HERE} with different types",
+         r"true_fun: float32\[4\]   \(written at test_messages", r"false_fun: float32\[3\]   \(not written\)",
+         "in every branch")),
+    "values that do not fit": (lambda u: st.update({"u": u}, {"u": jnp.zeros(5)}), StateStructureError,
+        (f"update: the value for .*u.* does not fit State 'u' {HERE}", r"held  : float32\[3\]",
+         r"given : float32\[5\]", "Nothing was written")),
+    "a batched write to a shared state": (
+        lambda u: transform.vmap(lambda x: write(u, x * u.value))(jnp.arange(2.0)), StateAxisError,
+        (f"vmap: State 'u' {HERE} is shared by all batch elements", "test_messages.py:", "differs",
+         r"`state_axes=\{u: 0\}`")),
+    "a rule that writes other states": (
+        lambda u: transform.grad(transform.jit(with_writing_rule(u)))(1.0), StateStructureError,
+        ("the function writes no state, but its rule writes", f"State 'u' {HERE}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_named_with_what_to_write(name: str, u: State) -> None:
+    call, error, clauses = REFUSED[name]
+    refuse(error, lambda: call(u), *clauses)
 
 
 def test_a_state_whose_creation_failed() -> None:
@@ -80,44 +114,6 @@ def test_a_tracer_that_has_ended(u: State) -> None:
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
     for make in (State, Param, lambda x: State({"a": [x]})):
         refuse(StateTraceError, lambda make=make: make(leaked[0]), "a tracer of a trace that has ended")
-
-
-def test_a_condition_that_writes(u: State) -> None:
-    call = lambda: transform.while_loop(lambda c: write(u, u.value + 1).sum() < c, lambda c: c, 1.0)
-    refuse(StateTraceError, call, f"while_loop: the condition writes State 'u' {HERE}", "write the state in the body")
-
-
-def test_a_static_state_in_a_loop() -> None:
-    mode = State("fast", static=True, name="mode")
-    call = lambda: transform.for_loop(lambda x: write(mode, "slow") and x, jnp.arange(3))
-    refuse(StateStructureError, call, f"for_loop: State 'mode' {HERE} is static but is written inside",
-           "Write it before or after the for_loop")  # fmt: skip
-
-
-def test_branches_that_differ(u: State) -> None:
-    call = lambda: transform.cond(True, lambda: write(u, jnp.zeros(4)).sum(), lambda: 0.0)
-    refuse(StateStructureError, call, f"cond: the branches leave State 'u' {HERE} with different types",
-           r"true_fun: float32\[4\]   \(written at test_messages", r"false_fun: float32\[3\]   \(not written\)",
-           "in every branch")  # fmt: skip
-
-
-def test_values_that_do_not_fit(u: State) -> None:
-    refuse(StateStructureError, lambda: st.update({"u": u}, {"u": jnp.zeros(5)}),
-           f"update: the value for .*u.* does not fit State 'u' {HERE}", r"held  : float32\[3\]",
-           r"given : float32\[5\]", "Nothing was written")  # fmt: skip
-
-
-def test_a_batched_write_to_a_shared_state(u: State) -> None:
-    call = lambda: transform.vmap(lambda x: write(u, x * u.value))(jnp.arange(2.0))
-    refuse(StateAxisError, call, f"vmap: State 'u' {HERE} is shared by all batch elements",
-           "test_messages.py:", "differs", r"`state_axes=\{u: 0\}`")  # fmt: skip
-
-
-def test_a_rule_that_writes_other_states(u: State) -> None:
-    f = transform.custom_vjp(lambda x: u.value.sum() * x)
-    f.defvjp(lambda x: (write(u, u.value + 1).sum() * x, None), lambda _, ct: (ct,))
-    refuse(StateStructureError, lambda: transform.grad(transform.jit(f))(1.0),
-           "the function writes no state, but its rule writes", f"State 'u' {HERE}")  # fmt: skip
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {
@@ -197,6 +193,13 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("grad: `states=` has no state in it", "no state of this kind", "states=st.states(model, st.Param)")),
     "a class of states to differentiate with respect to": (lambda: transform.grad(summed, states=Param)(X), TypeError,
         ("but is the class Param", "states=st.states(model, st.Param)")),
+    "no arguments to differentiate with respect to": (lambda: transform.grad(lambda: 1.0)(), TypeError,
+        ("was called with 0. To differentiate with respect to states, write `states=",)),
+    "argnums that are no integers": (lambda: transform.grad(jnp.sum, argnums=[None]), TypeError,
+        ("grad: argnums must be an int or a sequence of ints, not ", "write `states=")),
+    "values of states among the primals": (
+        lambda: transform.jvp(lambda x: w.value * x, (w.value, 1.0), (1.0, 1.0), states=w), TypeError,
+        ("read and not passed; ", "one for each of the 2 primals given, 3 in all, not 2")),
     "states of a class": (lambda: st.states(Param), TypeError,
         ("a container of states, not the class Param",)),
     "a policy for a loop": (

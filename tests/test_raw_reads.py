@@ -16,8 +16,6 @@ import statetransform as st
 from statetransform import Param, StaleReadWarning, State, transform
 from statetransform._jaxcompat import is_remat
 
-from .core.compiling import compilations
-
 
 @pytest.fixture(autouse=True)
 def other_tests_do_not_pay() -> Iterator[None]:
@@ -205,27 +203,6 @@ def test_what_is_jitted_in_a_program_that_was_shown_is_not_stale_afterwards() ->
     w.value = 5.0
     assert transform.grad(lambda x: g(x))(ONE) == 5.0
     assert transform.jit(lambda x: g(x))(ONE) == 5.0
-
-
-def test_after_a_read_under_raw_jax_alone_other_functions_compile_once() -> None:
-    v, other = State(jnp.ones(3)), State(jnp.ones(3))
-
-    def writes(x: Any) -> Any:
-        v.value = v.value * 1.0
-        return (v.value * jnp.sin(x)).sum()
-
-    raw = jax.jit(lambda x: x * other.value.sum())
-    with pytest.warns(StaleReadWarning):
-        raw(1.0)
-    ways = [transform.grad(writes), transform.hessian(writes), transform.grad(transform.checkpoint(writes))]
-    for run in (*ways, transform.vmap(transform.grad(writes), in_axes=None, axis_size=2)):
-        run(1.0)
-        with compilations() as made:
-            run(2.0)
-        assert made == []
-    for factor in (1.0, 5.0):  # and what reads under raw JAX sees the present value
-        other.value = jnp.full(3, factor)
-        assert float(transform.grad(lambda x: raw(x))(1.0)) == 3 * factor
 
 
 def test_a_write_between_two_raw_calls_is_seen_after_a_read_under_raw_jax_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 
 from statetransform import State, StateTraceError, transform
 from statetransform._objects import hooks
-from statetransform._trace.families import remember
 
 N = 8
 HOOKS = {"__getattribute__", "__setattr__", "__delattr__"}
@@ -53,19 +51,15 @@ def at_once(works: list[Callable[[], None]]) -> None:
 
 
 def hooked(*classes: type) -> set[str]:
-    """What is left on classes."""
     return set().union(*[HOOKS & vars(cls).keys() for cls in classes])
 
 
 class Model:
-    """A state and a number."""
-
     def __init__(self, k: int = 2) -> None:
         self.u, self.k = State(jnp.float32(0)), k
 
     @transform.jit
     def step(self, x: Any) -> Any:
-        """Reads and writes."""
         self.u.value = self.u.value + x.sum() * self.k
         return self.u.value
 
@@ -208,42 +202,6 @@ def test_a_shared_state_is_read_and_own_states_are_written(name: str, is_shared:
     expected = [work(i) for i in range(N)]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_allclose(values, [cell.value for cell in cells], rtol=1e-6)
-
-
-def test_what_is_kept_has_a_bound_in_all_threads() -> None:
-    """All eager loops and branches share one dict of what was compiled for them."""
-    kept: dict[Any, Any] = {}
-
-    def work(i: int) -> None:
-        for j in range(1_000):
-            remember(kept, (i, j), j, 2)
-
-    at_once([functools.partial(work, i) for i in range(N)])
-    assert len(kept) <= N + 2
-
-
-def test_a_trace_shows_nothing_to_another_thread() -> None:
-    s = State(jnp.float32(1), name="s")
-    is_tracing, has_read = threading.Event(), threading.Event()
-    seen = []
-
-    def reader() -> None:
-        is_tracing.wait()
-        seen.append((s.value, transform.jit(lambda: s.value + 1)()))
-        has_read.set()
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        s.value = s.value + x
-        is_tracing.set()
-        has_read.wait()
-        return s.value
-
-    thread = threading.Thread(target=reader)
-    thread.start()
-    assert f(5.0) == 6
-    thread.join()
-    assert seen == [(1.0, 2.0)] and s.value == 6
 
 
 def test_an_error_in_one_thread_leaves_the_others_alone() -> None:

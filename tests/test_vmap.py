@@ -51,21 +51,6 @@ def test_a_mapped_state_carries_the_batch_on_its_axis_in_and_out(axis: int, key:
         assert u.value.shape == start.shape
 
 
-@pytest.mark.parametrize("select", ["state", "kind", "predicate"])
-def test_axes_are_given_by_state_kind_or_predicate(select: str) -> None:
-    u, w = Membrane(jnp.zeros(3), name="u"), Param(jnp.float32(2), name="w")
-
-    def f(x: Any) -> Any:
-        u.value = u.value + w.value * x
-        return u.value
-
-    key = {"state": u, "kind": Membrane, "predicate": lambda s: s.name == "u"}[select]
-    g = transform.vmap(f, state_axes={key: 0})
-    assert g(XS).tolist() == [0.0, 2.0, 4.0]
-    assert g(XS).tolist() == u.value.tolist() == [0.0, 4.0, 8.0]
-    assert w.value == 2.0
-
-
 def test_the_first_entry_that_fits_says_the_axis() -> None:
     a, b = Membrane(jnp.zeros((2, 3)), name="a"), Membrane(jnp.zeros((3, 2)), name="b")
 

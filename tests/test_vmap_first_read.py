@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import Param, State, transform
-from statetransform._state import adapters
 
 XS = jnp.arange(3.0)
 
@@ -44,30 +43,6 @@ def test_a_kind_tells_the_number_of_lanes_where_no_argument_does() -> None:
     assert f(2.0).tolist() == [0.0, 2.0, 4.0]
     with pytest.raises(ValueError, match="in_axes"):
         transform.vmap(lambda y: y, in_axes=None, state_axes={Param: 0})(2.0)
-
-
-class Watched(list):
-    """Counts how often somebody looks at what it holds."""
-
-    looks = 0
-
-    def __iter__(self) -> Any:
-        Watched.looks += 1
-        return super().__iter__()
-
-
-@pytest.mark.parametrize("axes", [None, {Param: 0}], ids=["no axes", "a kind"])
-def test_nothing_is_searched_when_an_argument_tells_the_number_of_lanes(
-    axes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adapters, "_is_one_unmet", lambda: False)  # for cells of such a one each call looks
-    watched, w = Watched([object()]), Param(jnp.arange(3.0))
-    f = transform.vmap(lambda x: x * w.value.sum() if watched is not None else x, state_axes=axes)
-    Watched.looks = 0
-    f(XS)
-    assert Watched.looks == 0
-    transform.vmap(lambda: w.value if watched is not None else 0, state_axes={Param: 0})()
-    assert Watched.looks > 0  # nothing else says how many lanes there are
 
 
 @jax.custom_jvp

@@ -79,19 +79,8 @@ class Registered(Plain):
     pass
 
 
-class RegisteredByFunctions:
-    def __init__(self, n: Any) -> None:
-        self._hidden = n
-
-    @property
-    def n(self) -> Any:
-        return self._hidden
-
-    @n.setter
-    def n(self, n: Any) -> None:
-        self._hidden = n
-
-    step = Plain.step
+class RegisteredByFunctions(ByProperty):
+    pass
 
 
 class RegisteredSlots:
@@ -104,7 +93,7 @@ class RegisteredSlots:
 
 
 st.register_state_type(Registered, attribute="n")
-st.register_state_type(RegisteredByFunctions, get=lambda c: c._hidden, set=lambda c, n: setattr(c, "_hidden", n))
+st.register_state_type(RegisteredByFunctions, get=lambda c: c._n, set=lambda c, n: setattr(c, "_n", n))
 st.register_state_type(RegisteredSlots, attribute="n")
 
 OF_OBJECTS = [Plain, Slotted, SlottedWeakly, Record, SlottedRecord, Frozen, ByProperty]
@@ -113,7 +102,6 @@ KINDS = [*OF_OBJECTS, *OF_CLASSES]
 
 
 def make(kind: type, n: Any) -> Any:
-    """An object whose `n` is a cell."""
     obj = kind(n)
     if kind in OF_OBJECTS:
         st.attr(obj, "n")

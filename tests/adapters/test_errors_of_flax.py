@@ -15,8 +15,6 @@ from .modules import nnx
 
 
 class Counter(nnx.Module):
-    """Adds to a variable."""
-
     def __init__(self) -> None:
         self.n = nnx.Variable(jnp.float32(0.0))
 

@@ -69,51 +69,27 @@ def agree(found: Any, expected: Any, ours: Any, theirs: Any) -> None:
     assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(ours)))
 
 
-@pytest.mark.parametrize("theirs", THEIRS)
-@pytest.mark.parametrize("ours", OURS)
-def test_theirs_inside_ours(ours: str, theirs: str) -> None:
-    model, twin = Net(), Net()
-    step, reference = OURS[ours](THEIRS[theirs](call)), BY_NNX[ours](THEIRS[theirs](call))
+CHAINS = [
+    *[(ours, theirs) for ours in OURS for theirs in THEIRS],
+    *[(theirs, ours) for ours in OURS for theirs in ("nnx.jit", "nnx.remat", "nnx.grad", "nnx.scan")],
+    ("jit", "nnx.jit", "checkpoint"),
+    ("jit", "nnx.grad", "scan"),
+    ("grad", "nnx.remat", "jit"),
+    ("scan", "nnx.jit", "grad"),
+    ("checkpoint", "nnx.scan", "checkpoint"),
+    ("nnx.jit", "checkpoint", "nnx.grad"),
+    ("nnx.grad", "scan", "nnx.jit"),
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=" of ".join)
+def test_theirs_and_ours_within_each_other(chain: tuple[str, ...]) -> None:
+    model, twin, step, reference = Net(), Net(), call, call
+    for name in reversed(chain):
+        step, reference = (OURS | THEIRS)[name](step), (BY_NNX | THEIRS)[name](reference)
     for _ in range(2):
         agree(step(model, X), reference(twin, X), model, twin)
     model(X)  # it can be used eagerly afterwards
-
-
-@pytest.mark.parametrize("theirs", ["nnx.jit", "nnx.remat", "nnx.grad", "nnx.scan"])
-@pytest.mark.parametrize("ours", OURS)
-def test_ours_inside_theirs(ours: str, theirs: str) -> None:
-    model, twin = Net(), Net()
-    step, reference = THEIRS[theirs](OURS[ours](call)), THEIRS[theirs](BY_NNX[ours](call))
-    for _ in range(2):
-        agree(step(model, X), reference(twin, X), model, twin)
-    model(X)
-
-
-@pytest.mark.parametrize(
-    ("outer", "middle", "inner"),
-    [
-        ("jit", "nnx.jit", "checkpoint"),
-        ("jit", "nnx.grad", "scan"),
-        ("grad", "nnx.remat", "jit"),
-        ("scan", "nnx.jit", "grad"),
-        ("checkpoint", "nnx.scan", "checkpoint"),
-    ],
-)
-def test_ours_inside_theirs_inside_ours(outer: str, middle: str, inner: str) -> None:
-    model, twin = Net(), Net()
-    step = OURS[outer](THEIRS[middle](OURS[inner](call)))
-    reference = BY_NNX[outer](THEIRS[middle](BY_NNX[inner](call)))
-    for _ in range(2):
-        agree(step(model, X), reference(twin, X), model, twin)
-    model(X)
-
-
-def test_theirs_inside_ours_inside_theirs() -> None:
-    for outer, middle, inner in [("nnx.jit", "checkpoint", "nnx.grad"), ("nnx.grad", "scan", "nnx.jit")]:
-        model, twin = Net(), Net()
-        step = THEIRS[outer](OURS[middle](THEIRS[inner](call)))
-        reference = THEIRS[outer](BY_NNX[middle](THEIRS[inner](call)))
-        agree(step(model, X), reference(twin, X), model, twin)
 
 
 def test_a_call_that_raises_within_theirs_changes_nothing() -> None:

@@ -153,21 +153,6 @@ def test_a_variable_that_is_made_anew_comes_out() -> None:
         np.testing.assert_allclose(model.seen[...], i)
 
 
-def test_recurrent_layers_can_be_used_eagerly_afterwards() -> None:
-    make = lambda: nnx.RNN(nnx.LSTMCell(3, 5, rngs=nnx.Rngs(0)))
-    ours, theirs = make(), make()
-    expected = nnx.jit(lambda m: jnp.sum(m(XS)))(theirs)
-    np.testing.assert_allclose(transform.jit(lambda m: jnp.sum(m(XS)))(ours), expected, rtol=1e-4)
-    np.testing.assert_allclose(jnp.sum(ours(XS)), expected, rtol=1e-4)
-
-
-def test_a_module_made_inside_holds_its_values() -> None:
-    for wrap in (transform.jit, lambda f: f):
-        model = wrap(lambda: Net())()
-        np.testing.assert_allclose(model(X), Net()(X), rtol=1e-4)
-        assert not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(model)))
-
-
 def test_a_deep_copy_goes_on_by_itself() -> None:
     model = Net()
     transform.jit(lambda m, x: m(x))(model, X)

@@ -51,33 +51,16 @@ def close(x: Any, y: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def folded(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A step over the rows of `XS` by hand."""
-
-    def run(held: Any, xs: Any) -> Any:
-        outs = []
-        for x in xs:
-            out, held = f(held, x)
-            outs.append(out)
-        return jnp.stack(outs), held
-
-    return run
-
-
 WRAPS: dict[str, Callable[[Any], Any]] = {
     "eager": lambda f: f,
     "jit of checkpoint": lambda f: transform.jit(transform.checkpoint(f)),
     "value_and_grad": lambda f: lambda m, x: transform.value_and_grad(f, argnums=1)(m, x)[0],
     "cond": lambda f: lambda m, x: transform.cond(jnp.sum(x) > -9, f, lambda m, x: 0.0, m, x),
-    "their jit": lambda f: transform.jit(lambda m, x: nnx.jit(f)(m, x)),
-}
-LOOPS: dict[str, Callable[[Any], Any]] = {
-    "scan": lambda m: lambda xs: transform.scan(lambda c, x: (c, m(x)), None, xs)[1],
-    "scan of few carries": lambda m: lambda xs: transform.scan(lambda c, x: (c, m(x)), None, xs, checkpoint=1)[1],
-    "map": lambda m: lambda xs: transform.map(m, xs),
-    "a budget": lambda m: transform.checkpoint(
-        lambda xs: transform.for_loop(m, xs), policy=policies.fit("1MB", compile=False)
+    "scan of few carries": lambda f: (
+        lambda m, x: transform.scan(lambda c, _: (c, f(m, x)), None, length=1, checkpoint=1)[1][0]
     ),
+    "a budget": lambda f: transform.checkpoint(f, policy=policies.fit("1MB", compile=False)),
+    "their jit": lambda f: transform.jit(lambda m, x: nnx.jit(f)(m, x)),
 }
 
 
@@ -97,23 +80,6 @@ def test_closed_over_and_passed(wrap: str, options: str) -> None:
         if wrap != "their jit":  # nnx refuses writes to what its functions close over
             close(by_closure(None, x), expected)
             close(values(over), held)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("loop", LOOPS)
-def test_loops_and_their_gradients(loop: str, options: str) -> None:
-    cell = Cell(**OPTIONS[options])
-    expected, held = folded(pure)(before := values(cell), XS)
-    close(LOOPS[loop](cell)(XS), expected)
-    close(values(cell), held)
-
-    cell = Cell(**OPTIONS[options])
-    params = st.states(cell, nnx.Param)
-    assert set(params) == {"w"}
-    found = transform.grad(lambda xs: jnp.sum(LOOPS[loop](cell)(xs)), states=params, argnums=0)(XS)
-    by_hand = lambda w, xs: jnp.sum(folded(pure)(before | {"w": w}, xs)[0])
-    close(found, jax.grad(by_hand, argnums=(0, 1))(before["w"], XS))
-    close(values(cell), held)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -141,17 +107,6 @@ def test_made_inside_and_used_afterwards(wrap: Any, options: str) -> None:
     expected, held = pure(held, XS[1])
     close(transform.jit(lambda m, x: m(x))(made, XS[1]), expected)
     close(values(made), held)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_made_and_used_inside_of_a_gradient(options: str) -> None:
-    def fun(x: Any) -> Any:
-        cell = Cell(**OPTIONS[options])
-        return transform.checkpoint(cell)(x) + cell(x)
-
-    by_hand = lambda x: sum(folded(pure)(values(Cell()), [x, x])[0])
-    for f in (fun, transform.jit(fun), transform.checkpoint(fun)):
-        close(transform.value_and_grad(f)(XS[0]), jax.value_and_grad(by_hand)(XS[0]))
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -32,8 +32,6 @@ WAYS = ("argument", "closure", "checkpoint")
 
 
 class Scenes(dict[str, Callable[[], Scene]]):
-    """Scenes by their names."""
-
     def __call__(self, make: Callable[[], Scene]) -> Callable[[], Scene]:
         """Takes a scene in that needs classes or functions of its own."""
         self[make.__name__.replace("_", " ")] = make
@@ -49,12 +47,10 @@ class Base:
 
 
 def new(value: float) -> State:
-    """A state."""
     return State(jnp.float32(value))
 
 
 def put(name: str, value: Any) -> Callable[[Any], None]:
-    """Sets an attribute."""
     return lambda obj: setattr(obj, name, value)
 
 
@@ -83,7 +79,6 @@ scene = Scenes()
 
 
 def put_global(name: str, value: Any) -> Callable[[Any], None]:
-    """Sets a global name of this module."""
     return lambda obj: globals().update({name: value})
 
 
@@ -375,16 +370,6 @@ def by_import(x: Any) -> Any:
     return somebodys.k * somebodys.inner.k * x
 
 
-def by_import_with_another_name(x: Any) -> Any:
-    def within() -> Any:
-        import somebodys as package
-        import somebodys.inner as other  # type: ignore[import-not-found]
-
-        return other.k * package.s.value
-
-    return within() * x
-
-
 def by_import_elsewhere(x: Any) -> Any:
     def package() -> Any:
         import somebodys
@@ -399,26 +384,13 @@ def by_import_elsewhere(x: Any) -> Any:
     return inner().k * package().k * package().s.value * x
 
 
-@pytest.mark.parametrize("read", [by_from, by_import, by_import_with_another_name, by_import_elsewhere])
+@pytest.mark.parametrize("read", [by_from, by_import, by_import_elsewhere])
 def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None:
     changes = [put("k", 5.0), put("k", 5), put("s", new(7)), lambda m: put("k", 7.0)(m.inner)]
     follows(read, [functools.partial(change, module) for change in changes])
 
 
 somebodys: Any = None  # the module, for the time of a test
-
-
-def test_an_attribute_that_is_called_as_a_module_does_not_lead_to_the_module(module: Any) -> None:
-    held, runs = types.SimpleNamespace(somebodys=new(2), k=3.0), [0]
-
-    @transform.jit
-    def f(x: Any) -> Any:
-        runs[0] += 1
-        return abs(held.somebodys.value) * held.k * x
-
-    for module.k in (1.0, 5.0):
-        assert f(1.0) == 6.0
-    assert runs == [1]
 
 
 def _k_of(module: Any) -> Any:
@@ -429,10 +401,6 @@ def _inner() -> Any:
     return somebodys.inner
 
 
-def two_functions(x: Any) -> Any:
-    return somebodys.k * _inner().other * x
-
-
 def as_an_argument(x: Any) -> Any:
     return _k_of(somebodys) * _k_of(somebodys.inner) * x
 
@@ -441,7 +409,7 @@ def as_a_result(x: Any) -> Any:
     return _inner().k * _inner().other * x
 
 
-@pytest.mark.parametrize("read", [two_functions, as_an_argument, as_a_result])
+@pytest.mark.parametrize("read", [as_an_argument, as_a_result])
 def test_a_module_that_several_functions_look_into_is_followed(
     read: Any, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,15 +481,11 @@ def a_derivative_rule_of_raw_jax() -> Scene:
 
 
 class Pair(NamedTuple):
-    """A state and a number."""
-
     u: State
     k: int
 
 
 class Mode(enum.IntEnum):
-    """A choice."""
-
     A = 1
     B = 2
 
@@ -575,6 +539,13 @@ EQUAL = [
 ]  # fmt: skip
 
 
+def function_with(**attributes: Any) -> Callable[[Any], Any]:
+    """Functions of the same code."""
+    f = lambda x: x
+    vars(f).update(attributes)
+    return f
+
+
 def pointer(of_objects: bool) -> Scene:
     """A pointer into a list of buffers."""
 
@@ -611,12 +582,20 @@ scene.update({
     "values that are equal and not the same": lambda: (
         lambda: Base(x=range(0, 3, 2)), lambda m: m.u.value * shown(m.x), [put("x", value) for value in EQUAL]
     ),
-
-
     "paths that differ in case": lambda: (
         lambda: Base(x=pathlib.PureWindowsPath("a")),
         lambda m: m.u.value * ord(str(m.x)),
         [put("x", pathlib.PureWindowsPath("A")), put("x", pathlib.PurePosixPath("A"))],
+    ),
+    "a dict by object": lambda: (
+        lambda: Base(items={Mode.A: 2.0, types: 3.0}),
+        lambda m: m.u.value * sum(m.items.values()),
+        [lambda m: m.items.update({types: 5.0})],
+    ),
+    "functions that differ in an attribute": lambda: (
+        lambda: Base(f=function_with(scale=2)),
+        lambda m: m.u.value * m.f(m.f.scale),
+        [put("f", function_with(scale=5))],
     ),
     "a state": lambda: (Base, lambda m: m.u.value * 2, [put("u", new(5)), lambda m: setattr(m.u, "value", 6.0)]),
     "a list of states": lambda: (
@@ -642,15 +621,88 @@ scene.update({
 })  # fmt: skip
 
 
+class Config:
+    gain = 2.0
+
+
+class Cell:
+    def __init__(self, value: float) -> None:
+        self.value = new(value)
+        self.flags = {"on": True, "mode": "sum"}
+
+
+class Layer:
+    def __init__(self, i: int, config: Config) -> None:
+        self.w, self.index, self.config, self.name = new(i + 1), i, config, f"layer {i}"
+        self.cells = [Cell(10 * i + j) for j in range(3)]
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.config.gain * self.w.value * (self.index + 1)
+        for cell in self.cells:
+            if cell.flags["on"]:
+                x = x + cell.value.value
+            cell.value.value = cell.value.value + len(self.name)
+        return x
+
+
+@scene
+def layers_of_cells() -> Scene:
+    def make() -> Any:
+        config = Config()
+        return types.SimpleNamespace(config=config, layers=[Layer(i, config) for i in range(6)])
+
+    def swap(m: Any) -> None:
+        m.layers[3], m.layers[4] = m.layers[4], m.layers[3]
+
+    return make, lambda m: functools.reduce(lambda x, layer: layer.forward(x), m.layers, jnp.float32(1)), [
+        lambda m: put("index", 99)(m.layers[2]),
+        lambda m: put("index", 2.0)(m.layers[2]),
+        lambda m: put("name", "another")(m.layers[5]),
+        lambda m: m.layers[4].cells[2].flags.update(on=False),
+        lambda m: put("gain", 3.0)(m.config),
+        lambda m: put("config", Config())(m.layers[4]),
+        swap,
+        lambda m: put("value", m.layers[5].w)(m.layers[1].cells[2]),
+        lambda m: put("w", State(2.0, static=True))(m.layers[3]),
+        lambda m: put("w", new(-7))(m.layers[3]),
+        lambda m: m.layers[3].cells.__setitem__(1, type("Other", (Cell,), {})(0.5)),
+        lambda m: m.layers.__setitem__(1, m.layers[4]),
+        lambda m: m.layers.pop(1),
+        lambda m: m.layers[1].cells.pop(2),
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def names_as_before() -> Iterator[None]:
+    yield
+    globals().update(factor=3)
+    globals().pop("later", None)
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", scene)
 def test_a_change_is_seen(name: str, way: str) -> None:
-    try:
-        assert_seen(scene[name](), way)
-    finally:
-        globals().update(factor=3)
-        globals().pop("later", None)
+    assert_seen(scene[name](), way)
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+@pytest.mark.parametrize("name", scene)
+def test_a_change_is_seen_by_a_call_whose_walk_over_the_object_is_written_down(name: str) -> None:
+    for i in range(len(scene[name]()[2])):
+        make, read, changes = scene[name]()
+        one, two = make(), make()
+        jitted: Any = transform.jit(read)
+        for change in changes[:i]:
+            change(one), change(two)
+        for _ in range(101):
+            assert float(jitted(two)) == float(read(one))
+            if is_written := jitted._store.programs[0].way_in is not None:
+                break
+        assert is_written or name != "layers of cells"
+        changes[i](one), changes[i](two)
+        for _ in range(2):
+            assert float(jitted(two)) == float(read(one)), i
 
 
 @pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
@@ -669,15 +721,3 @@ def test_what_the_function_changes_in_an_argument_counts_though_it_has_the_objec
 
     jitted = transform.jit(count)
     assert [float(jitted(m)) for _ in range(6)] == [4, 9, 16, 25, 36, 49]
-
-
-def test_functions_that_differ_in_an_attribute_have_a_trace_each() -> None:
-    def made(scale: float) -> Any:
-        f = lambda x: x
-        f.scale = scale  # type: ignore[attr-defined]
-        return f
-
-    passed = transform.jit(lambda x, f: f(x) * f.scale)
-    assert [float(passed(1.0, made(scale))) for scale in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
-    looped = lambda f: transform.map(lambda x: f(x) * f.scale, jnp.ones(1))
-    assert [float(looped(made(scale))[0]) for scale in (1.0, 2.0)] == [1.0, 2.0]

@@ -128,21 +128,3 @@ def test_of_loops_over_functions_that_are_gone_the_last_are_kept(monkeypatch: py
     for i in range(6, 12):
         gradient(X, step(1.0 + i))
     assert n_programs() <= full
-
-
-def test_shapes_leave_one_program_each() -> None:
-    class Sim:
-        def __init__(self, n: int) -> None:
-            self.u = State(jnp.ones(n))
-
-        @transform.jit
-        def step(self, x: Any) -> None:
-            self.u.value = self.u.value * x
-
-    sims = [Sim(n) for n in range(1, 1 + N)]
-    before = n_programs()
-    for sim in 2 * sims:
-        sim.step(X)
-    assert n_programs() == before + N
-    Sim.step.clear_cache()
-    assert n_programs() == before

@@ -13,7 +13,6 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._trace.structure.recorder import Recorder
 
 from .compiling import compilations
 
@@ -31,7 +30,6 @@ class Layer:
 
 
 def apply(act: str, w: Any, x: Any) -> Any:
-    """What each layer computes."""
     return jnp.maximum(x @ w, 0.0) if act == "relu" else jnp.tanh(x @ w)
 
 
@@ -69,7 +67,6 @@ def gradient(call: Callable[[Any, Any], Any], layers: list[Any]) -> Any:
 
 
 def twin(way: str, acts: list[str]) -> str:
-    """The hand-threaded program."""
     transformed: Any = {"checkpoint": jax.checkpoint, "jit": jax.jit}.get(way.partition(" ")[0], lambda f: f)
     layers = {act: transformed(lambda w, x, act=act: apply(act, w, x)) for act in acts}
     once = layers if "loop" not in way else {
@@ -104,8 +101,6 @@ def test_layers_run_once_for_each_structure_and_have_the_functions_of_the_twin(
 
 
 class Simulator:
-    """Two states and a compiled step."""
-
     runs = 0
 
     def __init__(self) -> None:
@@ -113,7 +108,6 @@ class Simulator:
 
     @transform.jit
     def step(self, dt: Any) -> None:
-        """One step."""
         Simulator.runs += 1
         self.u.value, self.t.value = self.u.value + dt, self.t.value + dt
 
@@ -139,12 +133,10 @@ ONE = jnp.float32(1)
 
 
 def powers(c: Any, **options: Any) -> Any:
-    """A scan that reads a state."""
     return transform.scan(lambda c, x: (c * k.value * x, None), c, jnp.arange(1.0, 17.0), **options)[0]
 
 
 def counted() -> Any:
-    """A loop that writes one."""
     transform.for_loop(lambda: setattr(u, "value", u.value * 1.5), length=4)
     return u.value
 
@@ -180,7 +172,6 @@ EAGER: dict[str, Callable[[], Any]] = {
 
 
 def second(call: Callable[[], Any]) -> int:
-    """How often a second call compiles."""
     call()
     with compilations() as compiled:
         call()
@@ -190,72 +181,3 @@ def second(call: Callable[[], Any]) -> int:
 @pytest.mark.parametrize("name", EAGER)
 def test_the_second_eager_call_of_a_loop_or_branch_compiles_nothing(name: str) -> None:
     assert second(EAGER[name]) == 0
-
-
-def test_an_eager_loop_compiles_nothing_while_another_thread_traces() -> None:
-    inside, done = threading.Event(), threading.Event()
-
-    def slow(x: Any) -> Any:
-        inside.set()
-        done.wait()
-        return x
-
-    loop = lambda: transform.scan(lambda c, x: (c * k.value, x), ONE, jnp.arange(3.0))
-    loop(), loop()
-    thread = threading.Thread(target=lambda: transform.jit(slow)(1.0))
-    thread.start()
-    inside.wait()
-    try:
-        with compilations() as compiled:
-            loop()
-    finally:
-        done.set()
-        thread.join()
-    assert not compiled
-
-
-def test_options_that_are_equal_and_not_the_same_have_programs_of_their_own() -> None:
-    body = lambda c, x: (c * k.value, x)
-    assert second(lambda: transform.scan(body, ONE, jnp.arange(3.0), unroll=1)) == 0
-    with compilations() as compiled:
-        transform.scan(body, ONE, jnp.arange(3.0), unroll=True)
-    assert compiled
-
-
-class Counted(list[Any]):
-    """A list that counts the items that are read from it, one after the other."""
-
-    read = 0
-
-    def __iter__(self) -> Any:
-        Counted.read += len(self)
-        return super().__iter__()
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        Counted.read += len(found) if isinstance(index, slice) else 1
-        return found
-
-
-def test_a_trace_looks_at_its_edges_equally_often_for_each_cell_of_a_large_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    init = Recorder.__init__
-
-    def counting(self: Recorder, roots: Any) -> None:
-        init(self, roots)
-        self.edges = Counted(self.edges)
-
-    class Box:
-        def __init__(self, content: Any) -> None:
-            self.content = content
-
-    st.register_state_type(Box, attribute="content")
-    monkeypatch.setattr(Recorder, "__init__", counting)
-    reads = []
-    for n in (50, 400):
-        boxes = [Box(jnp.zeros(())) for _ in range(n)]
-        Counted.read = 0
-        transform.jit(lambda boxes=boxes: [box.content for box in boxes])()
-        reads.append(Counted.read / n)
-    assert reads[1] < 1.5 * reads[0]

@@ -57,7 +57,6 @@ USE = """
 
 
 def install(folder: pathlib.Path, name: str) -> None:
-    """Puts a package into a folder."""
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text("")
     (folder / name / "model.py").write_text(textwrap.dedent(PACKAGE))

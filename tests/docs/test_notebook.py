@@ -40,7 +40,6 @@ SHOWN = ["state", "forward of f", "recompute", "FLOPs", "alive", "planned", "eva
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What the cells show."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     root = pathlib.Path(__file__).parent.parent.parent
     folder = tmp_path_factory.mktemp("notebook")

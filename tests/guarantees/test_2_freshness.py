@@ -61,31 +61,3 @@ def test_two_instances_never_see_each_others_states() -> None:
         assert a.compiled(1.0) == expected
         assert b.compiled(1.0) == expected + 99
         assert b.checkpointed(0.0) == expected + 99
-
-
-module_model = Model(1.0)
-
-
-def read_global(x: object) -> object:
-    module_model.w.value = module_model.w.value + x
-    return module_model.w.value
-
-
-@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint, transform.named_call])
-def test_a_rebound_global_is_followed(wrap: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    f = wrap(read_global)
-    monkeypatch.setitem(globals(), "module_model", Model(1.0))
-    assert f(1.0) == 2.0
-    live = Model(50.0)
-    monkeypatch.setitem(globals(), "module_model", live)
-    assert f(1.0) == 51.0
-    assert live.w.value == 51.0
-
-
-def test_a_rebound_closure_variable_is_followed() -> None:
-    model = Model(1.0)
-    f = transform.checkpoint(lambda x: model.w.value * x)
-    g = transform.jit(lambda x: model.w.value * x)
-    assert f(2.0) == g(2.0) == 2.0
-    model = Model(4.0)
-    assert f(2.0) == g(2.0) == 8.0

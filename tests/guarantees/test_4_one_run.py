@@ -124,22 +124,3 @@ def test_a_python_scalar_state_does_not_compile_more_often_than_the_twin() -> No
         v = twin(v, x)
     assert s.value == v
     assert runs == reference
-
-
-def test_a_method_that_counts_its_runs_serves_all_objects_and_sees_what_they_have() -> None:
-    runs = [0]
-
-    class Layer:
-        def __init__(self, order: int) -> None:
-            self.w, self.order = State(jnp.float32(2)), order
-
-        @transform.checkpoint
-        def __call__(self, x: Any) -> Any:
-            runs[0] += 1
-            return self.w.value**self.order * x
-
-    layers = [Layer(2) for _ in range(5)]
-    assert [float(layer(1.0)) for layer in layers] == [4.0] * 5
-    assert runs == [1]
-    layers[0].order = 3
-    assert float(layers[0](1.0)) == 8.0

@@ -27,7 +27,6 @@ def shard_map(f: Any, map_over: Any = transform.shard_map) -> Any:
 
 
 def switch(f: Any, choose: Any = transform.switch) -> Any:
-    """The second of three branches."""
     same = (lambda x: x) if choose is transform.switch else (lambda values, x: (x, values))
     return lambda *args: choose(jnp.int32(1), [same, f, same], *args)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import jax.numpy as jnp
@@ -37,19 +36,6 @@ def test_a_state_that_is_stored_on_first_use_is_found_by_the_next_call(wrap: Any
     assert kept[0].value == 4.0
 
 
-class Layer:
-    def __init__(self, n: Any) -> None:
-        self.w = State(jnp.ones(3) * n, name="w")
-
-
-@pytest.mark.parametrize("wrap", WRAPS)
-def test_an_object_that_holds_new_states_can_be_returned(wrap: Any) -> None:
-    make = wrap(lambda n: Layer(n))
-    a, b = make(2.0), make(3.0)
-    assert a is not b
-    assert (a.w.value[0], b.w.value[0]) == (2.0, 3.0)
-
-
 @pytest.mark.parametrize("value", [True, None, (1, "a")], ids=repr)
 @pytest.mark.parametrize("wrap", [*WRAPS, transform.vmap, lambda f: transform.jit(transform.vmap(f))])
 def test_a_static_state_keeps_its_value(wrap: Any, value: Any) -> None:
@@ -76,8 +62,6 @@ def test_a_static_state_in_the_output_is_a_new_one_at_each_call() -> None:
 
 
 class Node:
-    """An object that refers to itself."""
-
     def __init__(self, x: Any) -> None:
         self.me, self.u = self, State(x)
 
@@ -96,32 +80,6 @@ def test_a_temporary_state_costs_nothing_and_does_not_prevent_caching(hold: Any)
     assert [float(g(1.0)), float(g(3.0)), float(transform.grad(g)(2.0))] == [2.0, 6.0, 2.0]
     assert len(runs) == 1
     assert float(transform.grad(f)(1.0)) == 2.0
-
-
-class Model:
-    def f(self, x: Any) -> Any:
-        self.last = State(x)
-        return x * x
-
-
-@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
-@pytest.mark.parametrize("wrap", [transform.grad, transform.vmap, transform.jit, transform.checkpoint])
-def test_a_function_that_keeps_a_state_which_it_makes_collects_no_garbage(wrap: Any) -> None:
-    model, collected = Model(), []
-    f = wrap(model.f)
-    x = jnp.ones(()) if wrap is not transform.vmap else jnp.ones(2)
-    f(x)
-    gc.disable()
-    count = lambda phase, info: collected.append(info["generation"])
-    gc.callbacks.append(count)
-    try:
-        for _ in range(3):
-            f(x)
-    finally:
-        gc.callbacks.remove(count)
-        gc.enable()
-    assert collected == []
-    assert model.last.value.shape == x.shape
 
 
 def test_grad_and_vmap_hand_new_states_out() -> None:

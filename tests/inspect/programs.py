@@ -19,25 +19,21 @@ jitted = jax.jit(lambda w, x: jnp.tanh(w @ x))
 
 
 def layers(w: Any, x: Any) -> Any:
-    """Three sines."""
     for _ in range(3):
         x = jnp.sin(w @ x)
     return x
 
 
 def named(w: Any, x: Any) -> Any:
-    """A named sine and a named tanh."""
     y = checkpoint_name(jnp.sin(w @ x), "a")
     return checkpoint_name(jnp.tanh(w @ y), "b").sum()
 
 
 def attention(x: Any) -> Any:
-    """Softmax attention."""
     return jax.nn.softmax(x @ x.T, axis=-1) @ x
 
 
 def layer_norm(x: Any) -> Any:
-    """Normalised rows."""
     return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
@@ -48,7 +44,6 @@ def body(c: Any, x: Any) -> tuple[Any, Any]:
 
 
 def nested(x: Any) -> Any:
-    """A loop in a loop."""
     inner = lambda c: lax.scan(lambda c, _: (jnp.tanh(W @ c), None), c, None, length=3)[0]
     return lax.scan(lambda c, _: (inner(c), None), x, None, length=2)[0]
 

@@ -34,7 +34,6 @@ def loop(w, x):
 
 
 def reference(fun, *args):
-    """The same step by hand."""
     step = jax.value_and_grad(fun, argnums=tuple(range(len(args))))
     return jax.jit(step).lower(*args).compile()
 
@@ -133,13 +132,6 @@ def test_budgets_can_be_compared_as_policies_and_as_functions():
         KeyError, match="no candidate is called 'dots'; there are 'plain', 'policy', 'function', 'loops'"
     ):
         table["dots"]
-
-
-def test_states_and_policies_that_ask_for_lines_can_be_compared():
-    w = State(W, name="w")
-    model = lambda x: net(w.value, x)
-    found = inspect.compare({"plain": model, "from": policies.save_from(layer)}, X)
-    assert found["from"].residual_bytes <= found["plain"].residual_bytes
 
 
 def test_a_name_that_no_value_bears_is_a_note():

@@ -26,8 +26,6 @@ custom.defvjp(lambda x: (jnp.sin(x) * u.value, (jnp.cos(x), u.value)), lambda r,
 
 
 class Model:
-    """A layer."""
-
     def __call__(self, x):
         return w.value @ x
 

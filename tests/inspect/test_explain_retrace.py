@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -33,112 +31,73 @@ def test_the_first_trace_says_what_it_was_made_for_and_where(wrap):
     ]
 
 
-@pytest.mark.parametrize("wrap", TRANSFORMS)
-@pytest.mark.parametrize(
-    ("before", "after", "shown"),
-    [
-        (jnp.ones(3), jnp.ones(4), ("argument", "x", "float32[3]", "float32[4]")),
-        (jnp.ones(3), jnp.ones(3, int), ("argument", "x", "float32[3]", "int32[3]")),
-        (1.0, jnp.float32(1), ("argument", "x", "float32[] (weak)", "float32[]")),
-        ({"a": 1.0}, {"a": 1.0, "b": 2}, ("argument", "x['b']", "not there", "int32[] (weak)")),
-        ((1.0, 2.0), [1.0, 2.0], ("argument", "containers", "(((*, *),), {})", "(([*, *],), {})")),
-    ],
-)
-def test_an_argument_of_another_type(wrap, before, after, shown):
+def of_argument(wrap, before, after):
     f = wrap(lambda x: jax.tree.map(jnp.sin, x))
-    f(before)
-    f(after)
-    assert changes(f, 1) == [shown]
+    f(before), f(after)
+    return f
 
 
-@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint])
-def test_a_static_argument_of_another_value(wrap):
-    @functools.partial(wrap, static_argnums=(1,))
-    def power(x, n):
-        return x**n
-
-    power(2.0, 2)
-    power(2.0, 3)
-    assert changes(power, 1) == [("static argument", "n", "2", "3")]
+def of_static_argument(wrap, before, after):
+    f = wrap(lambda x, n: x**n, static_argnums=1)
+    f(2.0, before), f(2.0, after)
+    return f
 
 
-@pytest.mark.parametrize("wrap", TRANSFORMS)
-def test_a_state_of_another_type_or_structure(wrap):
-    u = State(jnp.zeros(3), name="u")
-    f = wrap(lambda: jax.tree.leaves(u.value)[0].sum())
+def of_state(wrap, before, after):
+    u = State(before, name="u", static=isinstance(before, str))
+    f = wrap(lambda: 1.0 * len(jax.tree.leaves(u.value)))
     f()
-    u.value = jnp.zeros((2, 2))
+    u.value = after
     f()
-    u.value = {"a": jnp.zeros(3), "b": 1}
-    f()
-    u.value = [jnp.zeros(3)]
-    f()
-    u.value = (jnp.zeros(3),)
-    f()
-    assert changes(f, 1) == [("state", "u", "float32[3]", "float32[2,2]")]
-    assert changes(f, 2)[:2] == [
-        ("state", "u['a']", "not there", "float32[3]"),
-        ("state", "u['b']", "not there", "int32[] (weak)"),
-    ]
-    assert changes(f, 4) == [("state", "u", "[*]", "(*,)")]
+    return f
 
 
-@pytest.mark.parametrize("wrap", TRANSFORMS)
-def test_a_static_state_of_another_value(wrap):
-    mode = State("train", name="mode", static=True)
-    f = wrap(lambda x: x if mode.value == "train" else -x)
-    f(1.0)
-    mode.value = "test"
-    f(1.0)
-    assert changes(f, 1) == [("static state", "mode", "'train'", "'test'")]
-
-
-def model_class():
-    """A class that no other test has traced."""
-
+def of_kind(wrap, before, after):
     class Model:
-        def __init__(self) -> None:
-            self.w = State(jnp.ones(3), name="w")
-
-        @transform.jit
-        def compiled(self, x):
+        @wrap
+        def step(self, x):
             return self.w.value * x
 
-        @transform.checkpoint(static_argnames=("flag",))
-        def again(self, x, flag=True):
-            return self.w.value * x if flag else x
-
-    return Model
-
-
-@pytest.mark.parametrize("method", ["compiled", "again"])
-def test_another_instance_and_a_state_in_the_place_of_another_are_no_new_trace(method):
-    Model = model_class()
-    first, second = Model(), Model()
-    for model in (first, second):
-        getattr(model, method)(1.0)
-    first.w = State(jnp.ones(3), name="another")
-    getattr(first, method)(1.0)
-    assert len(inspect.explain_retrace(getattr(first, method))) == 1
+    model = Model()
+    for kind in (before, after):
+        model.w = kind(jnp.ones(3), name="w")
+        model.step(1.0)
+    return model.step
 
 
-@pytest.mark.parametrize("method", ["compiled", "again"])
-def test_what_is_another_in_the_structure_is_named_by_its_path(method):
-    first = model_class()()
-    getattr(type(first), method).clear_cache() if method == "compiled" else None
-    getattr(first, method)(1.0)
-    first.w = Param(jnp.ones(3), name="w")
-    getattr(first, method)(1.0)
-    assert changes(getattr(first, method), 1) == [("structure", "self.w", "State", "Param")]
+def of_setting(wrap, before, after):
+    f = wrap(lambda x: jnp.sin(x))
+    for setting in (before, after):
+        with jax.default_matmul_precision(setting):
+            f(1)
+    return f
 
 
 @pytest.mark.parametrize("wrap", TRANSFORMS)
-def test_a_setting_of_jax(wrap):
-    f = wrap(lambda x: jnp.sin(x))
-    f(1)
-    with jax.default_matmul_precision("float32"):
-        f(1)
-    assert changes(f, 1) == [("setting", "jax_default_matmul_precision", "None", "float32")]
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "shown"),
+    [
+        (of_argument, jnp.ones(3), jnp.ones(4), ("argument", "x", "float32[3]", "float32[4]")),
+        (of_argument, jnp.ones(3), jnp.ones(3, int), ("argument", "x", "float32[3]", "int32[3]")),
+        (of_argument, 1.0, jnp.float32(1), ("argument", "x", "float32[] (weak)", "float32[]")),
+        (of_argument, {"a": 1.0}, {"a": 1.0, "b": 2}, ("argument", "x['b']", "not there", "int32[] (weak)")),
+        (of_argument, (1.0, 2.0), [1.0, 2.0], ("argument", "containers", "(((*, *),), {})", "(([*, *],), {})")),
+        (of_static_argument, 2, 3, ("static argument", "n", "2", "3")),
+        (of_state, jnp.zeros(3), jnp.zeros((2, 2)), ("state", "u", "float32[3]", "float32[2,2]")),
+        (
+            of_state,
+            {"a": jnp.zeros(3)},
+            {"a": jnp.zeros(3), "b": 1},
+            ("state", "u['b']", "not there", "int32[] (weak)"),
+        ),
+        (of_state, [jnp.zeros(3)], (jnp.zeros(3),), ("state", "u", "[*]", "(*,)")),
+        (of_state, "train", "test", ("static state", "u", "'train'", "'test'")),
+        (of_kind, State, Param, ("structure", "self.w", "State", "Param")),
+        (of_setting, None, "float32", ("setting", "jax_default_matmul_precision", "None", "float32")),
+    ],
+)
+def test_what_has_changed_is_named_with_its_values(wrap, kind, before, after, shown):
+    assert changes(kind(wrap, before, after), 1) == [shown]
 
 
 def test_a_state_that_is_a_constant():
@@ -278,18 +237,3 @@ def test_an_argument_of_a_weak_type_comes_with_advice():
 def test_what_cannot_be_explained_says_what_to_do(what, words):
     with pytest.raises(TypeError, match=words.replace("(", r"\(")):
         inspect.explain_retrace(what)
-
-
-class Counter:
-    n = State(0, name="n")
-
-    @classmethod
-    @transform.jit
-    def step(cls, x):
-        return cls.n.value + x
-
-
-def test_a_class_method_is_explained():
-    Counter.step(1)
-    Counter.step(1.0)
-    assert changes(Counter.step, 1) == [("argument", "x", "int32[] (weak)", "float32[] (weak)")]

@@ -106,8 +106,6 @@ def test_a_budget_that_one_does_not_meet() -> None:
 
 
 class Device:
-    """One with an allocator."""
-
     def __init__(self, **stats: int) -> None:
         self.stats = stats
 

@@ -13,12 +13,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import RandomState, State, inspect, policies, transform
 
-X = jnp.linspace(-1.0, 1.0, 4)
+X, W = jnp.linspace(-1.0, 1.0, 4), jnp.ones((4, 4))
 
 
 class Model:
-    """One layer, with a counter."""
-
     def __init__(self) -> None:
         self.w = State(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), name="w")
         self.count = State(0, name="count")
@@ -76,11 +74,6 @@ def test_a_step_that_returns_nothing_is_about_what_it_writes():
     assert "step returns nothing to differentiate" in found.notes[0]
 
 
-def test_auxiliary_output_that_jax_cannot_trace_is_left_out():
-    found = inspect.residuals(lambda x: (jnp.sin(x).sum(), {"kind": "text", "n": 3, "x": None}), X)
-    assert [r.primitive for r in found] == ["cos"]
-
-
 def test_what_jax_cannot_trace_may_be_an_argument():
     def f(model, kind, activation, x, states):
         return activation(model(x)) * states["s"].value if kind == "scaled" else x
@@ -90,11 +83,14 @@ def test_what_jax_cannot_trace_may_be_an_argument():
     assert [r.name for r in found if r.kind in ("argument", "state")] == ["x", "s", "w"]  # as created
 
 
-def test_random_states_and_pytrees_of_states_have_names():
-    rng = RandomState(0, name="rng")
-    params = State({"w": X, "b": X}, name="params")
+def test_constants_random_states_and_pytrees_of_states_have_kinds_and_names():
+    rng, params = RandomState(0, name="rng"), State({"w": X, "b": X}, name="params")
+    (record,) = inspect.residuals(lambda x: W @ x, X)
+    assert (record.kind, record.bytes) == ("constant", 64)
     found = inspect.residuals(lambda x: x * params.value["w"] * jax.random.normal(rng.split(), (4,)), X)
     assert [r.name for r in found if r.kind in ("argument", "state")] == ["x", "params['w']"]
+    auxiliary = {"kind": "text", "n": 3, "x": None}  # which JAX cannot trace
+    assert [r.primitive for r in inspect.residuals(lambda x: (jnp.sin(x).sum(), auxiliary), X)] == ["cos"]
 
 
 def test_a_state_without_a_name_is_named_by_its_birthplace():
@@ -102,12 +98,6 @@ def test_a_state_without_a_name_is_named_by_its_birthplace():
     (record,) = [r for r in inspect.residuals(lambda x: s.value * x, X) if r.kind == "state"]
     assert record.name == f"State of test_residuals.py:{record.line}"
     assert record.file == __file__
-
-
-def test_a_closed_over_array_is_a_constant():
-    w = jnp.ones((4, 4))
-    (record,) = inspect.residuals(lambda x: w @ x, X)
-    assert (record.kind, record.bytes) == ("constant", 64)
 
 
 def test_the_line_is_the_users_under_every_transform():
@@ -243,15 +233,6 @@ def test_totals_and_groups():
     assert found.by("kind").to_dicts()[0] == {"kind": "state", "arrays": 1, "bytes": 64}
     with pytest.raises(ValueError, match="residuals do not group by 'colour'; the fields are shape, dtype, bytes"):
         found.by("colour")
-
-
-def test_text_is_aligned():
-    found = inspect.residuals(Model(), X)
-    title, head, rule, *rows = str(found).splitlines()
-    assert title == "residuals of Model: 3 arrays, 96 B (argument 16 B, state 64 B, computed 16 B)"
-    assert len(rows) == 3
-    assert all(row[head.index("type") :].startswith("float32[") for row in rows)
-    assert rule.startswith("----")
 
 
 def test_rich_and_html_show_the_same():

@@ -35,25 +35,16 @@ exec(
 )
 
 
-def test_the_sum_of_the_groups_is_what_is_alive():
+def test_arguments_states_and_lines_sum_up_to_what_is_alive():
     line = inspect.timeline(net, X)
     assert [sum(values) for values in zip(*line.groups.values(), strict=True)] == [m.bytes for m in line]
     assert line.peak == max(m.bytes for m in line) == line[line.peak_at].bytes
     assert 0 < line.boundary < len(line)
     assert {m.phase for m in line[: line.boundary]} == {"forward"}
-
-
-def test_arguments_and_states_are_alive_all_the_time():
-    line = inspect.timeline(net, X)
     assert set(line.groups["arguments"]) == {X.nbytes}
     assert set(line.groups["state w"]) == {W.value.nbytes}
-
-
-def test_lines_are_the_users():
-    groups = inspect.timeline(net, X).groups
-    line = layer.__code__.co_firstlineno + 1
-    assert f"test_timeline.py:{line}" in groups
-    assert all(name.startswith("test_timeline.py:") for name in groups if ":" in name)
+    assert f"test_timeline.py:{layer.__code__.co_firstlineno + 1}" in line.groups
+    assert all(name.startswith("test_timeline.py:") for name in line.groups if ":" in name)
 
 
 def test_checkpointing_lowers_the_peak_and_what_is_alive_between_the_passes():

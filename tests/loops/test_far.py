@@ -14,6 +14,8 @@ import statetransform as st
 from statetransform import State, transform
 from statetransform._loops import files
 
+from .test_unknown_length import loop, reference
+
 SIZE, K = 50, 4
 CARRY = 4 * SIZE
 DEVICE = (K + 8) * CARRY  # of these are the carries at work, and the residuals of a step
@@ -94,15 +96,6 @@ def test_what_needs_nothing_far_away_puts_nothing_there(folder: pathlib.Path) ->
     far = budget("disk=100", folder)
     jax.grad(program)(*ARGS, far, 12)
     assert (far.choices[-1].host, far.choices[-1].disk) == (0, 0)
-
-
-def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:
-    body = lambda c: (c[0] + 1, jnp.sin(c[1]) * 1.01 + 0.1 * x)
-    return transform.while_loop(lambda c: c[0] < n, body, (0, x), max_steps=max_steps, checkpoint=checkpoint)[1]
-
-
-def reference(x: Any, n: int) -> Any:
-    return jax.lax.scan(lambda c, _: (jnp.sin(c) * 1.01 + 0.1 * x, None), x, None, n)[0]
 
 
 @pytest.mark.parametrize("max_steps", [None, 400])

@@ -54,12 +54,10 @@ LOOPS = {"scan": by_scan, "fori_loop": by_fori, "fori_loop to a traced bound": b
 
 @pytest.fixture(params=LOOPS)
 def loop(request: pytest.FixtureRequest) -> Any:
-    """A loop of JAX, `loop(n, x)`."""
     return LOOPS[request.param]
 
 
 def same(f: Callable[..., Any], g: Callable[..., Any], *args: Any, tolerance: float = 1e-5) -> None:
-    """Two functions give the same."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=1e-6), f(*args), g(*args))
 
 
@@ -271,15 +269,11 @@ def test_a_budget_is_for_each_loop() -> None:
     assert [choice.n for choice in budget.choices] == [None, 400]
 
 
-def test_a_loop_in_a_step_has_half_of_the_budget() -> None:
+def test_loops_in_one_step_share_half_of_the_budget() -> None:
     budget, half = st.MemoryBudget("64 KiB"), st.MemoryBudget("32 KiB")
     f = treated(lambda x: in_while(functools.partial(by_while, 4), x).sum(), budget)
     same(transform.grad(f), jax.grad(lambda x: repeated(12, x).sum()), X)
     assert max(budget.choices[-1].bytes, 2 * half.choices[-1].bytes) <= budget.bytes
-
-
-def test_loops_in_one_step_share_half_of_the_budget() -> None:
-    budget = st.MemoryBudget("64 KiB")
     both = lambda x: by_while(4, by_while(4, x))
     f = treated(lambda x: lax.scan(lambda x, _: (both(x), None), x, length=3)[0].sum(), budget)
     same(transform.grad(f), jax.grad(lambda x: repeated(24, x).sum()), X)

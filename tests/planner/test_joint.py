@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform._jaxpr.rewrite import inlined
-from statetransform._jaxpr.sizes import nbytes
-from statetransform._jaxpr.walk import backward_slice
 from statetransform._planner import barriers, cost
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Pattern, build, flattened, joint_step, without_equal
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
-from statetransform._planner.plan_cache import MeasuredPlan
 from statetransform._planner.solve import Solver
 
 
@@ -49,24 +42,6 @@ def test_plans_give_the_gradients_of_the_function(share: float) -> None:
     expected, of_plain = jax.value_and_grad(attraction)(x)
     assert jnp.allclose(value, expected)
     assert jnp.allclose(gradient, of_plain, atol=1e-6)
-
-
-def test_gradients_have_memory_that_the_graph_knows() -> None:
-    graph = joint(attraction, jnp.ones((20, 3))).graph
-    assert sorted(size for _, size in graph.buffers) == [4, 240]
-
-
-def test_bytes_are_those_of_any_other_part_of_the_package() -> None:
-    key = jax.eval_shape(jax.random.key, 0)
-    nothing = jax.ShapeDtypeStruct((2, 3), jax.dtypes.float0)
-    for aval in (key, nothing, jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), jax.ShapeDtypeStruct((), jnp.int32)):
-        assert cost.nbytes(aval) == nbytes(aval)
-
-
-def test_functions_with_rules_of_their_own_are_opened() -> None:
-    found = joint(lambda x: jax.nn.relu(x * jax.nn.silu(jax.lax.stop_gradient(x))).sum(), jnp.ones(4))
-    names = {eqn.primitive.name for node in found.graph.nodes for eqn in node.eqns}
-    assert not any(name.startswith("custom_") or name in ("pjit", "jit") for name in names)
 
 
 def test_a_network_that_is_called_twice_is_planned_once() -> None:
@@ -110,71 +85,13 @@ def planner_of_waves(steps: int) -> tuple[Planner, Pattern, int]:
 
 
 @pytest.mark.skipif(not HAS_BARRIERS, reason="a loop in the place of a barrier holds more")
-def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it() -> None:
-    planner, pattern, plain = planner_of_waves(8)
+@pytest.mark.parametrize(("steps", "most"), [(8, 2.0), (24, 1.2)])  # of the latter, compilers need much more
+def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it(steps: int, most: float) -> None:
+    planner, pattern, plain = planner_of_waves(steps)
     budget = plain // 16
     found = planner.decide(pattern, budget)
     assert isinstance(found, Decision) and found.compiled is not None
-    assert found.compiled <= budget and found.cost < 2.0
-
-
-@pytest.mark.skipif(not HAS_BARRIERS, reason="a loop in the place of a barrier holds more")
-def test_where_the_compiler_needs_much_more_it_is_left_to_fuse_the_next_plan_as_it_likes() -> None:
-    planner, pattern, plain = planner_of_waves(24)
-    found = planner.decide(pattern, plain // 16)
-    assert isinstance(found, Decision) and found.compiled is not None
-    assert found.compiled <= plain // 16 and found.cost < 1.2
-
-
-def planner_of_layers(batch: int, widths: Sequence[int]) -> tuple[Planner, Pattern, int]:
-    """With the bytes of the plain step, as planned."""
-
-    def layers(x: Any, ws: Any) -> Any:
-        for w in ws:
-            x = jnp.tanh(x @ w)
-        return (x**2).sum()
-
-    ws = [jnp.ones(shape) for shape in pairwise(widths)]
-    planner = Planner(jax.make_jaxpr(layers)(jnp.ones((batch, widths[0])), ws))
-    pattern = Pattern((True,) * (len(ws) + 1), (True,))
-    return planner, pattern, planner.versions(pattern).first.solver.plain.bytes
-
-
-def compiles_to(monkeypatch: pytest.MonkeyPatch, plain: int, bytes_of: Callable[[int], int]) -> None:
-    """Makes a compiler of a function from planned to compiled bytes."""
-
-    def compiled(planner: Planner, pattern: Pattern, version: Any, plan: Any, budget: int) -> MeasuredPlan:
-        cost = plan.cost / planner.versions(pattern).first.joint.graph.cost
-        return MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, bytes_of(plan.bytes), cost)
-
-    monkeypatch.setattr(Planner, "_compiled", compiled)
-    monkeypatch.setattr(Planner, "_confirmed", lambda planner, pattern, found, budget: found)
-    monkeypatch.setattr(Planner, "plain_bytes", lambda *_: plain)
-
-
-def test_where_the_compiler_needs_a_few_bytes_more_the_next_plan_is_smaller_by_more_than_a_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner, pattern, plain = planner_of_layers(32, [*range(40, 64), 64])
-    unit = plain // 64
-    compiles_to(monkeypatch, plain, lambda size: math.ceil(size / unit) * unit + 8)
-    for units in (54, 47, 40, 33, 26):
-        found = planner.decide(pattern, units * unit)
-        assert isinstance(found, Decision) and found.compiled is not None
-        assert found.compiled <= units * unit, (units, found.compiled / unit)
-
-
-def test_where_the_compiler_saves_less_than_is_planned_the_next_plan_is_smaller_by_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two thirds of it, say: a plan with less by what was missing would exceed the budget again."""
-
-    planner, pattern, plain = planner_of_layers(32, [16] * 13)
-    compiles_to(monkeypatch, plain, lambda size: plain - 2 * (plain - size) // 3)
-    for share in (0.8, 0.7, 0.6):
-        found = planner.decide(pattern, int(share * plain))
-        assert isinstance(found, Decision) and found.compiled is not None
-        assert found.compiled <= share * plain
+    assert found.compiled <= budget and found.cost < most
 
 
 def test_a_plan_that_people_write_is_brought_into_a_budget_that_it_exceeds() -> None:
@@ -192,23 +109,6 @@ def test_a_plan_that_people_write_is_brought_into_a_budget_that_it_exceeds() -> 
     version = Planner(closed).versions(Pattern((False, False, *[True] * 8), (True,))).first
     plan = version.solver.plan(int(0.35 * version.solver.plain.bytes))
     assert plan is not None and plan.cost <= 1.25 * version.joint.graph.cost
-
-
-def test_zeros_that_are_written_into_wait_for_what_is_computed_before() -> None:
-    def spread(x: Any) -> Any:
-        for _ in range(2):
-            x = jnp.tanh(jnp.zeros((32, 3)).at[jnp.arange(20) * 2 % 7].add(jnp.sin(x)))[:20]
-        return (x**2).sum()
-
-    x = jnp.linspace(0.0, 1.0, 60).reshape(20, 3)
-    found = joint(spread, x)
-    step = whole(Emitted(found, found.graph.plain), 1)
-    closed = inlined(jax.make_jaxpr(step)(x, jnp.ones(())))
-    starts = [eqn.invars[0] for eqn in closed.jaxpr.eqns if eqn.primitive.name.startswith("scatter")]
-    assert len(starts) >= 2
-    for start in starts:
-        assert {"sin", "population_count"} <= {eqn.primitive.name for eqn in backward_slice(closed, [start])}
-    assert jnp.allclose(step(x, jnp.ones(()))[1], jax.grad(spread)(x), atol=1e-6)
 
 
 @pytest.mark.optimized
@@ -266,17 +166,6 @@ def test_copies_that_operations_need_are_made_when_they_are_needed(fun: Any, x: 
     assert found is not None and found <= 1.25 * plan.bytes
 
 
-def test_a_view_is_copied_for_a_product_that_needs_its_dimensions_in_another_order() -> None:
-    def of(x: Any) -> Any:
-        stored = jnp.sin(x)
-        return jnp.einsum("ebk,bd->ekd", stored, jnp.ones((5, 3))).sum() + jnp.einsum("ebk,kd->ebd", stored, w).sum()
-
-    x, w = jnp.ones((2, 5, 4)), jnp.ones((4, 3))
-    graph = joint(of, x).graph
-    forward = [node.scratch for node in graph.nodes if node.is_product and not node.is_backward]
-    assert sorted(forward) == [0, x.nbytes]
-
-
 @pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NCHW", "HWIO", "NHWC")])
 @pytest.mark.parametrize("way", ["forward", "of the image", "of the kernel"])
 def test_the_copies_of_a_convolution_are_those_of_the_compiler(layout: tuple[str, str, str], way: str) -> None:
@@ -294,39 +183,3 @@ def test_the_copies_of_a_convolution_are_those_of_the_compiler(layout: tuple[str
     operands = [jnp.ones(var.aval.shape) for var in eqn.invars]
     compiled = jax.jit(alone).lower(*operands).compile(compiler_options={"xla_backend_optimization_level": 0})
     assert compiled.memory_analysis().temp_size_in_bytes == cost.scratch(eqn)
-
-
-def driven(x: Any, u: Any, w: Any) -> Any:
-    """A recurrence written out, with an input of each step that is computed once."""
-    drive = x @ u
-    z = jnp.zeros_like(drive)
-    for _ in range(16):
-        z = jnp.tanh(z @ w + drive)
-    return jnp.mean(z**2)
-
-
-DRIVEN = jnp.ones((512, 32)), 0.1 * jnp.ones((32, 32)), 0.1 * jnp.ones((32, 32))
-
-
-def test_the_parts_of_a_cotangent_are_added_as_they_come() -> None:
-    planner, pattern = Planner(jax.make_jaxpr(driven)(*DRIVEN)), Pattern((False, True, True), (True,))
-    plain, least = planner.versions(pattern).first.solver.plain.bytes, planner.least(pattern)[1].bytes
-    assert least < 0.5 * plain
-    found = planner.decide(pattern, plain // 2)
-    assert isinstance(found, Decision)
-    assert not HAS_BARRIERS or (found.compiled or 0) <= plain // 2
-
-
-def test_a_search_that_is_led_astray_by_what_another_budget_has_shown_is_done_once_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner, pattern = Planner(jax.make_jaxpr(driven)(*DRIVEN)), Pattern((False, True, True), (True,))
-    first, search, calls = planner.versions(pattern).first, Planner._tried, list[Any]()
-    budget = first.solver.plain.bytes // 2
-    planner.known(pattern).add([MeasuredPlan(first.recipe, first.solver.plain.sequence, None, 1, 10**9, 1.0, True)])
-    monkeypatch.setattr(
-        Planner, "_tried", lambda *args: calls.append(args) or (search(*args) if len(calls) > 1 else iter(()))
-    )
-    found = planner.decide(pattern, budget)
-    assert isinstance(found, Decision)
-    assert len(calls) == 2 and (found.compiled or 0) <= (budget if HAS_BARRIERS else 2 * budget)

@@ -114,17 +114,3 @@ def test_loops_in_a_derivative_rule_are_run_and_not_reversed() -> None:
     fitting = transform.checkpoint(loss, policy=policies.fit(int(1.2 * plain)))
     ours, theirs = jax.tree.leaves(jax.jit(jax.value_and_grad(fitting))(*args)), jax.tree.leaves(step(*args))
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
-
-
-@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
-@pytest.mark.parametrize("share", [0.5, 0.25])
-def test_steps_with_complex_products_are_planned_though_a_policy_of_jax_cannot_keep_them(share: float) -> None:
-    def loss(angles: Any) -> Any:
-        turn = lambda z, t: (z / (1 + abs(z)) @ (jnp.eye(16) * jnp.exp(1j * t)), None)
-        return (lax.scan(turn, 0.1 * jnp.eye(16) + 0j, angles)[0].real ** 2).sum()
-
-    angles = jnp.linspace(0, 1, 20)
-    step = jax.jit(jax.grad(loss))
-    size = int(share * step.lower(angles).compile().memory_analysis().temp_size_in_bytes)
-    found = jax.jit(jax.grad(transform.checkpoint(loss, policy=policies.fit(size))))(angles)
-    assert jnp.allclose(found, step(angles), rtol=1e-4, atol=1e-4)

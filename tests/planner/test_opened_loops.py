@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from statetransform import policies, transform
 from statetransform._planner.barriers import keeps_barriers
-from statetransform._planner.cost import overwritten
 from statetransform._planner.emit import Emitted, whole
-from statetransform._planner.joint import Joint, Pattern
-from statetransform._planner.loops import with_inputs_in_place
-from statetransform._planner.measure import Decision, Planner, temporary_bytes
+from statetransform._planner.joint import Pattern
+from statetransform._planner.measure import Planner, temporary_bytes
 
 
 def planner_of(f: Any, *avals: Any) -> tuple[Planner, Pattern]:
@@ -68,31 +64,6 @@ def test_a_loop_has_a_schedule_where_all_has_less_than_what_the_loop_gives_up(sh
     assert offer[1].cost < 1.45 * first.joint.graph.cost
 
 
-def test_no_version_repeats_the_plain_one() -> None:
-    planner, pattern = planner_of(long_loop, *AVALS)
-    top = planner.versions(pattern).first.solver.plain.bytes
-    assert planner.plan(pattern, int(0.9 * top)) is not None
-    with_schedules = [
-        version for version in planner.versions(pattern).opened_so_far if "products" not in version.recipe
-    ]
-    assert with_schedules
-    assert all(version.solver.plain.bytes < top for version in with_schedules)
-
-
-def test_where_a_compiler_needs_more_for_all_schedules_a_loop_gives_up_no_more_than_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner, pattern = planner_of(long_loop, *AVALS)
-    top = planner.versions(pattern).first.solver.plain.bytes
-    budget, made = int(0.7 * top), planner._compiled
-    more = lambda found: dataclasses.replace(found, compiled=found.planned + budget // 10)
-    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=True: top if with_value else 0)
-    monkeypatch.setattr(planner, "_compiled", lambda *args: more(made(*args)))
-    found = planner.decide(pattern, budget)
-    assert isinstance(found, Decision)
-    assert 0.95 * budget <= found.planned + budget // 10 <= budget
-
-
 def test_what_a_loop_sums_up_in_its_carry_takes_no_bytes_besides() -> None:
     """The gradient of a matrix that each step multiplies with a vector: a sum of outer products, in its own buffer."""
 
@@ -115,25 +86,6 @@ def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 STACKED = jax.ShapeDtypeStruct((30, 16, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
-STACK = 4 * 30 * 16 * 32
-
-
-def test_a_loop_writes_into_the_buffer_of_its_own_start_value_only() -> None:
-    planner, pattern = planner_of(stacked, *STACKED)
-    steps = planner.least(pattern)[0].joint
-    loops = [node for node in steps.graph.nodes if {eqn.primitive.name for eqn in node.eqns} & {"scan", "while"}]
-    assert any(node.is_backward for node in loops)
-    for node in loops:
-        started = {v for a in overwritten(node.eqns) or () for v in _values(steps, a)}
-        assert len(node.inplace) <= len(started)
-
-
-def _values(joint: Joint, atom: Any) -> list[int]:
-    if isinstance(atom, jex.Literal):
-        return []
-    if atom in joint.numbers:
-        return [joint.numbers[atom]]
-    return [v for a in (joint.views[atom].invars if atom in joint.views else ()) for v in _values(joint, a)]
 
 
 @pytest.mark.parametrize("share", [0.8, 0.75])
@@ -210,32 +162,6 @@ def test_a_loop_that_runs_again_has_its_stacks_no_longer_than_it_needs_them() ->
     compiled = temporary_bytes(version.as_outermost(whole(emitted, version.joint.n_inputs)), version)
     assert compiled is not None
     assert compiled < 1.05 * found.bytes
-
-
-def test_where_a_compiler_needs_more_for_one_kind_of_plan_another_kind_has_all_the_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner, pattern = planner_of(stacked, *STACKED)
-    budget, made = int(0.85 * planner.versions(pattern).first.solver.plain.bytes), planner._compiled
-
-    def compiled(*args: Any) -> Any:
-        found = made(*args)
-        return dataclasses.replace(found, compiled=found.planned + ("products" in found.recipe) * budget // 2)
-
-    monkeypatch.setattr(planner, "_bytes_of", lambda *args, with_value=True: 2 * budget if with_value else 0)
-    monkeypatch.setattr(planner, "_compiled", compiled)
-    found = planner.decide(pattern, budget)
-    assert isinstance(found, Decision)
-    assert 0.75 * budget <= found.planned <= budget
-
-
-def test_the_least_of_a_loop_is_asked_for_directly() -> None:
-    planner, pattern = planner_of(long_loop, *AVALS)
-    version, plan = planner.least(pattern)
-    first = planner.versions(pattern).first
-    assert plan.bytes < first.solver.least.bytes
-    assert len(planner.versions(pattern).opened_so_far) <= 2
-    assert version.joint.graph.cost > first.joint.graph.cost
 
 
 @pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a recomputation apart")
@@ -321,17 +247,3 @@ def test_recurrent_layers_of_a_batch_after_each_other(share: float) -> None:
         return (x**2).mean()
 
     assert work_within(share, loss, layers, data) < 2.0
-
-
-def test_within_the_steps_of_a_loop_what_is_transposed_and_has_tangents_is_not_accumulated_over_all_steps() -> None:
-    weights = jax.random.normal(jax.random.key(0), (2, 3, 8, 8)) * 0.3
-
-    def loss(weights: Any, x: Any) -> Any:
-        def layer(x: Any, w: Any) -> Any:  # the layers are a loop, and each of them is one over time
-            run = lambda xs: jax.lax.scan(lambda h, x: (jnp.tanh(x @ w[0] + h @ w[1]),) * 2, xs[0], xs)[1]
-            return jax.vmap(run)(x), None
-
-        return (jax.lax.scan(layer, x, weights.swapaxes(0, 1))[0] ** 2).mean()
-
-    closed = jax.make_jaxpr(loss)(weights, jnp.ones((4, 50, 8)))
-    assert str(with_inputs_in_place(closed, (True, False))) == str(closed)

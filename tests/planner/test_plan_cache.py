@@ -28,17 +28,8 @@ PLAIN = 8 * 96 * 16 * 4
 
 
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A list that grows with each compilation for a plan; nothing is known at the start."""
-    found: list[Any] = []
-    compiled = measure.temporary_bytes
-    monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(args) or compiled(*args))
-    return found
-
-
-@pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list with the bytes of each step that is compiled."""
+    """A list with the bytes of each step that is compiled; nothing is known at the start."""
     found: list[int] = []
     compiled = measure.temporary_bytes
     monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(compiled(*args) or 0) or found[-1])
@@ -72,29 +63,29 @@ def test_the_plain_step_is_not_compiled_for_a_budget_far_below_it(sizes: list[in
     assert max(sizes) >= PLAIN
 
 
-def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(compilations: list[Any]) -> None:
+def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(sizes: list[int]) -> None:
     expected = gradient()
-    before = len(compilations)
+    before = len(sizes)
     again = gradient()
-    assert len(compilations) == before
+    assert len(sizes) == before
     assert all((a == b).all() for a, b in zip(expected, again, strict=True))
 
 
-def test_a_plan_that_is_trusted_compiles_nothing(compilations: list[Any]) -> None:
+def test_a_plan_that_is_trusted_compiles_nothing(sizes: list[int]) -> None:
     gradient(compile=False)
-    assert not compilations
+    assert not sizes
 
 
 def test_another_process_finds_it_in_the_folder_of_compiled_programs(
-    compilations: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = gradient()
     assert list(folder.glob("statetransform/*.json"))
-    count = len(compilations)
+    count = len(sizes)
     plan_cache._known.clear()  # as in another process
     monkeypatch.setattr(measure.Planner, "plan", None)  # nor does it plan
     again = gradient()
-    assert len(compilations) == count
+    assert len(sizes) == count
     assert all((a == b).all() for a, b in zip(expected, again, strict=True))
 
 
@@ -110,7 +101,7 @@ def test_the_folder_is_that_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["no json", '{"plain": 1}', None])
-def test_a_file_that_does_not_belong_here_is_left_out(compilations: list[Any], folder: Path, text: str | None) -> None:
+def test_a_file_that_does_not_belong_here_is_left_out(sizes: list[int], folder: Path, text: str | None) -> None:
     expected = gradient()
     (file,) = folder.glob("statetransform/*.json")
     if text is None:  # a plan of another graph
@@ -121,12 +112,12 @@ def test_a_file_that_does_not_belong_here_is_left_out(compilations: list[Any], f
     file.write_text(text)
     plan_cache._known.clear()
     again = gradient()
-    assert len(compilations) > 2
+    assert len(sizes) > 2
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(expected, again, strict=True))
 
 
 def test_a_bar_moves_while_a_function_is_planned(
-    compilations: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from statetransform._planner import meter
 
@@ -134,13 +125,6 @@ def test_a_bar_moves_while_a_function_is_planned(
     monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))
     gradient(share=0.65, progress=True)
     assert "compiling" in capfd.readouterr().err
-
-
-def test_of_plans_that_do_not_fit_the_smallest_is_taken_and_of_these_the_cheapest() -> None:
-    plan = lambda size, cost: plan_cache.MeasuredPlan(("first",), (), None, size, size, cost)
-    plans = [plan(900, 1.0), plan(800, 1.7), plan(800, 1.3)]
-    assert min(plans, key=lambda some: some.rank(500)) is plans[2]
-    assert min(plans, key=lambda some: some.rank(1000)) is plans[0]
 
 
 def test_what_the_compiler_needs_besides_is_known_for_the_next_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statetransform._planner.graph import Graph, Node
-from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned, split_of
+from statetransform._planner.simulate import InvalidPlanError, check, peak, profile, pruned
 
 from .graphs import chain, random_graph
 
@@ -60,11 +60,6 @@ def test_pruning_keeps_a_plan_valid_and_costs_nothing() -> None:
         assert peak(graph, short) <= peak(graph, sequence)
 
 
-def test_a_chain_holds_all_its_layers_at_the_turn() -> None:
-    graph = chain(6)
-    assert peak(graph, graph.plain) == 6  # five activations and a cotangent
-
-
 def test_an_output_takes_the_buffer_of_an_input_that_dies() -> None:
     nodes = (Node((), (0,)), Node((0,), (1,), inplace=(1,)), Node((1,), (2,), is_backward=True))
     graph = Graph(nodes, (8, 8, 0), frozenset({1}), frozenset({2}))
@@ -94,28 +89,23 @@ def test_memory_of_gradients_serves_values_until_these_are_computed(sizes: Any, 
     assert profile(graph, graph.plain).tolist() == expected
 
 
-def test_a_value_that_is_not_there_is_refused() -> None:
-    graph = chain(3)
-    with pytest.raises(InvalidPlanError, match="before they are computed"):
-        peak(graph, [1, 0, 2, 3, 4, 5])
+PINNED = Graph(
+    (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True)),
+    (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}),
+)  # fmt: skip
 
 
-def test_a_backward_node_waits_for_the_results() -> None:
-    graph = chain(3)
-    with pytest.raises(InvalidPlanError, match="before the forward pass is complete"):
-        check(graph, [0, 1, 3, 2, 4, 5])
-
-
-def test_an_effect_happens_once() -> None:
-    nodes = (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True))
-    graph = Graph(nodes, (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}))
-    with pytest.raises(InvalidPlanError, match="an effect happens more than once"):
-        check(graph, [0, 1, 0, 2])
-
-
-def test_the_forward_pass_ends_with_the_last_result() -> None:
-    graph = chain(4)
-    assert split_of(graph, graph.plain) == 4
+@pytest.mark.parametrize(
+    ("graph", "sequence", "words"),
+    [
+        (chain(3), [1, 0, 2, 3, 4, 5], "before they are computed"),
+        (chain(3), [0, 1, 3, 2, 4, 5], "before the forward pass is complete"),
+        (PINNED, [0, 1, 0, 2], "an effect happens more than once"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused(graph: Graph, sequence: list[int], words: str) -> None:
+    with pytest.raises(InvalidPlanError, match=words):
+        check(graph, sequence)
 
 
 def test_what_dies_where_a_gradient_is_computed_in_place_may_be_in_its_memory() -> None:

@@ -16,7 +16,7 @@ from statetransform import policies
 from statetransform.policies._apply import checkpointed
 from statetransform.policies._policy import Wrapped, names_of
 
-from .saved import TABLE, W, X, kept, layers
+from .saved import TABLE, W, X, gradients, kept, layers, saved_sets
 
 OFFLOAD = policies.save_and_offload_only_these_names(
     names_which_can_be_saved=["s"],
@@ -104,20 +104,30 @@ def test_a_combination_takes_the_closest_the_farthest_or_what_is_left(combine, n
     assert ask(combine(*map(speaking_of, names))) == verdict
 
 
-def test_the_first_of_two_places_to_offload_to_wins():
-    here, there = (lambda *_, place=place, **__: Offloadable("device", place) for place in ("here", "there"))
-    assert ask(policies.any_of(here, there)) == Offloadable("device", "here")
-    assert ask(policies.all_of(there, here)) == Offloadable("device", "there")
+def at(place):
+    return lambda *_, **__: Offloadable("device", place)
 
 
-def test_combinations_of_nothing_are_neutral():
-    assert ask(policies.any_of()) is Recompute
-    assert ask(policies.all_of()) is Saveable
-    assert ask(policies.none_of()) is Saveable
+HALVES = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
 
 
-def test_the_answer_of_numpy_is_an_answer():
-    assert ask(policies.any_of(lambda *_, **__: np.bool_(True))) is Saveable
+@pytest.mark.parametrize(
+    ("policy", "aval", "verdict"),
+    [
+        (policies.any_of(at("here"), at("there")), None, Offloadable("device", "here")),
+        (policies.all_of(at("there"), at("here")), None, Offloadable("device", "there")),
+        (policies.any_of(), None, Recompute),
+        (policies.all_of(), None, Saveable),
+        (policies.none_of(), None, Saveable),
+        (policies.any_of(lambda *_, **__: np.bool_(True)), None, Saveable),
+        (policies.save_smaller_than(17), None, Saveable),
+        (policies.save_smaller_than(16), None, Recompute),
+        (policies.save_larger_than(9), HALVES, Recompute),
+        (policies.save_larger_than(7), HALVES, Saveable),
+    ],
+)
+def test_a_policy_answers(policy, aval, verdict):
+    assert ask(policy, aval=aval) == verdict
 
 
 def test_another_answer_is_an_error_that_names_the_policy():
@@ -138,23 +148,12 @@ def test_larger_means_more_bytes_than_the_limit(size, saved):
     assert kept(checkpointed(layers, policy=policy), W, X) == saved
 
 
-def test_smaller_means_fewer_bytes_than_the_limit():
-    small, exact = policies.save_smaller_than(17), policies.save_smaller_than(16)
-    assert ask(small) is Saveable
-    assert ask(exact) is Recompute
-
-
 def test_bytes_are_those_of_what_an_equation_computes_not_of_what_it_takes():
     def outer(x):
         return jnp.sum(jnp.sin(jnp.outer(x, x)))
 
     assert kept(checkpointed(outer, policy=policies.save_larger_than(63)), X) == ["float32[4, 4]"]
     assert kept(checkpointed(outer, policy=policies.save_larger_than(64)), X) == []
-
-
-def test_halves_of_a_precision_have_half_the_bytes():
-    assert ask(policies.save_larger_than(9), aval=jax.ShapeDtypeStruct((4,), jnp.bfloat16)) is Recompute
-    assert ask(policies.save_larger_than(7), aval=jax.ShapeDtypeStruct((4,), jnp.bfloat16)) is Saveable
 
 
 def attention(x):
@@ -292,3 +291,13 @@ def test_named_integers_and_keys_pass_through_a_gradient():
     args = (X, jnp.arange(4), jax.random.key(0))
     fun = checkpointed(program, policy=policies.save_only_these_names("t"))
     np.testing.assert_allclose(jax.grad(fun)(*args), jax.grad(program)(*args), rtol=1e-6)
+
+
+def test_every_policy_saves_the_same_and_gives_the_same_gradients_in_both_implementations(request):
+    saved, plain = saved_sets(), gradients()
+    assert plain == pytest.approx(dict.fromkeys(plain, plain["None"]), rel=1e-5)
+    assert set(saved) >= set(TABLE)
+    assert saved["own sine"] == ["float32[4]"]  # a policy of one's own is asked about every primitive
+    request.getfixturevalue("remat3")
+    assert saved_sets() == saved
+    assert gradients() == pytest.approx(plain, rel=1e-5)

@@ -53,30 +53,9 @@ def test_every_module_says_what_it_holds() -> None:
 def test_importing_brings_in_no_extra_and_a_model_needs_none() -> None:
     code = f"import sys, statetransform; print([m for m in {EXTRAS} if m in sys.modules])"
     code += """
-import jax.numpy as jnp
 import statetransform as st
-from statetransform import State, transform
-
-class Heat:
-    def __init__(self, n):
-        self.u = State(jnp.zeros(n).at[n // 2].set(1.0), name="u")
-
-    @transform.checkpoint(static_argnums=(1,))
-    def step(self, dt, order):
-        lap = jnp.roll(self.u.value, 1) - 2 * self.u.value + jnp.roll(self.u.value, -1)
-        self.u.value = self.u.value + dt * lap * order
-
-heat = Heat(8)
-
-@transform.jit
-def loss(dt):
-    def energy(dt):
-        heat.step(dt, 1)
-        heat.step(dt, 1)
-        return (heat.u.value ** 2).sum()
-
-    return transform.grad(energy)(dt)
-
-print(float(loss(0.1)) < 0, abs(float(heat.u.value.sum()) - 1) < 1e-6)
+s = st.State(2.0)
+step = st.transform.jit(st.transform.grad(st.transform.checkpoint(lambda x: x * s.value)))
+print(float(step(1.0)))
 """
-    assert python(code).split() == ["[]", "True", "True"]
+    assert python(code).split() == ["[]", "2.0"]

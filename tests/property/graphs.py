@@ -18,8 +18,6 @@ package: Any = install()
 
 
 class Part:
-    """A plain class."""
-
     scale = 2
     shared = State(jnp.float32(3), name="shared")
 
@@ -28,11 +26,9 @@ class Part:
 
     @property
     def doubled(self) -> Any:
-        """An attribute that is computed."""
         return self.order * 2
 
     def total(self, x: Any) -> Any:
-        """A method."""
         return x * self.order + (self.w.value if isinstance(self.w, State) else 0)
 
     def __call__(self, x: Any) -> Any:
@@ -53,8 +49,6 @@ class Heir(Part):
 
 
 class Slots:
-    """A class without a `__dict__`."""
-
     __slots__ = ("bias", "child", "items", "order", "table", "w")
     scale = 7
     doubled = 1
@@ -81,8 +75,6 @@ def with_fields(cls: type) -> type:
 @dataclasses.dataclass(eq=False)
 @with_fields
 class Data:
-    """A dataclass."""
-
     scale = 11
     doubled = 2
 
@@ -96,8 +88,6 @@ class Data:
 @dataclasses.dataclass(frozen=True, eq=False)
 @with_fields
 class Frozen:
-    """A frozen one."""
-
     scale = 13
     doubled = 3
 
@@ -131,7 +121,6 @@ def new_state(rng: random.Random) -> State:
 
 
 def fill(obj: Any, rng: random.Random) -> None:
-    """Gives an object its attributes."""
     put(obj, "w", rng.choice((new_state(rng), new_state(rng), None)))
     put(obj, "order", rng.randrange(4))
     put(obj, "child", None)
@@ -145,7 +134,6 @@ def put(obj: Any, name: str, value: Any) -> None:
 
 
 def new_part(rng: random.Random) -> Any:
-    """One object."""
     kind = rng.choice(KINDS)
     if issubclass(kind, Data | Frozen):
         part = kind()

@@ -70,7 +70,6 @@ PROGRAMS = blocks(2)
 
 
 def initial(key: int = 0) -> dict[str, Any]:
-    """The states' values on entry."""
     return {
         "u": jnp.linspace(-1, 1, 3),
         "p": {"a": jnp.array([0.3, -0.2]), "b": jnp.float32(0.1)},
@@ -91,8 +90,6 @@ def updated(value: Any, x: Any, number: float) -> Any:
 
 
 class Stateful:
-    """Runs programs over states."""
-
     def __init__(self, values: dict[str, Any]) -> None:
         kinds = {"rng": RandomState}
         self.states = {name: kinds.get(name, State)(value, name=name) for name, value in values.items()}

@@ -15,7 +15,6 @@ from .graphs import Part, package
 
 
 def number(value: Any) -> Any:
-    """Whatever is found, as a number."""
     if isinstance(value, State):
         return value.value
     if isinstance(value, bool):
@@ -34,7 +33,6 @@ def number(value: Any) -> Any:
 
 
 def bump(state: State) -> Any:
-    """A write."""
     state.value = state.value + 1
     return state.value
 
@@ -129,12 +127,10 @@ def walk(root: Any) -> list[Any]:
 
 
 def new_script(rng: random.Random) -> tuple[str, ...]:
-    """What a function does."""
     return tuple(rng.choice(list(READS)) for _ in range(rng.randrange(1, 5)))
 
 
 def play(root: Any, script: tuple[str, ...], x: Any) -> Any:
-    """Does it."""
     out = x
     for name in script:
         out = out + READS[name](root, x)

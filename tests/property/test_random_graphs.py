@@ -26,17 +26,14 @@ nested = transform.jit(
 
 
 def by_closure(root: Any, script: Any, x: Any) -> Any:
-    """A lambda made anew on each call."""
     return transform.jit(lambda x: play(root, script, x))(x)
 
 
 def in_loop(root: Any, script: Any, x: Any) -> Any:
-    """Twice, in a loop."""
     return transform.fori_loop(0, 2, lambda i, c: play(root, script, c), x)
 
 
 def in_branch(root: Any, script: Any, x: Any) -> Any:
-    """In a branch that is taken."""
     return transform.cond(True, lambda x: play(root, script, x), lambda x: x * 1.0, x)
 
 
@@ -76,12 +73,10 @@ _root: Any = None
 
 
 def twice(root: Any, script: Any, x: Any) -> Any:
-    """What `nested` does."""
     return play(root, script, x) + play(root, script, x)
 
 
 def looped(root: Any, script: Any, x: Any) -> Any:
-    """What `in_loop` does."""
     return play(root, script, play(root, script, x))
 
 

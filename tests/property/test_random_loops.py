@@ -149,8 +149,6 @@ class Staged(Run):
 
 
 class WrittenOut(Run):
-    """Runs programs step by step."""
-
     def _nested(self, part: Part, inside: list[Callable[[Carry], Carry]], carry: Carry) -> Carry:
         f, steps = inside[0], int(part.number)
         (x, n, key), kind = carry, part.kind

@@ -81,38 +81,26 @@ def test_outputs_and_final_values_in_three_calls(request: pytest.FixtureRequest)
 
 
 def test_gradients_for_arguments_and_states(request: pytest.FixtureRequest) -> None:
-    """Property: value, gradients for the argument and for two states, and final values are those of the twin."""
+    """Property: value, gradients for the argument and for two states, and final values are those of the twin, in eager
+    mode and in two calls of the compiled gradient."""
 
     def check(program: Block, stack: list[str]) -> None:
-        run, values, x = Stateful(initial(1)), initial(1), jnp.float32(0.3)
-        f, twin = ours(program, stack, run), by_hand(program, stack)
+        twin, x = by_hand(program, stack), jnp.float32(0.3)
 
-        def loss(differentiated: Any, x: Any) -> Any:
-            new, out = twin({**values, **differentiated}, x)
+        def loss(chosen: Any, values: Any, x: Any) -> Any:
+            new, out = twin({**values, **chosen}, x)
             return out, new
 
-        chosen = {name: values[name] for name in ("u", "p")}
-        (out, new), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(chosen, x)
-        states = {name: run.states[name] for name in chosen}
-        found, found_grads = transform.value_and_grad(f, argnums=0, states=states)(x)
-        close((found, found_grads, run.values()), (out, grads, new))
-
-    drawn(request, check)
-
-
-def test_compiled_gradients(request: pytest.FixtureRequest) -> None:
-    """Property: under jit of grad, twice, gradients and final values are those of the twin."""
-
-    def check(program: Block, stack: list[str]) -> None:
-        run, values, x = Stateful(initial(2)), initial(2), jnp.float32(-0.2)
-        f, twin = ours(program, stack, run), by_hand(program, stack)
-        step = transform.jit(transform.grad(f))
-        swap = lambda x, values: twin(values, x)[::-1]
-        pure = jax.jit(jax.grad(swap, has_aux=True))
-        for _ in range(2):
-            found = step(x)
-            expected, values = pure(x, values)
-            close((found, run.values()), (expected, values))
+        pure = jax.value_and_grad(loss, (0, 2), has_aux=True)
+        for is_compiled in (False, True):
+            run, values = Stateful(initial(1)), initial(1)
+            states = {name: run.states[name] for name in ("u", "p")}
+            step = transform.value_and_grad(ours(program, stack, run), argnums=0, states=states)
+            step, pure = (transform.jit(step), jax.jit(pure)) if is_compiled else (step, pure)
+            for _ in range(1 + is_compiled):
+                found, found_grads = step(x)
+                (out, values), grads = pure({name: values[name] for name in states}, values, x)
+                close((found, found_grads, run.values()), (out, grads, values))
 
     drawn(request, check)
 
