@@ -100,14 +100,6 @@ def is_framework_class(cls: type) -> bool:
     return is_framework_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
 
 
-def is_of_library(fun: Any) -> bool:
-    """Whether a function was made by a library for itself, and is not one of the user's that a library has wrapped."""
-    while isinstance(fun, functools.partial) or hasattr(fun, "__wrapped__"):
-        fun = fun.func if isinstance(fun, functools.partial) else fun.__wrapped__
-    module = (fun if isinstance(fun, types.FunctionType) else type(fun)).__module__
-    return not isinstance(module, str) or is_library_module(module)
-
-
 def is_users_module(module: types.ModuleType) -> bool:
     """Whether a module is of the user's own."""
     return not is_library_module(module.__name__)

@@ -41,15 +41,11 @@ def test_they_are_those_that_dis_shows(module: types.ModuleType) -> None:
     assert {"n399", "there", "__name__"} <= set(names_of(made["many"].__code__).looked_up)
 
 
-def test_names_whose_value_goes_somewhere_else_are_told_from_those_with_attributes() -> None:
-    def f(x: Any) -> Any:
+def test_what_is_imported_is_told_from_other_names() -> None:
+    def f() -> Any:
         import argparse
         from types import CodeType
 
-        within = lambda: [dis, argparse.Action, CodeType]
-        return inspect.stack(x.attribute, x.other.last), types, pytest.mark.skip, within
+        return argparse.Action, CodeType
 
-    assert set(names_of(f.__code__).values) == {
-        "Action", "CodeType", "argparse", "attribute", "dis", "last", "skip", "stack", "types",
-    }  # fmt: skip
     assert set(names_of(f.__code__).imported) == {"argparse", "types", "CodeType"}

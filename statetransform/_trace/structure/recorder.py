@@ -33,14 +33,13 @@ from ..._objects.lookup import (
     own_getattribute,
     slot_names,
 )
-from ..._objects.names import Names
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
 from ..._state import adapters, find
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
 from .edges import Edge
-from .visits import Visit, visit_module, visit_of
+from .visits import Visit, visit_of
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -173,9 +172,6 @@ class Recorder:
 
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
         """Adds the edges to attributes of a module or function that the code which runs has a name for."""
-        if isinstance(value, types.ModuleType):
-            visit_module(self, register, value, Names(used=tuple(names)))
-            return
         for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
             self.reach(register, "dict", name, value.__dict__[name])
 
@@ -261,11 +257,9 @@ class Recorder:
                 self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
-        if isinstance(obj, types.FunctionType):
+        if isinstance(obj, types.FunctionType | types.ModuleType):
             if edge.how == "dict":
                 self.looks_into(register, obj, (edge.key,))
-        elif isinstance(obj, types.ModuleType):
-            visit_module(self, register, obj, Names(used=(edge.key,)))
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
