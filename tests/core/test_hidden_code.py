@@ -152,13 +152,6 @@ def test_a_trace_serves_all_pytrees_of_a_class() -> None:
     assert len(traces) == 1
 
 
-def test_methods_that_dataclasses_has_written_cost_no_look() -> None:
-    found: Any = transform.functionalize(lambda x, tree: tree(x)).trace(jnp.float32(1), Tree(jnp.float32(2)))
-    names = [name for edge in found.trace.structure.edges for name in (edge.key if isinstance(edge.key, tuple) else ())]
-    assert "__call__" in names
-    assert "__eq__" not in names
-
-
 @pytest.mark.parametrize("what", ["name", "metadata"])
 def test_what_a_state_is_called_counts_for_a_trace_around_the_one_that_asks(what: str) -> None:
     model = Plain(State(1.0, name="a", tag=1.0))

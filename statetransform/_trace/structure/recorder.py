@@ -137,30 +137,9 @@ class Recorder:
             self.edges.append(Edge(parent, how, key, "is", weakref.ref(obj), known))
         return known
 
-    def of_arguments(self) -> set[int]:
-        """The registers of what belongs to an argument, even if it was reached through a function, class or module."""
-        below: dict[int, list[int]] = {}
-        for edge in self.edges:
-            if not self._leads_out(edge):
-                below.setdefault(edge.parent, []).append(edge.argument if edge.what == "same" else edge.register)
-        found: set[int] = set()
-        waiting = below.get(-1, [])
-        while waiting:
-            register = waiting.pop()
-            if register >= 0 and register not in found:
-                found.add(register)
-                waiting += below.get(register, ())
-        return found
-
-    def _leads_out(self, edge: Edge) -> bool:
-        """Whether an edge leads to what a function, class or module has, and not an object."""
-        if edge.parent < 0:
-            return edge.key == 0
-        parent = self.objects[edge.parent]
-        if edge.how in ("class", "method") or isinstance(parent, type | types.FunctionType | types.ModuleType):
-            return True
-        register = edge.argument if edge.what == "same" else edge.register
-        return register >= 0 and edge.how == "attr" and class_lookup(type(parent), edge.key) is self.objects[register]
+    def edge_to(self, register: int) -> Edge:
+        """The edge that leads to an object."""
+        return self.edges[self._places[register]]
 
     def is_new(self, register: int, name: Any) -> bool:
         """Whether a name is looked up on an object for the first time."""
@@ -196,7 +175,7 @@ class Recorder:
         self._takes_all = True
         if isinstance(obj, types.FunctionType):
             self._runs(obj.__code__)
-        elif (register := self.register_of(obj)) is not None:
+        elif (register := self.register_of(obj)) is not None and is_users_class(type(obj)):
             self._all_attributes(register, obj)
 
     # -- what the hooks tell
@@ -292,7 +271,7 @@ class Recorder:
     def path_to(self, register: int) -> str | None:
         """The way to an object that is being visited, from its root: `linear.kernel`."""
         steps: list[str] = []
-        while (edge := self.edges[self._places[register]]).parent >= 0:
+        while (edge := self.edge_to(register)).parent >= 0:
             shown = edge.key if edge.how in ("attr", "dict", "item", "global") else None
             if edge.how == "cell" and is_users_function(self.objects[edge.parent]):
                 shown = edge.key[1]

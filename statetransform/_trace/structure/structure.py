@@ -179,7 +179,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             yield tuple(group)
 
 
-_OWN = ("attr", "dict", "item", "members", "reader")
+_OWN = ("attr", "dict", "item", "reader")
 
 
 def _holds_much(argument: Callable[[], Any]) -> bool:

@@ -38,7 +38,7 @@ _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
 _SETS = (set, frozenset)
 #: Classes of which one instance is as good as another.
-BY_CLASS = (
+_BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
     threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
     weakref.WeakSet, weakref.WeakKeyDictionary,
@@ -95,9 +95,9 @@ def _members(recorder: Recorder, register: int, value: Any) -> None:
     """All that a container yields, and the values of a mapping, in one step each."""
     kind: Any = type(value)  # `isinstance` looks up `__class__`, also on objects that are being listened to
     of = _in_order if issubclass(kind, _SETS) else tuple
-    recorder.reach(register, "members", of, of(value))
+    recorder.reach(register, "reader", of, of(value))
     if issubclass(kind, Mapping):
-        recorder.reach(register, "members", _values, _values(value))
+        recorder.reach(register, "reader", _values, _values(value))
 
 
 def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -107,12 +107,12 @@ def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, A
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     del recorder, register
-    return "type", weakref.ref(type(value))
+    return "object", weakref.ref(type(value))
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     adapters.meet(value)
-    recorder.classes.take(register, value, is_open=True, makes=True)
+    recorder.classes.take(register, value, is_open=True)
     return "is", weakref.ref(value)
 
 
@@ -255,7 +255,7 @@ def visit_of(kind: type) -> Visit:
         return _transformed
     if is_users_class(kind) or issubclass(kind, HOLDERS):
         return _object
-    return _by_class if issubclass(kind, BY_CLASS) else _other
+    return _by_class if issubclass(kind, _BY_CLASS) else _other
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
