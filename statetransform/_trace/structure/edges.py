@@ -142,7 +142,7 @@ def _show(edge: Edge, root_names: Sequence[str]) -> str:
     if edge.how == "root":
         return str(root_names[edge.key]) if edge.key < len(root_names) else f"argument {edge.key}"
     if edge.how in ("attr", "dict", "method", "global"):
-        return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__", "__dict__") else ""
+        return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__") else ""
     if edge.how == "item":
         return f"[{edge.key!r}]"
     if edge.how == "reader":

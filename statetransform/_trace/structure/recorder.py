@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from ..._objects.hooks import hook, listening, settings, unhook, unwatch, watch
+from ..._objects.hooks import hook, listening, settings, unheard, unhook, unwatch, watch
 from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
     class_lookup,
@@ -34,7 +34,7 @@ from ..._objects.lookup import (
     slot_names,
 )
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
-from ..._state import adapters, find
+from ..._state import adapters
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from .structure import Structure
 
 _OF_STATES: tuple[Any, ...] = ("_name", "_metadata")  # what counts besides the value, where it is looked up
-_MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
 class Recorder:
@@ -77,7 +76,6 @@ class Recorder:
         self._watched: list[types.CodeType] = []  # held, so that no address is used twice
         self._queue: deque[tuple[int, Any]] = deque()  # reached and not yet looked into, by register
         self._is_draining = False
-        self._is_busy = False
         self._takes_all = False
         self.hidden: dict[int, frozenset[str]] = {}  # attributes of objects that do not count
         self.cells: set[int] = set()  # objects that a state stands for
@@ -150,9 +148,11 @@ class Recorder:
         return True
 
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
-        """Adds the edges to attributes of a module or function that the code which runs has a name for."""
-        for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
-            self.reach(register, "dict", name, value.__dict__[name])
+        """Adds the edges to some entries of a `__dict__`: of a module, function or object."""
+        attributes = instance_dict(value) or {}
+        for name in names:
+            if name in attributes and self.is_new(register, ("dict", name)):
+                self.reach(register, "dict", name, attributes[name])
 
     def led_to_state(self, obj: Any, key: Any) -> bool:
         """Whether an attribute or item of an object was a state before the trace."""
@@ -183,62 +183,42 @@ class Recorder:
     def looks_up(self, obj: Any, name: str) -> None:
         """Notes what the attribute is before the trace gets it."""
         register, kind = self._registers.get(identity(obj)), type(obj)
-        if self._is_busy or (register is None and kind not in self.classes.registers):
-            return
-        if register is not None and not self.is_new(register, name):
-            return
-        self._is_busy = True  # what follows looks into the object, too
-        try:
-            if register is None:  # an object that the trace has made
+        if register is None and kind in self.classes.registers:  # an object that the trace has made
+            with unheard():
                 self.classes.look_up(kind, name)
-            else:
+        elif register is not None and self.is_new(register, name):
+            with unheard():
                 self._attribute(register, obj, name)
-        finally:
-            self._is_busy = False
 
     def starts(self, code: types.CodeType) -> None:
         """Notes what the names of a function mean before it runs."""
-        if self._is_busy or id(code) not in self._waiting:
-            return
         self._started.add(id(code))
-        self._is_busy = True
-        try:
-            for note, *args in self._waiting.pop(id(code)):
+        with unheard():
+            for note, *args in self._waiting.pop(id(code), ()):
                 note(*args)
-        finally:
-            self._is_busy = False
 
     def _runs(self, code: types.CodeType) -> None:
         """Takes code for some that runs, with the functions within it."""
-        self._started.add(id(code))
-        for note, *args in self._waiting.pop(id(code), ()):
-            note(*args)
+        self.starts(code)
         for const in code.co_consts:
             if isinstance(const, types.CodeType):
                 self._runs(const)
 
     def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
         """Notes what a trace had looked up that is used within this one, in place of running its function."""
-        if self._is_busy:
-            return
-        self._is_busy = True
-        try:
+        with unheard():
             for edge in structure.edges:
                 parent = objects[edge.parent] if edge.parent >= 0 else None
                 if isinstance(parent, types.FunctionType) and edge.how in ("global", "reader"):
                     self._runs(parent.__code__)  # also of a function made within this trace, to which nothing leads
                 if parent is not None and (register := self.register_of(parent)) is not None:
                     self._replay(register, parent, edge)
-        finally:
-            self._is_busy = False
-        for edge in structure.edges:
-            if edge.how == "reader" and hasattr(edge.key, "read_all"):
-                self.asks(edge.key)
+                if edge.how == "reader" and hasattr(edge.key, "read_all"):
+                    self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
-        if isinstance(obj, types.FunctionType | types.ModuleType):
-            if edge.how == "dict":
-                self.looks_into(register, obj, (edge.key,))
+        if edge.how == "dict":
+            self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
@@ -248,22 +228,19 @@ class Recorder:
         elif edge.how == "reader":
             if self.is_new(register, edge.key):
                 self.reach(register, "reader", edge.key, edge.key(obj))
-        elif (
-            type(obj) in self._tells_all and edge.how in ("attr", "dict", "method") and self.is_new(register, edge.key)
-        ):
-            self._attribute(register, obj, edge.key, is_all=True)
+        elif type(obj) in self._tells_all and edge.how in ("attr", "method") and self.is_new(register, edge.key):
+            self._attribute(register, obj, edge.key)
 
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
         register = self._registers.get(identity(obj))
-        if register is None or self._is_busy or name in self.hidden.get(register, ()):
-            return
-        self.looks_up(obj, name)
-        self.changes.append((register, name, instance_attribute(obj, name)))
+        if register is not None and name not in self.hidden.get(register, ()):
+            self.looks_up(obj, name)
+            self.changes.append((register, name, instance_attribute(obj, name)))
 
     def asks(self, setting: Any) -> None:
         """Notes what a setting was before the trace."""
-        if not self._is_busy and self.is_new(0, setting):
+        if self.is_new(0, setting):
             read = setting.read_all
             before = self._settings[read] if read in self._settings else self._settings.setdefault(read, read())
             self.reach(0, "reader", setting, before.get(setting.key, NOT_SET))
@@ -334,35 +311,24 @@ class Recorder:
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
-        if attributes is not None and (cells or register in self.hidden):  # not all of them count
-            self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
-            for name in list(attributes):
-                self._attribute(register, value, name)
-        elif attributes is not None:
-            self.reach(register, "attr", "__dict__", attributes)
-        for name in cells:
-            self._attribute(register, value, name)
-        for name in slot_names(type(value)):
+        if attributes is not None:
+            self.reach(register, "reader", names_of_attributes, tuple(attributes))
+            no_values = {*cells, *self.hidden.get(register, ())}
+            self.looks_into(register, value, [name for name in attributes if name not in no_values])
+        for name in (*cells, *slot_names(type(value))):
             self._attribute(register, value, name)
 
     # -- attributes
 
-    def _attribute(self, register: int, obj: Any, name: str, is_all: bool = False) -> None:
+    def _attribute(self, register: int, obj: Any, name: str) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
         if name in self.hidden.get(register, ()):
             return
         kind = type(obj)
-        if name == "__dict__":
-            if is_all or not _asks_for_its_own_ends():
-                attributes = instance_dict(obj)
-                if attributes is not None and register in self.hidden:
-                    self._all_attributes(register, obj)
-                elif attributes is not None:
-                    self.reach(register, "attr", "__dict__", attributes)
-            else:
-                self._looked_up[register].discard(name)
+        if name == "__dict__" and sys._getframe(3).f_globals.get("__name__") == "functools":
+            self._looked_up[register].discard(name)  # a cached property reads its own entry only
             return
-        if name in ("__reduce__", "__getstate__"):  # as `copy.copy` does
+        if name in ("__dict__", "__reduce__", "__getstate__"):  # as `copy.copy` does
             self._all_attributes(register, obj)
             return
         found = class_lookup(kind, name)
@@ -410,13 +376,3 @@ class Recorder:
         elif not is_special:
             what = "unset" if computes_attributes(kind) else "nowhere"
             self.edges.append(Edge(register, "attr", name, what, None, -1))
-
-
-def _asks_for_its_own_ends() -> bool:
-    """Whether the caller reads `__dict__` for one entry only, which must not make all entries count.
-
-    Callers that do so are `functools.cached_property`, and the match of a structure within the trace. But `st.states`
-    asks for all entries, on behalf of the user.
-    """
-    module = sys._getframe(4).f_globals.get("__name__", "")
-    return module != find.__name__ and module.partition(".")[0] in _MODULES_OWN
