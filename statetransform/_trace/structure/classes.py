@@ -6,7 +6,6 @@ gets an attribute of this name shows. What `super()` finds is looked up from beh
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -14,21 +13,16 @@ from typing import Any, TypeAlias
 
 from ..._objects.hooks import can_tell
 from ..._objects.library import is_users_class
-from ..._objects.lookup import inherited
+from ..._objects.lookup import DESCRIPTORS, PARTS, inherited
 from .edges import Edge
 
 Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
 _HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
-_DESCRIPTORS = (
-    staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
-    functools.singledispatchmethod,
-)  # fmt: skip
 _OF_PYTHON = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, type(Edge.parent),
 )  # fmt: skip
-_PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 _TO_CLASSES = frozenset({"type", "__class__", "__mro__"})
 
 
@@ -117,20 +111,13 @@ class Classes:
         child = inherited(kind, key)
         if not recorder.is_new(register, key):
             return
-        if isinstance(child, _DESCRIPTORS) and recorder.register_of(child) is None:
-            place = recorder.add(child)
-            recorder.edges.append(Edge(register, "inherited", key, "type", weakref.ref(type(child)), place))
-            for part in _PARTS:
-                if (inner := getattr(child, part, None)) is not None:
-                    recorder.reach(place, "attr", part, inner)
-            if isinstance(child, classmethod):
-                self.open(kind)
-        elif isinstance(child, _DESCRIPTORS) or not (
-            isinstance(child, _OF_PYTHON) or (_is_special(name) and not callable(child))
+        if isinstance(child, _OF_PYTHON) or (
+            _is_special(name) and not callable(child) and not isinstance(child, DESCRIPTORS)
         ):
-            recorder.reach(register, "inherited", key, child)
-            if hasattr(type(child), "__get__") and is_users_class(type(child)):  # which gets the class as well
-                self.open(kind)
+            return
+        recorder.reach(register, "inherited", key, child)
+        if isinstance(child, classmethod) or (hasattr(type(child), "__get__") and is_users_class(type(child))):
+            self.open(kind)  # which gets the class as well
 
     def _bases_of_open(self) -> list[tuple[type, type]]:
         return [(kind, base) for kind in self._open for base in _users_bases(kind)]
@@ -170,5 +157,5 @@ def _is_special(name: str) -> bool:
 
 def _functions_of(child: Any) -> Iterator[types.FunctionType]:
     """The functions that are run for an attribute of a class."""
-    parts = [getattr(child, part, None) for part in _PARTS] if isinstance(child, _DESCRIPTORS) else [child]
+    parts = [getattr(child, part, None) for part in PARTS] if isinstance(child, DESCRIPTORS) else [child]
     return (part for part in parts if isinstance(part, types.FunctionType))

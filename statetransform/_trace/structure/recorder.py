@@ -26,7 +26,6 @@ from ..._objects.hooks import hook, listening, settings, unheard, unhook, unwatc
 from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
     class_lookup,
-    computes_attributes,
     instance_attribute,
     instance_dict,
     names_of_attributes,
@@ -360,8 +359,10 @@ class Recorder:
         """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
         kind, is_special = type(obj), name.startswith("__") and name.endswith("__")
         value = instance_attribute(obj, name)
-        if value is not MISSING:
-            self.reach(register, "dict" if computes_attributes(kind) else "attr", name, value)
+        if not self._tells_all.get(kind, True):  # all that the instance has counts
+            self.classes.look_up(kind, name)
+        elif value is not MISSING:
+            self.reach(register, "attr", name, value)
         elif isinstance(found, types.FunctionType):
             if register in self.cells and is_framework_file(found.__code__.co_filename):
                 return  # how its own class reads and writes it is taken as given
@@ -374,5 +375,5 @@ class Recorder:
         elif found is not MISSING and not is_special:
             self.reach(register, "attr", name, found)
         elif not is_special:
-            what = "unset" if computes_attributes(kind) else "nowhere"
+            what = "nowhere" if class_lookup(kind, "__getattr__") is MISSING else "unset"
             self.edges.append(Edge(register, "attr", name, what, None, -1))

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from ..._objects.library import HOLDERS, is_ours, is_users_class, is_users_function, is_users_module
+from ..._objects.lookup import DESCRIPTORS, PARTS
 from ..._objects.names import names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
@@ -80,6 +81,13 @@ def _of_parts(*names: str) -> Visit:
         return "type", weakref.ref(type(value))
 
     return visit
+
+
+def _descriptor(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    for name in PARTS:
+        if (part := getattr(value, name, None)) is not None:
+            recorder.reach(register, "attr", name, part)
+    return "type", weakref.ref(type(value))
 
 
 def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -272,6 +280,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _by_class),
+    *((kind, _descriptor) for kind in DESCRIPTORS),
     (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),
     (types.ModuleType, _module),
