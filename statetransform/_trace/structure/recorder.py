@@ -113,7 +113,7 @@ class Recorder:
         """Takes in a class to whose instances no edge leads."""
         if kind not in self.classes.registers:
             reference = weakref.ref(kind)
-            self.classes.take(self.place_of(0, "reader", lambda _: reference(), kind), kind, is_open=True)
+            self.reach(0, "reader", lambda _: reference(), kind)
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -125,14 +125,6 @@ class Recorder:
         self.objects.append(obj)
         self._places.append(len(self.edges))
         return register
-
-    def place_of(self, parent: int, how: str, key: Any, obj: Any) -> int:
-        """The register of a class or module, with the edge to it if it was not reached before."""
-        known = self.register_of(obj)
-        if known is None:
-            known = self.add(obj)
-            self.edges.append(Edge(parent, how, key, "is", weakref.ref(obj), known))
-        return known
 
     def edge_to(self, register: int) -> Edge:
         """The edge that leads to an object."""
@@ -306,7 +298,11 @@ class Recorder:
         if self._takes_all or not tells_all:
             self._all_attributes(register, value)
         if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.take(self.place_of(register, "class", None, kind), kind)
+            place = self.register_of(kind)
+            if place is None:
+                place = self.add(kind)
+                self.edges.append(Edge(register, "class", None, "is", weakref.ref(kind), place))
+            self.classes.take(place, kind)
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))

@@ -75,19 +75,13 @@ def _of_parts(*names: str) -> Visit:
 
     def visit(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
         for name in names:
-            recorder.reach(register, "attr", name, getattr(value, name))
+            if (part := getattr(value, name, None)) is not None:
+                recorder.reach(register, "attr", name, part)
         if issubclass(type(value), functools.partial) and value.__dict__:
             recorder.classes.take_named(register, value)
         return "type", weakref.ref(type(value))
 
     return visit
-
-
-def _descriptor(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    for name in PARTS:
-        if (part := getattr(value, name, None)) is not None:
-            recorder.reach(register, "attr", name, part)
-    return "type", weakref.ref(type(value))
 
 
 def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -280,7 +274,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _by_class),
-    *((kind, _descriptor) for kind in DESCRIPTORS),
+    *((kind, _of_parts(*PARTS)) for kind in DESCRIPTORS),
     (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),
     (types.ModuleType, _module),
