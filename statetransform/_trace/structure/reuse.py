@@ -61,20 +61,21 @@ class Reuse:
         kept: list[Edge] = []
         pinned = _pinned(recorder, jaxpr)
         for edge in recorder.edges:
-            if edge.parent in dropped or (edge.what == "same" and edge.argument in dropped):
-                is_gone = True
-            else:
-                holds_still, now = _still_holds(edge, recorder)
-                is_gone = not holds_still
-                if is_gone and (variable := _variable(edge, recorder)) is None:
-                    self.changed = edge, said_of(edge), brief(now)
-                    return None
-                if is_gone and variable is not None and variable.how != "global":
-                    pinned.add(variable.parent)  # a function that changes its own closure: only this very one
-            if not is_gone:
+            is_below = edge.parent in dropped or (edge.what == "same" and edge.argument in dropped)
+            holds_still, now = (False, None) if is_below else _still_holds(edge, recorder)
+            if holds_still:
                 kept.append(edge)
-            elif edge.register >= 0:
+                continue
+            if edge.register >= 0:
                 dropped.add(edge.register)
+            if is_below:
+                continue
+            variable = _variable(edge, recorder)
+            if variable is None:
+                self.changed = edge, said_of(edge), brief(now)
+                return None
+            if variable.how != "global" and isinstance(recorder.objects[variable.parent], types.FunctionType):
+                pinned.add(variable.parent)  # it changes its own closure: only this very function may use the trace
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
             self.changed = edge, said_of(edge), brief(_still_holds(edge, recorder)[1])
@@ -90,12 +91,13 @@ class Reuse:
 def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:
     """The objects that the program itself is about, and no other of their structure; a rule is yet to look at them."""
     whats = {edge.register: edge.what for edge in recorder.edges}
+    place_of: Any = recorder.register_of
     found: set[int] = set()
-    for obj, is_rule in objects_behind(jaxpr, lambda obj: whats.get(recorder.register_of(obj)) in _SHARED):
+    for obj, is_rule in objects_behind(jaxpr, lambda obj: whats.get(place_of(obj)) in _SHARED):
         if is_rule:
             recorder.runs_later(obj)
-        if whats.get(register := recorder.register_of(obj)) in _SHARED:
-            found.add(register)
+        if whats.get(place_of(obj)) in _SHARED:
+            found.add(place_of(obj))
     return found
 
 
