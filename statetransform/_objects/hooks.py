@@ -39,8 +39,7 @@ _lock = threading.Lock()
 _watched: dict[int, tuple[types.CodeType, int]] = {}
 #: How many traces need the methods of a class.
 _users: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
-#: By class and slot: the method that was put on, and the class's own.
-_put_on: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+_BEFORE = "_before_statetransform"  # an attribute of the methods that are put on a class: the class's own
 
 
 @contextlib.contextmanager
@@ -59,13 +58,11 @@ def hook(cls: type) -> bool:
     with _lock:
         users = _users.get(cls, 0)
         if not users:
-            methods = _put_on[cls] = {}
             try:
                 for name, method in zip(_SLOTS, _methods(cls), strict=True):
-                    methods[name] = method, cls.__dict__.get(name)
+                    setattr(method, _BEFORE, cls.__dict__.get(name))
                     type.__setattr__(cls, name, method)
             except TypeError:  # a class made in C
-                del _put_on[cls]
                 return False
         _users[cls] = users + 1
         return True
@@ -77,21 +74,18 @@ def unhook(cls: type) -> None:
         _users[cls] -= 1
         if _users[cls]:
             return
-        for name, (method, own) in _put_on[cls].items():
-            if cls.__dict__.get(name) is not method:
-                continue
-            if own is None:
+        for name in _SLOTS:
+            own = own_method(cls, name)
+            if own is None and name in cls.__dict__:
                 type.__delattr__(cls, name)
-            else:
+            elif own is not cls.__dict__.get(name):
                 type.__setattr__(cls, name, own)
-        del _put_on[cls]
 
 
 def own_method(cls: type, name: str) -> Any:
     """What a class itself has in one of the slots, past what was put there."""
     own = cls.__dict__.get(name)
-    method, before = _put_on.get(cls, {}).get(name, (None, None))
-    return before if own is method and method is not None else own
+    return vars(own).get(_BEFORE) if isinstance(own, types.FunctionType) and _BEFORE in vars(own) else own
 
 
 def _methods(cls: type) -> tuple[Callable[..., Any], ...]:

@@ -24,7 +24,7 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(os.path.join(_STANDARD, name, "") for name in ("site-packages", "dist-packages"))
-_frameworks: dict[str, tuple[str, ...]] = {}  # those with an adapter, and the folder of each that was imported
+_frameworks: list[str] = []  # those with an adapter
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`; static types of C are none of the user's
 
 
@@ -52,18 +52,13 @@ def is_own_file(filename: str) -> bool:
 
 def adapt(package: str) -> None:
     """Says that there is an adapter to a framework, which follows its settings: its own functions are not followed."""
-    _frameworks[package] = ()
+    _frameworks.append(package)
 
 
 def is_framework_file(filename: str) -> bool:
     """Whether a file is of a framework with an adapter."""
-    for package, folder in _frameworks.items():
-        file = None if folder else getattr(sys.modules.get(package), "__file__", None)
-        if file is not None:
-            _frameworks[package] = folder = (os.path.join(os.path.dirname(os.path.abspath(file)), ""),)
-        if filename.startswith(folder):
-            return True
-    return False
+    files = [getattr(sys.modules.get(package), "__file__", None) for package in _frameworks]
+    return any(file and filename.startswith(os.path.join(os.path.dirname(file), "")) for file in files)
 
 
 def is_library_module(name: str) -> bool:
@@ -98,14 +93,6 @@ def is_users_function(fun: types.FunctionType) -> bool:
 def is_framework_class(cls: type) -> bool:
     """Whether a class is of a framework with an adapter."""
     return is_framework_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
-
-
-def is_of_library(fun: Any) -> bool:
-    """Whether a function was made by a library for itself, and is not one of the user's that a library has wrapped."""
-    while isinstance(fun, functools.partial) or hasattr(fun, "__wrapped__"):
-        fun = fun.func if isinstance(fun, functools.partial) else fun.__wrapped__
-    module = (fun if isinstance(fun, types.FunctionType) else type(fun)).__module__
-    return not isinstance(module, str) or is_library_module(module)
 
 
 def is_users_module(module: types.ModuleType) -> bool:

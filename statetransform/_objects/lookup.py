@@ -11,6 +11,12 @@ from .hooks import own_method
 from .plain import MISSING
 
 CONTAINERS = (list, tuple, deque, set, frozenset, dict, types.MappingProxyType)
+#: What functions in a class are wrapped in, and the attributes that lead to these.
+DESCRIPTORS = (
+    staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
+    functools.singledispatchmethod,
+)  # fmt: skip
+PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 _BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod)
 _PLAIN_TO_GET = (*_FUNCTIONS, types.MemberDescriptorType)  # which run no code of the user's
@@ -79,11 +85,6 @@ def slot_names(kind: type) -> tuple[str, ...]:
         for name, found in list(vars(base).items())
         if isinstance(found, types.MemberDescriptorType) and not name.startswith("__")
     )
-
-
-def computes_attributes(kind: type) -> bool:
-    """Whether looking up an attribute that is not there would run the user's code."""
-    return class_lookup(kind, "__getattr__") is not MISSING or own_getattribute(kind)
 
 
 def own_getattribute(kind: type) -> bool:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import dis
 import functools
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .library import is_users_module
 
-_LOAD_GLOBAL, _LOAD_NAME, _LOAD_ATTR = (dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR"))
-_IMPORT_NAME, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
-_CACHE = dis.opmap.get("CACHE", 0)  # room for what the interpreter remembers
-_CALLED = dis.opmap.get("LOAD_METHOD")  # an attribute that is called, up to Python 3.11
+_IMPORTS = (dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"])
 #: By how much the number of a name is shifted, with flags below it.
-_SHIFTS = {_LOAD_GLOBAL: 1, _LOAD_NAME: 0, _LOAD_ATTR: sys.version_info >= (3, 12), _IMPORT_NAME: 0, _IMPORT_FROM: 0}
+_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1, dis.opmap["LOAD_NAME"]: 0, **dict.fromkeys(_IMPORTS, 0)}
 
 
 class Names(NamedTuple):
@@ -25,13 +21,11 @@ class Names(NamedTuple):
     Attributes:
       looked_up: those that it looks up in its module.
       used: all of them, attributes too.
-      values: those whose value it does more with than look up an attribute.
       imported: the modules that it imports, and what it imports from them.
     """
 
     looked_up: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
 
 
@@ -41,24 +35,18 @@ def names_of(code: types.CodeType, deep: bool = True) -> Names:
 
     Reads the bytecode as :mod:`dis` does, which takes twenty times as long.
     """
-    looked_up, used = dict[str, None](), dict.fromkeys(code.co_names)
-    values, imported = dict[str, None](), dict[str, None]()
-    extended, raw, last = 0, code.co_code, None
+    looked_up, used, imported = dict[str, None](), dict.fromkeys(code.co_names), dict[str, None]()
+    extended, raw = 0, code.co_code
     for op, arg in zip(raw[::2], raw[1::2], strict=True):
         arg |= extended
         extended = arg << 8 if op == dis.EXTENDED_ARG else 0
-        if op in (dis.EXTENDED_ARG, _CACHE):
-            continue
-        if last is not None and op not in (_LOAD_ATTR, _CALLED, _IMPORT_FROM):
-            values[last] = None
-        last = code.co_names[arg >> _SHIFTS[op]] if op in _SHIFTS else None
-        if last is not None and op != _LOAD_ATTR:
-            (imported if op in (_IMPORT_NAME, _IMPORT_FROM) else looked_up)[last] = None
+        if op in _SHIFTS:
+            (imported if op in _IMPORTS else looked_up)[code.co_names[arg >> _SHIFTS[op]]] = None
     for const in code.co_consts:
         if deep and isinstance(const, types.CodeType):
-            for found, inner in zip((looked_up, used, values, imported), names_of(const), strict=True):
+            for found, inner in zip((looked_up, used, imported), names_of(const), strict=True):
                 found.update(dict.fromkeys(inner))
-    return Names(*map(tuple, (looked_up, used, values, imported)))
+    return Names(*map(tuple, (looked_up, used, imported)))
 
 
 def globals_of(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:

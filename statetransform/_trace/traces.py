@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import ContextDict, typeof
+from .._objects.hooks import unheard
 from .._objects.library import is_users_class
 from .._objects.plain import MISSING
 from .._state.errors import RetraceWarning, StateTraceError, hints
@@ -146,7 +147,8 @@ class TraceCache:
         except BaseException:
             take_back(recorder)
             raise
-        reuse = Reuse(recorder, made)
+        with unheard():
+            reuse = Reuse(recorder, made)
         self.family.log.append(traced(made, fun, why))
         if self._warns:
             self._warn(fun, args, kwargs, objects, reuse, why, birthless)

@@ -250,3 +250,19 @@ def test_a_trace_depends_on_what_a_known_trace_within_it_has_used(body: Any, mon
     assert [float(second()), float(second()), len(calls)] == [1, 1, 1]
     monkeypatch.setattr(Gains, "gain", 2.0)
     assert float(second()) == 2
+
+
+@pytest.mark.filterwarnings("ignore::statetransform.RetraceWarning")
+def test_a_list_that_a_closed_over_object_keeps_counts_though_the_function_changes_it() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.u, self.history = State(jnp.float32(1)), list[Any]()
+
+    model = Model()
+
+    @transform.jit
+    def f(x: Any) -> Any:
+        model.history.append(x.shape)
+        return x * model.u.value * len(model.history)
+
+    assert [float(f(1.0)) for _ in range(3)] == [1, 2, 3]

@@ -6,8 +6,6 @@ gets an attribute of this name shows. What `super()` finds is looked up from beh
 
 from __future__ import annotations
 
-import functools
-import inspect
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -15,22 +13,16 @@ from typing import Any, TypeAlias
 
 from ..._objects.hooks import can_tell
 from ..._objects.library import is_users_class
-from ..._objects.lookup import inherited
+from ..._objects.lookup import DESCRIPTORS, PARTS, inherited
 from .edges import Edge
 
 Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
 _HOOKED = ("__getattribute__", "__setattr__", "__delattr__")
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
-_COMPARING = frozenset({"__repr__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__"})
-_DESCRIPTORS = (
-    staticmethod, classmethod, property, functools.cached_property, functools.partialmethod,
-    functools.singledispatchmethod,
-)  # fmt: skip
 _OF_PYTHON = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, type(Edge.parent),
 )  # fmt: skip
-_PARTS = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
 _TO_CLASSES = frozenset({"type", "__class__", "__mro__"})
 
 
@@ -50,38 +42,35 @@ class Classes:
         self._open: set[type] = set()  # classes that code can get at; of others it has instances only
         self._named: list[tuple[int, Any]] = []  # modules and functions, whose attributes count if they are named
 
-    def take(self, register: int, kind: type, is_open: bool = False, makes: bool = False) -> None:
+    def take(self, register: int, kind: type, is_open: bool = False) -> None:
         """Takes in a class.
 
         Args:
           register: its own.
           kind: the class.
           is_open: whether running code can get at the class, and so at its attributes, and not only at instances.
-          makes: whether it was reached by itself, so that running code may make instances.
         """
         is_new = kind not in self.registers
-        is_open = is_open or not self.names.isdisjoint(_TO_CLASSES)
+        opens = is_open or (kind not in self._open and not self.names.isdisjoint(_TO_CLASSES))
         self.registers[kind] = register
-        for base in kind.__mro__:
-            if base is object or not is_users_class(base):
-                continue
-            special = (
-                {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED} if is_new else set()
-            )
-            if not can_tell():
-                special = {name for name in special if name not in _COMPARING or not _is_generated(vars(base)[name])}
-                special = (special - _MAKING) | (_MAKING & vars(base).keys() if makes else set())
-            self._when_they_run(kind, base, special)
-            if is_open and kind not in self._open:
+        if opens:
+            self._open.add(kind)
+        for base in _users_bases(kind):
+            special = {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED}
+            if not can_tell() and not is_open:  # what makes instances would seem to run
+                special -= _MAKING
+            if is_new or is_open:
+                self._when_they_run(kind, base, special)
+            if opens:
                 self._named_on(kind, base, self.names)
                 self._values_on(kind, base)
-        if is_open:
-            self._open.add(kind)
 
     def open(self, kind: Any) -> None:
         """Says of a class that was found before that running code can get at it."""
-        if issubclass(type(kind), type) and kind in self.registers and kind not in self._open:
-            self.take(self.registers[kind], kind, is_open=True, makes=True)
+        if issubclass(type(kind), type) and kind in self.registers:
+            register = self.registers[kind]
+            if self._recorder.is_new(register, ("opened", kind)):
+                self.take(register, kind, is_open=True)
 
     def add_names(self, names: Iterable[str]) -> None:
         """Names that running code may look up on any class."""
@@ -122,25 +111,16 @@ class Classes:
         child = inherited(kind, key)
         if not recorder.is_new(register, key):
             return
-        if isinstance(child, _DESCRIPTORS) and recorder.register_of(child) is None:
-            place = recorder.add(child)
-            recorder.edges.append(Edge(register, "inherited", key, "type", weakref.ref(type(child)), place))
-            for part in _PARTS:
-                if (inner := getattr(child, part, None)) is not None:
-                    recorder.reach(place, "attr", part, inner)
-            if isinstance(child, classmethod):
-                self.open(kind)
-        elif isinstance(child, _DESCRIPTORS) or not (
-            isinstance(child, _OF_PYTHON) or (_is_special(name) and not callable(child))
+        if isinstance(child, _OF_PYTHON) or (
+            _is_special(name) and not callable(child) and not isinstance(child, DESCRIPTORS)
         ):
-            recorder.reach(register, "inherited", key, child)
-            if hasattr(type(child), "__get__") and is_users_class(type(child)):  # which gets the class as well
-                self.open(kind)
+            return
+        recorder.reach(register, "inherited", key, child)
+        if isinstance(child, classmethod) or (hasattr(type(child), "__get__") and is_users_class(type(child))):
+            self.open(kind)  # which gets the class as well
 
     def _bases_of_open(self) -> list[tuple[type, type]]:
-        return [
-            (kind, base) for kind in self._open for base in kind.__mro__ if base is not object and is_users_class(base)
-        ]
+        return [(kind, base) for kind in self._open for base in _users_bases(kind)]
 
     def _named_on(self, kind: type, base: type, names: Iterable[str]) -> None:
         found = vars(base)
@@ -161,6 +141,10 @@ class Classes:
                 self.attribute(kind, name, start)
 
 
+def _users_bases(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if base is not object and is_users_class(base)]
+
+
 def _start(kind: type, base: type, name: str) -> int:
     """From where on the attribute of a base is the first of its name: behind the class that hides it."""
     above = kind.__mro__[: kind.__mro__.index(base)]
@@ -171,12 +155,7 @@ def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def _is_generated(child: Any) -> bool:
-    """Whether `dataclasses` has written a method: what it does follows from the fields."""
-    return isinstance(child, types.FunctionType) and inspect.unwrap(child).__code__.co_filename == "<string>"
-
-
 def _functions_of(child: Any) -> Iterator[types.FunctionType]:
     """The functions that are run for an attribute of a class."""
-    parts = [getattr(child, part, None) for part in _PARTS] if isinstance(child, _DESCRIPTORS) else [child]
+    parts = [getattr(child, part, None) for part in PARTS] if isinstance(child, DESCRIPTORS) else [child]
     return (part for part in parts if isinstance(part, types.FunctionType))

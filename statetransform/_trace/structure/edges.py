@@ -23,10 +23,10 @@ class Edge(NamedTuple):
 
     Attributes:
       parent: the register of the object; -1 for a root.
-      how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "members" (a tuple,
-        made anew, of what it holds), "cell", "global", "method" (the function behind a bound method), "class",
-        "inherited" (what a class has under a name, from one of its bases on), "reader" (what a function gives for it:
-        the handle of a cell of another framework), "value" (of a static state).
+      how: the kind of step: "root", "attr", "dict" (an entry of `__dict__`), "item", "cell", "global", "method" (the
+        function behind a bound method), "class", "inherited" (what a class has under a name, from one of its bases
+        on), "reader" (what a function gives for it: a tuple of what a set holds, the handle of a cell of another
+        framework), "value" (of a static state).
       key: the name, index or key; of a cell, its number and name; the function of a "reader".
       what: the kind of condition: "plain" (equal and of equal type), "plains" (all elements are), "same" (an alias),
         "object" and "type" (an instance of a class, of the user's and any other), "state", "sequence", "mapping",
@@ -58,7 +58,7 @@ def step(parent: Any, how: str, key: Any) -> Any:
         return parent.__globals__[key]
     if how == "dict":
         return parent.__dict__[key]
-    if how == "reader" or how == "members":
+    if how == "reader":
         return key(parent)
     if how == "inherited":
         return inherited(parent, key)
@@ -142,7 +142,7 @@ def _show(edge: Edge, root_names: Sequence[str]) -> str:
     if edge.how == "root":
         return str(root_names[edge.key]) if edge.key < len(root_names) else f"argument {edge.key}"
     if edge.how in ("attr", "dict", "method", "global"):
-        return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__", "__dict__") else ""
+        return f".{edge.key}" if edge.key not in ("__wrapped__", "__func__") else ""
     if edge.how == "item":
         return f"[{edge.key!r}]"
     if edge.how == "reader":

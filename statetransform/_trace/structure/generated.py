@@ -172,7 +172,7 @@ class WalkWriter:
             return f"{found}.__func__" if how == "method" else found
         if how == "value":
             return self.value(int(above[1:]))
-        if how == "reader" or how == "members":
+        if how == "reader":
             return f"{self.constant(key)}({above})"
         if how == "class":
             return self._class_of.get(above) or f"type({above})"

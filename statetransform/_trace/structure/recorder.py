@@ -22,31 +22,28 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from ..._objects.hooks import hook, listening, settings, unhook, unwatch, watch
+from ..._objects.hooks import hook, listening, settings, unheard, unhook, unwatch, watch
 from ..._objects.library import is_framework_file, is_users_class, is_users_function
 from ..._objects.lookup import (
     class_lookup,
-    computes_attributes,
     instance_attribute,
     instance_dict,
     names_of_attributes,
     own_getattribute,
     slot_names,
 )
-from ..._objects.names import Names
 from ..._objects.plain import MISSING, NOT_SET, identity, is_plain
-from ..._state import adapters, find
+from ..._state import adapters
 from ..._state.cell import cell_behind, cells_in
 from ..._state.state import State
 from .classes import Classes
 from .edges import Edge
-from .visits import Visit, visit_module, visit_of
+from .visits import Visit, visit_of
 
 if TYPE_CHECKING:
     from .structure import Structure
 
 _OF_STATES: tuple[Any, ...] = ("_name", "_metadata")  # what counts besides the value, where it is looked up
-_MODULES_OWN = ("functools", __name__.partition(".")[0])  # modules that look into `__dict__` for one entry
 
 
 class Recorder:
@@ -78,7 +75,6 @@ class Recorder:
         self._watched: list[types.CodeType] = []  # held, so that no address is used twice
         self._queue: deque[tuple[int, Any]] = deque()  # reached and not yet looked into, by register
         self._is_draining = False
-        self._is_busy = False
         self._takes_all = False
         self.hidden: dict[int, frozenset[str]] = {}  # attributes of objects that do not count
         self.cells: set[int] = set()  # objects that a state stands for
@@ -117,7 +113,7 @@ class Recorder:
         """Takes in a class to whose instances no edge leads."""
         if kind not in self.classes.registers:
             reference = weakref.ref(kind)
-            self.classes.take(self.place_of(0, "reader", lambda _: reference(), kind), kind, is_open=True)
+            self.reach(0, "reader", lambda _: reference(), kind)
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -130,38 +126,9 @@ class Recorder:
         self._places.append(len(self.edges))
         return register
 
-    def place_of(self, parent: int, how: str, key: Any, obj: Any) -> int:
-        """The register of a class or module, with the edge to it if it was not reached before."""
-        known = self.register_of(obj)
-        if known is None:
-            known = self.add(obj)
-            self.edges.append(Edge(parent, how, key, "is", weakref.ref(obj), known))
-        return known
-
-    def of_arguments(self) -> set[int]:
-        """The registers of what belongs to an argument, even if it was reached through a function, class or module."""
-        below: dict[int, list[int]] = {}
-        for edge in self.edges:
-            if not self._leads_out(edge):
-                below.setdefault(edge.parent, []).append(edge.argument if edge.what == "same" else edge.register)
-        found: set[int] = set()
-        waiting = below.get(-1, [])
-        while waiting:
-            register = waiting.pop()
-            if register >= 0 and register not in found:
-                found.add(register)
-                waiting += below.get(register, ())
-        return found
-
-    def _leads_out(self, edge: Edge) -> bool:
-        """Whether an edge leads to what a function, class or module has, and not an object."""
-        if edge.parent < 0:
-            return edge.key == 0
-        parent = self.objects[edge.parent]
-        if edge.how in ("class", "method") or isinstance(parent, type | types.FunctionType | types.ModuleType):
-            return True
-        register = edge.argument if edge.what == "same" else edge.register
-        return register >= 0 and edge.how == "attr" and class_lookup(type(parent), edge.key) is self.objects[register]
+    def edge_to(self, register: int) -> Edge:
+        """The edge that leads to an object."""
+        return self.edges[self._places[register]]
 
     def is_new(self, register: int, name: Any) -> bool:
         """Whether a name is looked up on an object for the first time."""
@@ -172,12 +139,11 @@ class Recorder:
         return True
 
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
-        """Adds the edges to attributes of a module or function that the code which runs has a name for."""
-        if isinstance(value, types.ModuleType):
-            visit_module(self, register, value, Names(used=tuple(names)))
-            return
-        for name in [name for name in names if name in value.__dict__ and self.is_new(register, name)]:
-            self.reach(register, "dict", name, value.__dict__[name])
+        """Adds the edges to some entries of a `__dict__`: of a module, function or object."""
+        attributes = instance_dict(value) or {}
+        for name in names:
+            if name in attributes and self.is_new(register, ("dict", name)):
+                self.reach(register, "dict", name, attributes[name])
 
     def led_to_state(self, obj: Any, key: Any) -> bool:
         """Whether an attribute or item of an object was a state before the trace."""
@@ -200,7 +166,7 @@ class Recorder:
         self._takes_all = True
         if isinstance(obj, types.FunctionType):
             self._runs(obj.__code__)
-        elif (register := self.register_of(obj)) is not None:
+        elif (register := self.register_of(obj)) is not None and is_users_class(type(obj)):
             self._all_attributes(register, obj)
 
     # -- what the hooks tell
@@ -208,64 +174,42 @@ class Recorder:
     def looks_up(self, obj: Any, name: str) -> None:
         """Notes what the attribute is before the trace gets it."""
         register, kind = self._registers.get(identity(obj)), type(obj)
-        if self._is_busy or (register is None and kind not in self.classes.registers):
-            return
-        if register is not None and not self.is_new(register, name):
-            return
-        self._is_busy = True  # what follows looks into the object, too
-        try:
-            if register is None:  # an object that the trace has made
+        if register is None and kind in self.classes.registers:  # an object that the trace has made
+            with unheard():
                 self.classes.look_up(kind, name)
-            else:
+        elif register is not None and self.is_new(register, name):
+            with unheard():
                 self._attribute(register, obj, name)
-        finally:
-            self._is_busy = False
 
     def starts(self, code: types.CodeType) -> None:
         """Notes what the names of a function mean before it runs."""
-        if self._is_busy or id(code) not in self._waiting:
-            return
         self._started.add(id(code))
-        self._is_busy = True
-        try:
-            for note, *args in self._waiting.pop(id(code)):
+        with unheard():
+            for note, *args in self._waiting.pop(id(code), ()):
                 note(*args)
-        finally:
-            self._is_busy = False
 
     def _runs(self, code: types.CodeType) -> None:
         """Takes code for some that runs, with the functions within it."""
-        self._started.add(id(code))
-        for note, *args in self._waiting.pop(id(code), ()):
-            note(*args)
+        self.starts(code)
         for const in code.co_consts:
             if isinstance(const, types.CodeType):
                 self._runs(const)
 
     def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
         """Notes what a trace had looked up that is used within this one, in place of running its function."""
-        if self._is_busy:
-            return
-        self._is_busy = True
-        try:
+        with unheard():
             for edge in structure.edges:
                 parent = objects[edge.parent] if edge.parent >= 0 else None
                 if isinstance(parent, types.FunctionType) and edge.how in ("global", "reader"):
                     self._runs(parent.__code__)  # also of a function made within this trace, to which nothing leads
                 if parent is not None and (register := self.register_of(parent)) is not None:
                     self._replay(register, parent, edge)
-        finally:
-            self._is_busy = False
-        for edge in structure.edges:
-            if edge.how == "reader" and hasattr(edge.key, "read_all"):
-                self.asks(edge.key)
+                if edge.how == "reader" and hasattr(edge.key, "read_all"):
+                    self.asks(edge.key)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
-        if isinstance(obj, types.FunctionType):
-            if edge.how == "dict":
-                self.looks_into(register, obj, (edge.key,))
-        elif isinstance(obj, types.ModuleType):
-            visit_module(self, register, obj, Names(used=(edge.key,)))
+        if edge.how == "dict":
+            self.looks_into(register, obj, (edge.key,))
         elif isinstance(obj, type):
             if edge.how == "inherited" and obj in self.classes.registers:
                 self.classes.attribute(obj, *edge.key)
@@ -275,22 +219,19 @@ class Recorder:
         elif edge.how == "reader":
             if self.is_new(register, edge.key):
                 self.reach(register, "reader", edge.key, edge.key(obj))
-        elif (
-            type(obj) in self._tells_all and edge.how in ("attr", "dict", "method") and self.is_new(register, edge.key)
-        ):
-            self._attribute(register, obj, edge.key, is_all=True)
+        elif type(obj) in self._tells_all and edge.how in ("attr", "method") and self.is_new(register, edge.key):
+            self._attribute(register, obj, edge.key)
 
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
         register = self._registers.get(identity(obj))
-        if register is None or self._is_busy or name in self.hidden.get(register, ()):
-            return
-        self.looks_up(obj, name)
-        self.changes.append((register, name, instance_attribute(obj, name)))
+        if register is not None and name not in self.hidden.get(register, ()):
+            self.looks_up(obj, name)
+            self.changes.append((register, name, instance_attribute(obj, name)))
 
     def asks(self, setting: Any) -> None:
         """Notes what a setting was before the trace."""
-        if not self._is_busy and self.is_new(0, setting):
+        if self.is_new(0, setting):
             read = setting.read_all
             before = self._settings[read] if read in self._settings else self._settings.setdefault(read, read())
             self.reach(0, "reader", setting, before.get(setting.key, NOT_SET))
@@ -298,7 +239,7 @@ class Recorder:
     def path_to(self, register: int) -> str | None:
         """The way to an object that is being visited, from its root: `linear.kernel`."""
         steps: list[str] = []
-        while (edge := self.edges[self._places[register]]).parent >= 0:
+        while (edge := self.edge_to(register)).parent >= 0:
             shown = edge.key if edge.how in ("attr", "dict", "item", "global") else None
             if edge.how == "cell" and is_users_function(self.objects[edge.parent]):
                 shown = edge.key[1]
@@ -357,39 +298,32 @@ class Recorder:
         if self._takes_all or not tells_all:
             self._all_attributes(register, value)
         if kind not in self.classes.registers and is_users_class(kind):
-            self.classes.take(self.place_of(register, "class", None, kind), kind)
+            place = self.register_of(kind)
+            if place is None:
+                place = self.add(kind)
+                self.edges.append(Edge(register, "class", None, "is", weakref.ref(kind), place))
+            self.classes.take(place, kind)
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
-        if attributes is not None and (cells or register in self.hidden):  # not all of them count
-            self.reach(register, "reader", names_of_attributes, names_of_attributes(value))
-            for name in list(attributes):
-                self._attribute(register, value, name)
-        elif attributes is not None:
-            self.reach(register, "attr", "__dict__", attributes)
-        for name in cells:
-            self._attribute(register, value, name)
-        for name in slot_names(type(value)):
+        if attributes is not None:
+            self.reach(register, "reader", names_of_attributes, tuple(attributes))
+            no_values = {*cells, *self.hidden.get(register, ())}
+            self.looks_into(register, value, [name for name in attributes if name not in no_values])
+        for name in (*cells, *slot_names(type(value))):
             self._attribute(register, value, name)
 
     # -- attributes
 
-    def _attribute(self, register: int, obj: Any, name: str, is_all: bool = False) -> None:
+    def _attribute(self, register: int, obj: Any, name: str) -> None:
         """The edge for an attribute of an instance, as Python would look it up."""
         if name in self.hidden.get(register, ()):
             return
         kind = type(obj)
-        if name == "__dict__":
-            if is_all or not _asks_for_its_own_ends():
-                attributes = instance_dict(obj)
-                if attributes is not None and register in self.hidden:
-                    self._all_attributes(register, obj)
-                elif attributes is not None:
-                    self.reach(register, "attr", "__dict__", attributes)
-            else:
-                self._looked_up[register].discard(name)
+        if name == "__dict__" and sys._getframe(3).f_globals.get("__name__") == "functools":
+            self._looked_up[register].discard(name)  # a cached property reads its own entry only
             return
-        if name in ("__reduce__", "__getstate__"):  # as `copy.copy` does
+        if name in ("__dict__", "__reduce__", "__getstate__"):  # as `copy.copy` does
             self._all_attributes(register, obj)
             return
         found = class_lookup(kind, name)
@@ -421,8 +355,10 @@ class Recorder:
         """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
         kind, is_special = type(obj), name.startswith("__") and name.endswith("__")
         value = instance_attribute(obj, name)
-        if value is not MISSING:
-            self.reach(register, "dict" if computes_attributes(kind) else "attr", name, value)
+        if not self._tells_all.get(kind, True):  # all that the instance has counts
+            self.classes.look_up(kind, name)
+        elif value is not MISSING:
+            self.reach(register, "attr", name, value)
         elif isinstance(found, types.FunctionType):
             if register in self.cells and is_framework_file(found.__code__.co_filename):
                 return  # how its own class reads and writes it is taken as given
@@ -435,15 +371,5 @@ class Recorder:
         elif found is not MISSING and not is_special:
             self.reach(register, "attr", name, found)
         elif not is_special:
-            what = "unset" if computes_attributes(kind) else "nowhere"
+            what = "nowhere" if class_lookup(kind, "__getattr__") is MISSING else "unset"
             self.edges.append(Edge(register, "attr", name, what, None, -1))
-
-
-def _asks_for_its_own_ends() -> bool:
-    """Whether the caller reads `__dict__` for one entry only, which must not make all entries count.
-
-    Callers that do so are `functools.cached_property`, and the match of a structure within the trace. But `st.states`
-    asks for all entries, on behalf of the user.
-    """
-    module = sys._getframe(4).f_globals.get("__name__", "")
-    return module != find.__name__ and module.partition(".")[0] in _MODULES_OWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,11 +14,11 @@ from .callbacks import objects_behind
 from .edges import Edge, brief, compare, said_of
 from .recorder import Recorder
 from .structure import Structure
-from .visits import BY_CLASS
 
 Trace: TypeAlias = Any  # the one of `trace`, which imports this package
 
 _SHARED = ("object", "sequence", "mapping", "plains", "state", "array")
+_MADE_OF_PARTS = (types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
 class Reuse:
@@ -58,72 +59,76 @@ class Reuse:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""
         dropped: set[int] = set()
         kept: list[Edge] = []
-        inside: set[int] | None = None
-        self._pinned: set[int] = set()
-        is_shared = lambda obj: (
-            (place := recorder.register_of(obj)) is not None
-            and (whats.get(place) in _SHARED or (whats.get(place) == "type" and isinstance(obj, BY_CLASS)))
-        )
-        whats = {edge.register: edge.what for edge in recorder.edges}
-        for obj, is_rule in objects_behind(jaxpr, is_shared):
-            # The program is about this object, and no other of its structure; a rule is yet to look at it.
-            register: Any = recorder.register_of(obj)
-            if is_rule and (isinstance(obj, types.FunctionType) or whats.get(register) == "object"):
-                recorder.runs_later(obj)
-            if is_shared(obj):
-                self._pinned.add(register)
-        self._by_register = {edge.register: edge for edge in recorder.edges if edge.register >= 0}
+        pinned = _pinned(recorder, jaxpr)
         for edge in recorder.edges:
-            if edge.parent in dropped or (edge.what == "same" and edge.argument in dropped):
-                if edge.register >= 0:
-                    dropped.add(edge.register)
-                continue
-            holds_still, now = _still_holds(edge, recorder)
+            is_below = edge.parent in dropped or (edge.what == "same" and edge.argument in dropped)
+            holds_still, now = (False, None) if is_below else _still_holds(edge, recorder)
             if holds_still:
                 kept.append(edge)
                 continue
-            if inside is None:
-                inside = recorder.of_arguments()
-            is_argument = edge.key > 0 if edge.parent < 0 else edge.parent in inside
-            if is_argument or _is_attribute(edge, now, recorder):
-                self.changed = edge, said_of(edge), brief(now)
-                return None
             if edge.register >= 0:
                 dropped.add(edge.register)
-            self._pin(edge, recorder)
+            if is_below:
+                continue
+            variable = _variable(edge, recorder)
+            if variable is None:
+                self.changed = edge, said_of(edge), brief(now)
+                return None
+            if variable.how != "global" and isinstance(recorder.objects[variable.parent], types.FunctionType):
+                pinned.add(variable.parent)  # it changes its own closure: only this very function may use the trace
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
             self.changed = edge, said_of(edge), brief(_still_holds(edge, recorder)[1])
             return None
         return [
             edge._replace(what="is", argument=reference(recorder.objects[edge.register]))
-            if edge.register in self._pinned
+            if edge.register in pinned
             else edge
             for edge in kept
         ]
 
-    def _pin(self, edge: Edge, recorder: Recorder) -> None:
-        """A function that changes its own closure: only this very function may use the trace."""
-        while edge.parent >= 0 and edge.how not in ("global", "class"):
-            if isinstance(recorder.objects[edge.parent], types.FunctionType):
-                self._pinned.add(edge.parent)
-                return
-            edge = self._by_register[edge.parent]
+
+def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:
+    """The objects that the program itself is about, and no other of their structure; a rule is yet to look at them."""
+    whats = {edge.register: edge.what for edge in recorder.edges}
+    place_of: Any = recorder.register_of
+    found: set[int] = set()
+    for obj, is_rule in objects_behind(jaxpr, lambda obj: whats.get(place_of(obj)) in _SHARED):
+        if is_rule:
+            recorder.runs_later(obj)
+        if whats.get(place_of(obj)) in _SHARED:
+            found.add(place_of(obj))
+    return found
 
 
-def _is_attribute(edge: Edge, now: Any, recorder: Recorder) -> bool:
-    """Whether the attribute of an object is another, and not only what a container in it holds."""
+def _variable(edge: Edge, recorder: Recorder) -> Edge | None:
+    """The variable, or attribute of a class, function or module, in which something has changed; None for an object's.
+
+    What an object has in an attribute may be in a variable as well.
+    """
+    of_objects = {e.argument for e in recorder.edges if e.what == "same" and not _is_of_code(e, recorder)}
+    while edge.how == "item" or _is_part(edge, recorder):
+        if edge.parent in of_objects:
+            return None
+        edge = recorder.edge_to(edge.parent)
+    return edge if _is_of_code(edge, recorder) else None
+
+
+def _is_part(edge: Edge, recorder: Recorder) -> bool:
+    is_members = edge.how == "reader" and edge.register >= 0 and type(recorder.objects[edge.register]) is tuple
+    return is_members or (edge.parent >= 0 and isinstance(recorder.objects[edge.parent], _MADE_OF_PARTS))
+
+
+def _is_of_code(edge: Edge, recorder: Recorder) -> bool:
+    """Whether an edge leads from a function, module or class; or from a framework's object, which counts cache hits."""
     parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
-    if edge.how not in ("attr", "dict") or isinstance(parent, type | types.FunctionType | types.ModuleType):
-        return False
-    if is_framework_class(type(parent)) and edge.parent not in recorder.hidden:  # which counts the hits of its caches
-        return False
-    is_container = edge.key != "__dict__" and edge.register >= 0 and now is recorder.objects[edge.register]
-    return not is_container and not isinstance(parent, dict)
+    return isinstance(parent, types.FunctionType | types.ModuleType | type) or (
+        is_framework_class(type(parent)) and edge.parent not in recorder.hidden
+    )
 
 
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
     is_same, now = compare(edge, parent, recorder.objects[edge.argument] if edge.what == "same" else None)
-    is_made_anew = edge.register < 0 or edge.how == "members"
-    return is_same and (is_made_anew or now is recorder.objects[edge.register]), now
+    # A tuple may be made anew: what is in it has edges of its own.
+    return is_same and (edge.register < 0 or type(now) is tuple or now is recorder.objects[edge.register]), now

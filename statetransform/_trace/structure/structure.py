@@ -58,8 +58,7 @@ class Structure:
         A trace within which this one is found depends on what this one depends on.
         """
         try:
-            with unheard():
-                found = self.registers_at(roots)
+            found = self.registers_at(roots)
         except Other:
             return None
         for listener in listening.listeners:
@@ -75,23 +74,23 @@ class Structure:
         found: list[Any] = [None] * self.size
         edge, x = self.edges[0], None
         try:
-            for edge in self.edges:
-                parent, how, key, what, argument, register = edge
-                x = MISSING
-                if what in ABSENCE:
-                    if not absent(found[parent], how, key, what):
-                        x = step(found[parent], how, key)
+            with unheard():
+                for edge in self.edges:
+                    parent, how, key, what, argument, register = edge
+                    x = MISSING
+                    if what in ABSENCE:
+                        if not absent(found[parent], how, key, what):
+                            x = step(found[parent], how, key)
+                            raise Other(edge, x)
+                        continue
+                    x = step(roots if parent < 0 else found[parent], how, key)
+                    if what == "same":
+                        if x is not found[argument]:
+                            raise Other(edge, x)
+                    elif not holds(x, what, argument):
                         raise Other(edge, x)
-                    continue
-                x = step(roots if parent < 0 else found[parent], how, key)
-                if what == "same":
-                    if x is not found[argument]:
-                        raise Other(edge, x)
-                    continue
-                if not holds(x, what, argument):
-                    raise Other(edge, x)
-                if register >= 0:
-                    found[register] = x
+                    elif register >= 0:
+                        found[register] = x
         except Other:
             raise
         except Exception as error:  # whatever fails on the way, in user code too, says the same
@@ -179,7 +178,7 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
             yield tuple(group)
 
 
-_OWN = ("attr", "dict", "item", "members", "reader")
+_OWN = ("attr", "dict", "item", "reader")
 
 
 def _holds_much(argument: Callable[[], Any]) -> bool:

@@ -12,19 +12,21 @@ import contextvars
 import dataclasses
 import functools
 import io
+import itertools
 import logging
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from ..._objects.library import HOLDERS, is_of_library, is_ours, is_users_class, is_users_function, is_users_module
-from ..._objects.names import Names, names_of
+from ..._objects.library import HOLDERS, is_ours, is_users_class, is_users_function, is_users_module
+from ..._objects.lookup import DESCRIPTORS, PARTS
+from ..._objects.names import names_of
 from ..._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from ..._state import adapters
 from ..._state.frame import peek
@@ -37,7 +39,7 @@ _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType, collections.Counter)
 _SETS = (set, frozenset)
 #: Classes of which one instance is as good as another.
-BY_CLASS = (
+_BY_CLASS = (
     logging.Filterer, type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition,
     threading.Semaphore, threading.Thread, io.IOBase, types.GeneratorType, weakref.ref,
     weakref.WeakSet, weakref.WeakKeyDictionary,
@@ -73,7 +75,8 @@ def _of_parts(*names: str) -> Visit:
 
     def visit(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
         for name in names:
-            recorder.reach(register, "attr", name, getattr(value, name))
+            if (part := getattr(value, name, None)) is not None:
+                recorder.reach(register, "attr", name, part)
         if issubclass(type(value), functools.partial) and value.__dict__:
             recorder.classes.take_named(register, value)
         return "type", weakref.ref(type(value))
@@ -94,9 +97,9 @@ def _members(recorder: Recorder, register: int, value: Any) -> None:
     """All that a container yields, and the values of a mapping, in one step each."""
     kind: Any = type(value)  # `isinstance` looks up `__class__`, also on objects that are being listened to
     of = _in_order if issubclass(kind, _SETS) else tuple
-    recorder.reach(register, "members", of, of(value))
+    recorder.reach(register, "reader", of, of(value))
     if issubclass(kind, Mapping):
-        recorder.reach(register, "members", _values, _values(value))
+        recorder.reach(register, "reader", _values, _values(value))
 
 
 def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -106,19 +109,18 @@ def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, A
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     del recorder, register
-    return "type", weakref.ref(type(value))
+    return "object", weakref.ref(type(value))
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
     adapters.meet(value)
-    recorder.classes.take(register, value, is_open=True, makes=True)
+    recorder.classes.take(register, value, is_open=True)
     return "is", weakref.ref(value)
 
 
-def _users_module(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    if not is_users_module(value):
-        return _other(recorder, register, value)
-    if value is not sys.modules.get("__main__"):
+def _module(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    adapters.meet(value)
+    if is_users_module(value):
         recorder.classes.take_named(register, value)
     return "is", weakref.ref(value)
 
@@ -192,71 +194,32 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
             recorder.when_it_runs(const, _names, recorder, register, fun, const)
     names = names_of(code, deep=False)
     recorder.classes.add_names((*names.used, *code.co_freevars))
-    _imports(recorder, register, fun, names)
     if {"getattr", "vars"} & {*names.looked_up} or "__dict__" in names.used:
         recorder.classes.add_values()
-    for name in [name for name in names.looked_up if recorder.is_new(register, f"global {name}")]:
+    if names.imported:
+        _imports(recorder, register, fun.__globals__.get("__package__") or "", names.imported)
+    for name in names.looked_up:
+        if not recorder.is_new(register, f"global {name}"):
+            continue
         if name in fun.__globals__:
-            _global(recorder, register, "global", name, fun.__globals__[name], names)
+            recorder.reach(register, "global", name, fun.__globals__[name])
         elif not hasattr(builtins, name):
             recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
 
 
-def _imports(recorder: Recorder, register: int, fun: types.FunctionType, names: Names) -> None:
-    """The modules that a function imports."""
-    package = f"{fun.__globals__.get('__package__') or ''}."
-    packages = [name.partition(".")[0] for name in names.imported]  # `import a.b` gives `a`
-    for name in dict.fromkeys([*names.imported, *packages]):
-        for full in (name, package + name):
-            module = sys.modules.get(full)
-            if type(module) is not types.ModuleType or not is_users_module(module) or full == "__main__":
-                continue
-            known = recorder.place_of(register, "reader", _reader_of_module(full), module)
-            _module(recorder, known, name, module, names)
+def _imports(recorder: Recorder, register: int, package: str, names: Sequence[str]) -> None:
+    """The modules that a function imports by these names, from its package or one around it if they are relative."""
+    packages = ("", *itertools.accumulate(f"{part}." for part in package.split(".")))
+    names = (*names, *(name.partition(".")[0] for name in names))  # `import a.b` gives `a`
+    for full in dict.fromkeys(f"{around}{name}".rstrip(".") for around in packages for name in names):
+        module = sys.modules.get(full)
+        if isinstance(module, types.ModuleType) and is_users_module(module):
+            recorder.reach(register, "reader", _reader_of_module(full), module)
 
 
 @functools.cache
 def _reader_of_module(name: str) -> Callable[..., Any]:
     return functools.partial(sys.modules.get, name)
-
-
-def _global(recorder: Recorder, register: int, how: str, name: str, value: Any, names: Names) -> None:
-    """A global name, or an attribute of a module that one leads to."""
-    if isinstance(value, types.ModuleType | types.FunctionType | type):
-        adapters.meet(value)
-    if isinstance(value, types.ModuleType):
-        if not is_users_module(value):
-            recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
-        elif value is not sys.modules.get("__main__"):
-            known = recorder.register_of(value)
-            if known is not None:
-                recorder.edges.append(Edge(register, how, name, "same", known, -1))
-            _module(recorder, recorder.place_of(register, how, name, value), name, value, names)
-        return
-    is_function = isinstance(value, types.FunctionType) and not is_users_function(value) and is_of_library(value)
-    if is_function or (isinstance(value, type) and not is_users_class(value)):  # of a library: not looked into
-        recorder.edges.append(Edge(register, how, name, "is", reference(value), -1))
-    else:
-        recorder.reach(register, how, name, value)
-
-
-def _module(recorder: Recorder, register: int, name: str, module: types.ModuleType, names: Names) -> None:
-    """A module that code has under a name."""
-    if name in names.values:  # other functions may get it
-        recorder.classes.take_named(register, module)
-    visit_module(recorder, register, module, names)
-
-
-def visit_module(recorder: Recorder, register: int, module: types.ModuleType, names: Names) -> None:
-    """The attributes of a module that the code which runs has a name for."""
-    if not recorder.is_new(register, names):
-        return
-    for name in [name for name in names.used if name in vars(module)]:
-        value = vars(module)[name]
-        if recorder.is_new(register, name):
-            _global(recorder, register, "attr", name, value, names)
-        elif isinstance(value, types.ModuleType) and (known := recorder.register_of(value)) is not None:
-            _module(recorder, known, name, value, names)
 
 
 def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
@@ -294,7 +257,7 @@ def visit_of(kind: type) -> Visit:
         return _transformed
     if is_users_class(kind) or issubclass(kind, HOLDERS):
         return _object
-    return _by_class if issubclass(kind, BY_CLASS) else _other
+    return _by_class if issubclass(kind, _BY_CLASS) else _other
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
@@ -311,7 +274,8 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _by_class),
+    *((kind, _of_parts(*PARTS)) for kind in DESCRIPTORS),
     (weakref.WeakValueDictionary, _weak_mapping),
     (type, _class),
-    (types.ModuleType, _users_module),
+    (types.ModuleType, _module),
 )
