@@ -27,6 +27,11 @@ def names_of_attributes(obj: Any) -> tuple[str, ...]:
     return tuple(instance_dict(obj) or ())
 
 
+def names_in_any_order(obj: Any) -> tuple[str, ...]:
+    """The same of a framework's object, whose own transforms give attributes another order."""
+    return tuple(sorted(names_of_attributes(obj)))
+
+
 def instance_dict(obj: Any) -> dict[str, Any] | None:
     """The instance's own attributes; None when it has no `__dict__`."""
     try:

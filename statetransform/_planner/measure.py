@@ -46,7 +46,7 @@ _FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 _SLOW = 2.0  # seconds, from which on the work is logged
 _CHEAP = 1.06  # times the plain work: a plan that costs less is not made larger
 _LEAST_RATIO = 0.85  # of planned to compiled bytes of the plain step, by which a first plan is made smaller
-_USUAL_RATIO = 0.985  # where the plain step is not compiled; plans of language models compile to 1 % more
+_USUAL_RATIO = 0.985  # where that is not compiled, by plans of language models; not where barriers are removed
 _COMPILATIONS = 6  # of candidates: a form by hand for each of three policies, a plan, and two corrections
 _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, as the schedule saves what it says
 _OF_LOOPS = 1.05
@@ -239,7 +239,8 @@ class Planner:
     ) -> tuple[Offer | None, int]:
         """The first plan to compile, by what is known of others, and the bytes that it may have as planned."""
         top = self.versions(pattern).first.solver.plain.bytes
-        size = int(budget * max(min(top / plain, 1.0) if plain else _USUAL_RATIO, _LEAST_RATIO))
+        usual = _USUAL_RATIO if keeps_barriers() else 1.0
+        size = int(budget * max(min(top / plain, 1.0) if plain else usual, _LEAST_RATIO))
         rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget, before)}
         offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
         if offer is None and (least := self.least(pattern))[1].bytes <= budget:

@@ -28,6 +28,7 @@ from ..._objects.lookup import (
     class_lookup,
     instance_attribute,
     instance_dict,
+    names_in_any_order,
     names_of_attributes,
     own_getattribute,
     slot_names,
@@ -307,7 +308,8 @@ class Recorder:
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
         if attributes is not None:
-            self.reach(register, "reader", names_of_attributes, tuple(attributes))
+            names = names_in_any_order if register in self.hidden else names_of_attributes
+            self.reach(register, "reader", names, names(value))
             no_values = {*cells, *self.hidden.get(register, ())}
             self.looks_into(register, value, [name for name in attributes if name not in no_values])
         for name in (*cells, *slot_names(type(value))):
