@@ -158,4 +158,5 @@ def _part(body: Any, start: int, end: int) -> Any:
     made = {var: None for eqn in eqns for var in eqn.outvars}
     read = dict.fromkeys(var for eqn in eqns for var in variables(eqn.invars) if var not in made)
     later = {var for eqn in body.eqns[end:] for var in variables(eqn.invars)} | set(variables(body.outvars))
-    return jaxcompat.part_of(body, list(read), [var for var in made if var in later], eqns)
+    part = jaxcompat.part_of(body, list(read), [var for var in made if var in later], eqns)
+    return part.replace(constvars=[])  # those that it reads are among its inputs

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from statetransform import State, policies, transform
+from statetransform import BudgetError, State, policies, transform
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
 from statetransform._planner.measure import Decision, Planner, excess_message
@@ -74,6 +75,16 @@ def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(policy: Any)
     ours, plain = jax.jit(jax.grad(fitting))(WEIGHTS, IMAGES), jax.jit(jax.grad(loss_of(block)))(WEIGHTS, IMAGES)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         assert jnp.allclose(a, b, atol=1e-5)
+
+
+def test_jitted_layers_may_hold_arrays_of_their_own() -> None:
+    scale = np.linspace(0.5, 1.0, 16, dtype=np.float32)
+    loss = loss_of(jax.jit(lambda x, p: line(x, p) * scale))
+    gradient = lambda size: jax.grad(transform.checkpoint(loss, policy=policies.fit(size)))(MATRICES, ROWS)
+    with pytest.raises(BudgetError, match="cannot be met") as caught:  # once all forms by hand were tried
+        gradient(3 * ROWS.nbytes)
+    ours, plain = gradient(caught.value.least), jax.grad(loss)(MATRICES, ROWS)
+    assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(*map(jax.tree.leaves, (ours, plain)), strict=True))
 
 
 def wave(size: int) -> tuple[Callable[[Any], Callable[[Any], Any]], Any, int]:
