@@ -70,10 +70,12 @@ def test_data_parallel(kind: AxisType) -> None:
         honours(gradient, jax.jit(jax.grad(loss)), *sharded(kind))
 
 
-def test_a_budget_that_a_device_meets_leaves_the_program_alone() -> None:
-    args = sharded()
-    budget = policies.fit(2 * temp(jax.jit(jax.grad(loss)), *args))
-    text = gradient(budget).lower(*args).as_text()
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_budget_that_a_device_meets_leaves_the_program_alone(kind: AxisType) -> None:
+    with jax.set_mesh(mesh_of(kind, "d")):
+        args = sharded(kind)
+        budget = policies.fit(temp(jax.jit(jax.value_and_grad(loss)), *args))
+        text = gradient(budget).lower(*args).as_text()
     assert budget.choices[-1].is_plain and "optimization_barrier" not in text  # pyright: ignore
 
 
@@ -109,14 +111,22 @@ def test_within_shard_map(check_vma: bool) -> None:
     honours(step, jax.jit(gradient_of(jax.shard_map, loss)), *sharded())
 
 
-def test_weights_and_activations_in_pieces() -> None:
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_weights_and_activations_in_pieces(kind: AxisType) -> None:
     """As fully sharded data parallel on one axis, and tensor parallel on the other one."""
-    mesh = mesh_of(AxisType.Auto, "fsdp", "tp")
+    mesh = mesh_of(kind, "fsdp", "tp")
+
+    def product(x: Any, w: Any, *spec: Any) -> Any:
+        to = NamedSharding(mesh, P(*spec))
+        if kind is AxisType.Auto:
+            return jax.lax.with_sharding_constraint(x @ w, to)
+        gathered = jax.sharding.reshard(w, NamedSharding(mesh, P(None, spec[1])))
+        return jnp.matmul(x, gathered, out_sharding=to)
 
     def block(ws: Any, x: Any) -> Any:
         for up, down in ws:
-            h = jax.lax.with_sharding_constraint(jnp.tanh(x @ up), NamedSharding(mesh, P("fsdp", "tp")))
-            x = jax.lax.with_sharding_constraint(x + h @ down, NamedSharding(mesh, P("fsdp")))
+            h = jnp.tanh(product(x, up, "fsdp", "tp"))
+            x = x + product(h, down, "fsdp", None)
         return (x**2).mean()
 
     pairs = [(on(mesh, jnp.ones((16, 64)) * 0.01, "fsdp", "tp"), on(mesh, jnp.ones((64, 16)) * 0.01, "tp", "fsdp"))] * 6
