@@ -83,6 +83,63 @@ def test_training_and_evaluation_have_a_trace_each_and_a_replaced_layer_is_seen(
     np.testing.assert_allclose(out(X), twin(X), rtol=1e-4)
 
 
+def test_a_scan_of_nnx_over_layers_that_it_mapped_trains_the_same_within_a_budget() -> None:
+    class Layer(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.linear, self.norm = nnx.Linear(3, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return x + self.dropout(jnp.tanh(self.norm(self.linear(x))))
+
+    class Deep(nnx.Module):
+        def __init__(self) -> None:
+            self.layers = nnx.split_rngs(splits=4)(nnx.vmap(Layer, axis_size=4))(nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            run = nnx.scan(nnx.remat(lambda layer, x: layer(x)), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+            return jnp.sum(run(self.layers, x) ** 2)
+
+    reference, budget = Deep(), policies.fit("1 kB", compile=False)
+    value, gradient = nnx.value_and_grad(loss)(reference, X)
+    for f in (loss, transform.checkpoint(loss, policy=budget)):
+        model = Deep()
+        step = transform.jit(lambda m, x, f=f: transform.value_and_grad(f, states=nnx.state(m, nnx.Param))(m, x))
+        found = step(model, X)
+        np.testing.assert_allclose(found[0], value, rtol=1e-5)
+        same(found[1], gradient)
+        same(model, reference)
+    assert not budget.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_metrics_and_what_else_a_loss_returns_are_those_of_nnx() -> None:
+    def loss(model: Any, x: Any) -> Any:
+        logits = model.linear(x)
+        return jnp.mean(logits**2), logits
+
+    def run(jit: Any, gradient_of: Callable[[Any], Any]) -> Any:
+        model, labels = Net(), jnp.arange(4)
+        metrics = nnx.MultiMetric(loss=nnx.metrics.Average("loss"), accuracy=nnx.metrics.Accuracy())
+
+        @jit
+        def step(model: Any, metrics: Any, x: Any) -> Any:
+            (value, logits), gradient = gradient_of(model)(model, x)
+            metrics.update(loss=value, logits=logits, labels=labels)
+            return gradient
+
+        return [step(model, metrics, x) for x in BATCHES], metrics.compute()
+
+    ours = run(transform.jit, lambda m: transform.value_and_grad(loss, states=nnx.state(m, nnx.Param), has_aux=True))
+    same(ours, run(nnx.jit, lambda _: nnx.value_and_grad(loss, has_aux=True)))
+
+
+def test_a_model_that_is_merged_inside_a_budget_under_raw_jax() -> None:
+    graph, *held = nnx.split(Net(), nnx.Param, ...)
+    merged = transform.checkpoint(lambda *held: nnx.merge(graph, *held)(X), policy=BUDGET)
+    same(jax.jit(jax.grad(merged))(*held), nnx.grad(loss)(Net(), X))
+    assert not BUDGET.choices[-1].is_plain  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_gradients_are_added_up_over_small_batches() -> None:
     model, twin = Net(), Net()
     params = st.states(model, nnx.Param)
@@ -181,3 +238,20 @@ def test_a_budget_opens_a_network_in_time_with_dropout() -> None:
     assert budget.choices[-1].planned_bytes <= needed // 4  # pyright: ignore
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loop_of_brainstate_has_the_gradient_of_brainstate() -> None:
+    bs = pytest.importorskip("brainstate")
+    layer, v = bs.nn.Linear(3, 3), bs.HiddenState(jnp.zeros((4, 3)))
+    params = layer.states(bs.ParamState)
+
+    def update(x: Any) -> Any:
+        v.value = jnp.tanh(0.9 * v.value + layer(x))
+        return v.value
+
+    def loss() -> Any:
+        v.value = jnp.zeros((4, 3))
+        return jnp.mean(bs.transform.for_loop(update, BATCHES) ** 2)
+
+    expected = bs.transform.grad(loss, params)()
+    same(transform.jit(transform.grad(loss, states=params))(), expected)

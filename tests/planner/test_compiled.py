@@ -57,6 +57,12 @@ def network() -> Any:
     return lambda x, ws: apply(lambda x, w: jax.nn.relu(x @ w), x, ws), WEIGHTS
 
 
+def half_network() -> Any:
+    """Computed in half precision; compilers for the CPU compute that in single precision, in arrays of their own."""
+    layer = lambda x, w: jax.nn.relu(x @ w.astype(jnp.bfloat16))
+    return lambda x, ws: apply(layer, x.astype(jnp.bfloat16), ws).astype(jnp.float32), WEIGHTS
+
+
 @jax.custom_vjp
 def swish(x: Any) -> Any:
     return x * jax.nn.sigmoid(x)
@@ -82,7 +88,8 @@ def branches() -> Any:
 @pytest.mark.optimized
 @pytest.mark.filterwarnings("default::statetransform.policies.PolicyWarning")
 @pytest.mark.parametrize(
-    "make, share", [*itertools.product([diffusion, seen_diffusion, network], [0.35, 0.125]), (branches, 0.5)]
+    "make, share",
+    [*itertools.product([diffusion, seen_diffusion, network, half_network], [0.35, 0.125]), (branches, 0.5)],
 )
 def test_a_step_that_exceeds_its_budget_is_warned_of_with_and_without_its_value(make: Any, share: float) -> None:
     loss, args = make()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from statetransform import policies, transform
+from statetransform import BudgetError, policies, transform
 
 STEPS, X = 200, jnp.linspace(0.1, 1.0, 64)
 RESIDUALS = STEPS * X.nbytes
@@ -64,6 +64,25 @@ def test_a_budget_opens_a_loop_inside(name: str) -> None:
     assert compiled.memory_analysis().temp_size_in_bytes <= budget.bytes
     assert budget.choices[-1].flops_over_plain < 2.1  # pyright: ignore[reportAttributeAccessIssue]
     assert jnp.allclose(compiled(X), jax.grad(loss)(X), rtol=1e-5)
+
+
+@jax.custom_vjp
+def by_rule(x: Any) -> Any:
+    return loop(x)
+
+
+by_rule.defvjp(lambda x: jax.vjp(loop, x), lambda pull, ct: pull(ct))
+
+
+@pytest.mark.optimized
+def test_a_loop_in_a_derivative_rule_is_not_opened_and_what_it_needs_is_kept() -> None:
+    loss = lambda x: (by_rule(x) ** 2).sum()
+    gradient = lambda size: jax.jit(jax.grad(transform.checkpoint(loss, policy=policies.fit(size)))).lower(X).compile()
+    with pytest.raises(BudgetError, match=r"The least for which a plan was found .* `scan` at test_loops") as caught:
+        gradient(RESIDUALS // 5)
+    least = caught.value.least
+    assert least is not None and RESIDUALS < least < 1.1 * RESIDUALS
+    assert gradient(least).memory_analysis().temp_size_in_bytes <= least
 
 
 def test_a_checkpoint_inside_makes_no_plan_worse() -> None:
