@@ -323,6 +323,25 @@ def test_a_module_of_equinox_with_settings_is_to_be_partitioned(monkeypatch: pyt
         transform.jit(lambda p: p["x"])({"x": X, "mode": "same"})
 
 
+def test_a_module_of_equinox_that_names_an_axis_is_partitioned_as_the_error_says() -> None:
+    eqx = pytest.importorskip("equinox")
+    norm, held = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name="batch", mode="batch")
+    xs = jnp.arange(12.0).reshape(4, 3) ** 2
+
+    def loss(norm: Any) -> Any:
+        out, _ = jax.vmap(norm, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(xs, held)
+        return (jnp.sin(out) ** 3).sum()
+
+    for wrap in (transform.jit, lambda f: eqx.filter_grad(transform.checkpoint(f))):
+        with pytest.raises(TypeError, match=r"norm.axis_name` is 'batch'.*`params, static = eqx.partition\(model"):
+            wrap(loss)(norm)
+    params, static = eqx.partition(norm, eqx.is_array)
+    combined = lambda params: loss(eqx.combine(params, static))
+    found = transform.jit(transform.grad(eqx.filter_checkpoint(transform.checkpoint(combined))))(params)
+    expected = eqx.filter_grad(loss)(norm)
+    assert jnp.allclose(found.weight, expected.weight) and jnp.allclose(found.bias, expected.bias)
+
+
 def test_the_kind_of_parameters_of_nnx_is_named_when_it_is_there() -> None:
     pytest.importorskip("flax.nnx")
     with pytest.raises(TypeError, match=r"`st.states\(model, nnx.Param\)` for a model of flax.nnx"):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import policies, transform
+from statetransform import BudgetError, policies, transform
 
 START = np.array([1.0, 2.0])
 PENDULUM = """
@@ -111,3 +111,24 @@ def test_the_gradient_is_that_of_central_differences(name: str) -> None:
     found = transform.jit(transform.grad(transform.checkpoint(f, policy=policies.loops(20))))(0.5)
     run, h = jax.jit(f), 1e-5
     np.testing.assert_allclose(found, (run(0.5 + h) - run(0.5 - h)) / (2 * h), rtol=1e-3)
+
+
+@pytest.mark.optimized
+def test_a_budget_opens_the_loops_of_a_solver_that_bounds_its_steps() -> None:
+    diffrax = pytest.importorskip("diffrax")
+
+    def loss(y: Any, rate: Any) -> Any:
+        term, adjoint = diffrax.ODETerm(lambda t, y, rate: jnp.sin(rate * y) - y), diffrax.DirectAdjoint()
+        solved = diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.05, y, rate, max_steps=64, adjoint=adjoint)
+        return (solved.ys**2).sum()
+
+    args = jnp.linspace(0, 1, 64, dtype=jnp.float32), jnp.float32(2.0)
+    compiled = lambda f: transform.jit(transform.grad(f, argnums=1)).lower(*args).compile()
+    size = lambda program: program.memory_analysis().temp_size_in_bytes
+    plain = compiled(loss)
+    budget = policies.fit(size(plain) // 2)
+    within = compiled(transform.checkpoint(loss, policy=budget))
+    assert size(within) <= budget.bytes and not budget.choices[-1].is_plain
+    np.testing.assert_allclose(within(*args), plain(*args), rtol=1e-5)
+    with pytest.raises(BudgetError, match="The least for which a plan was found is"):
+        compiled(transform.checkpoint(loss, policy=policies.fit("100 B")))
