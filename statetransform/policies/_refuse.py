@@ -45,20 +45,24 @@ def check_policy(policy: Any) -> Any:
     if policy is MemoryBudget:
         raise TypeError('st.MemoryBudget is not a budget yet. Call it with a size: policy=st.MemoryBudget("2GiB").')
     is_ours = getattr(policy, "__module__", "") == "statetransform.policies"
-    if is_ours or any(policy is one for one in vars(jax.checkpoint_policies).values()):
-        parameters = inspect.signature(policy).parameters
-        # A policy itself takes any parameters of any primitive by keyword.
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
-            name = policy.__name__
-            raise TypeError(
-                f"policies.{name} makes a policy and is not one itself. Call it: "
-                f"policy=policies.{name}({', '.join(parameters)}). {_EXAMPLES}"
-            )
+    is_known = is_ours or any(policy is one for one in vars(jax.checkpoint_policies).values())
+    if is_known and _makes_policies(policy):
+        needed = [p.name for p in inspect.signature(policy).parameters.values() if p.default is p.empty]
+        name = policy.__name__
+        raise TypeError(
+            f"policies.{name} makes a policy and is not one itself. Call it: "
+            f"policy=policies.{name}({', '.join(needed)}). {_EXAMPLES}"
+        )
     return policy
 
 
+def _makes_policies(fun: Any) -> bool:
+    # A policy itself takes any parameters of any primitive by keyword.
+    return all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(fun).parameters.values())
+
+
 def _instead(value: Any) -> str:
-    """What was probably meant by what is no policy."""
+    """What to write instead of a value that is not a policy."""
     with contextlib.suppress(TypeError, ValueError):
         parse_bytes(value)
         return (
@@ -67,7 +71,8 @@ def _instead(value: Any) -> str:
         )
     if not isinstance(value, str):
         return _EXAMPLES
-    close = difflib.get_close_matches(value, vars(jax.checkpoint_policies), n=1) or ["dots_saveable"]
+    names = [name for name, fun in vars(jax.checkpoint_policies).items() if not _makes_policies(fun)]
+    close = difflib.get_close_matches(value, names, n=1) or ["dots_saveable"]
     return (
         f"Write policy=policies.{close[0]} (from statetransform import policies); to keep the values that "
         f"checkpoint_name calls {value!r}, write policy=policies.save_only_these_names({value!r})."
