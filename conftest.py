@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-# The next run finds them, too; `pytest --cache-clear` removes them. Processes that a test starts inherit this.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".pytest_cache" / "d" / "jax"))
+# The next run of this Python finds them again (another one may compress them in another way); `pytest --cache-clear`
+# removes them. Processes that a test starts inherit this.
+CACHE = pathlib.Path(__file__).parent / ".pytest_cache" / "d" / f"jax-{sys.version_info.major}.{sys.version_info.minor}"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

@@ -38,7 +38,19 @@ USE = """
     import importlib, json, sys, warnings
     warnings.simplefilter("error")
     import jax, jax.numpy as jnp
-    from statetransform import inspect
+    from statetransform import State, inspect, transform
+    weights = State(jnp.ones((3, 3)))
+
+    def checked(x):  # its callback gets at what JAX keeps of its own between calls
+        return jax.lax.cond(jnp.all(x < 99), lambda x: x, lambda x: (jax.debug.callback(str, x), x)[1], x)
+
+    @transform.jit
+    @transform.value_and_grad(states=weights)
+    def first(x):
+        return jnp.sum(transform.for_loop(lambda row: jnp.tanh(checked(row @ weights.value)), x))
+
+    for scale in range(4):  # before JAX has traced anything else
+        first(jnp.ones((4, 3)) * scale)
     for name in ("code", "queue"):
         sys.modules.pop(name, None)
     x, results = jnp.float32(2), {}
@@ -52,7 +64,7 @@ USE = """
         net.gain, net.name = 5.0, "other"
         found += [float(net.out(x)), float(model.total.value)]
         results[name] = [model.__file__, found, len(inspect.explain_retrace(model.f))]
-    print(json.dumps([jax.__file__, results]))
+    print(json.dumps([jax.__file__, len(inspect.explain_retrace(first)), results]))
 """
 
 
@@ -78,8 +90,9 @@ def test_a_package_is_followed_wherever_it_is(tmp_path: pathlib.Path) -> None:
     command = [python, "-c", textwrap.dedent(USE), *folders]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    jax_file, results = json.loads(done.stdout)
+    jax_file, first_traces, results = json.loads(done.stdout)
     assert jax_file.startswith(jaxs)
+    assert first_traces == 1
     for name, folder in folders.items():
         file, values, traces = results[name]
         assert file.startswith(str(folder))
