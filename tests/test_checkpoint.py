@@ -306,6 +306,65 @@ def test_a_state_that_was_made_before_an_error_keeps_its_value_as_without_a_tran
         assert model.made.value == 1.0
 
 
+class Scaled:
+    """A method with rules for its recomputation: its cotangent is ten times the true one."""
+
+    def __init__(self) -> None:
+        self.w, self.n = Param(jnp.float32(3), name="w"), State(jnp.int32(0), name="n")
+
+    def product(self, x: Any) -> Any:
+        self.n.value = self.n.value + 1
+        return self.w.value * x
+
+    @transform.custom_vjp
+    def __call__(self, x: Any) -> Any:
+        return self.product(x)
+
+
+RECOMPUTED: dict[str, Any] = {
+    "grad": transform.grad,
+    "grad of checkpoint": lambda f: transform.grad(transform.checkpoint(f)),
+    "jit of grad of checkpoint": lambda f: transform.jit(transform.grad(transform.checkpoint(f))),
+    "grad of scan of checkpoint": lambda f: transform.grad(
+        lambda x: transform.scan(lambda c, _: (transform.checkpoint(f)(c), None), x, length=1)[0]
+    ),
+    "grad of checkpoint of cond": lambda f: transform.grad(
+        transform.checkpoint(lambda x: transform.cond(x > 0, f, lambda x: x, x))
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(jax.custom_vjp, "defremat"), reason="this JAX has no `defremat`")
+@pytest.mark.parametrize("way", RECOMPUTED)
+def test_rules_for_recomputation_read_and_write_states(way: str) -> None:
+    def fwd(self: Scaled, x: Any) -> Any:
+        return self.product(x), 2 * x
+
+    def rem(residuals: Any, self: Scaled, x: Any) -> Any:
+        return self.product(x), residuals + self.w.value - 2 * x
+
+    before = {name: getattr(jax.config, name) for name in ("jax_custom_vjp3", "jax_remat3")}
+    Scaled.__call__.defremat(fwd, rem, lambda residuals, ct: (10 * residuals * ct,))
+    model = Scaled()
+    try:
+        for name in before:
+            jax.config.update(name, True)
+        slope = RECOMPUTED[way](model)
+        assert (slope(jnp.float32(2)), model.n.value) == (30.0, 1)
+        model.w.value = jnp.float32(5)
+        assert (slope(jnp.float32(2)), model.n.value) == (50.0, 2)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+@pytest.mark.skipif(hasattr(jax.custom_vjp, "defremat"), reason="this JAX has `defremat`")
+def test_rules_for_recomputation_are_refused_where_jax_has_none() -> None:
+    double = transform.custom_vjp(lambda x: 2 * x)
+    with pytest.raises(AttributeError, match=r"defremat: JAX .* has no rules for recomputation; 0\.12 has"):
+        double.defremat(lambda x: (2 * x, None), lambda residuals, x: (2 * x, None), lambda residuals, ct: (ct,))
+
+
 def test_three_dozen_checkpoints_nest() -> None:
     s, f = State(jnp.float32(1)), lambda x: x * s.value
     for _ in range(36 if sys.version_info >= (3, 12) else 30):  # before, calls through C count as well

@@ -218,7 +218,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "pmap": (lambda: transform.pmap, AttributeError,
         ("has no attribute 'pmap'", "`transform.jit`", "`transform.shard_map`")),
     "custom_remat": (lambda: transform.custom_remat, AttributeError,
-        ("has no attribute 'custom_remat'", "pure functions", "`transform.checkpoint(f, policy=...)`")),
+        ("has no attribute 'custom_remat'", "`f.defremat(fwd, rem, bwd)`", "`transform.checkpoint(f, policy=...)`")),
     "a transform looked up in the package": (lambda: st.jit, AttributeError,  # type: ignore[attr-defined]
         ("has no attribute 'jit'", "`transform.jit`")),
     "a name that is nowhere": (lambda: st.nothing, AttributeError,  # type: ignore[attr-defined]

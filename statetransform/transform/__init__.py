@@ -63,8 +63,8 @@ def __getattr__(name: str) -> Any:
         hint = " JAX has replaced it: use `transform.jit` with shardings, or `transform.shard_map`."
     elif name == "custom_remat":
         hint = (
-            " `jax.custom_remat`, where JAX has it, takes pure functions: pass what states hold as arguments. Or say "
-            "what to keep with `transform.checkpoint(f, policy=...)`."
+            " JAX 0.12 has replaced it: use `f = transform.custom_vjp(f)` and `f.defremat(fwd, rem, bwd)`. Or say what "
+            "to keep with `transform.checkpoint(f, policy=...)`."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
 

@@ -23,10 +23,9 @@ class CustomRule(Transformed):
     """A function with a derivative rule of its own. The rule is among its options, so that copies have it, too."""
 
     _kind: Any  # JAX's class
-    _define: str  # its method that sets the rules
     _how_to_set: str  # what the user writes to give the function its rule
     _with_fixed: Callable[..., tuple[Any, ...]]  # all arguments, the fixed ones as JAX gives them to the function
-    _rules_of: Callable[..., list[Callable[..., Any]]]  # the rules of the pure function of a call
+    _rules_of: Callable[..., list[Callable[..., Any]]]  # some rules as those of the pure function of a call
 
     def __init__(
         self,
@@ -36,8 +35,7 @@ class CustomRule(Transformed):
         is_static: bool = False,
         nondiff_argnums: Any = (),
         nondiff_argnames: Any = (),
-        rules: tuple[Callable[..., Any], ...] = (),
-        rule_options: dict[str, Any] | None = None,
+        rules: dict[str, tuple[tuple[Callable[..., Any], ...], dict[str, Any]]] | None = None,
     ) -> None:
         # Rules are set on this object, so it is itself what a static or class method would be.
         is_method, is_static = is_method or isinstance(fun, classmethod), is_static or isinstance(fun, staticmethod)
@@ -48,11 +46,10 @@ class CustomRule(Transformed):
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
         self._nondiff = {"nondiff_argnums": integers(nondiff_argnums), "nondiff_argnames": names}
         self._kind(fun, **self._nondiff)  # JAX says what is wrong
-        self._set_rules(rules, rule_options or {})
+        self._options["rules"] = self._rules = rules or {}  # by the method of JAX's class that takes them
 
-    def _set_rules(self, rules: tuple[Callable[..., Any], ...], rule_options: dict[str, Any]) -> None:
-        self._rules, self._rule_options = rules, rule_options
-        self._options.update(rules=rules, rule_options=rule_options)
+    def _set_rules(self, method: str, *rules: Callable[..., Any], **options: Any) -> None:
+        self._options["rules"] = self._rules = {**self._rules, method: (rules, options)}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -74,10 +71,13 @@ class CustomRule(Transformed):
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
         args = self._with_fixed(args, nondiff)
         call = RuleCall(fun, args, nondiff)
-        if not runs_rule_directly(free) or self._rule_options.get("optimize_remat"):
-            call.stage(has_flags=bool(self._rule_options.get("symbolic_zeros")))
+        is_set = lambda option: any(options.get(option) for _, options in self._rules.values())
+        has_remat = "defremat" in self._rules
+        if has_remat or not runs_rule_directly(free) or is_set("optimize_remat"):
+            call.stage(has_flags=is_set("symbolic_zeros"), rules_ahead=not has_remat)
         pure = self._kind(as_function(lambda *args: None, call.run))
-        getattr(pure, self._define)(*self._rules_of(call, obj), **self._rule_options)
+        for method, (rules, options) in self._rules.items():
+            getattr(pure, method)(*self._rules_of(call, obj, *rules), **options)
         return call.finish(*pure(*call.take_arguments()))
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -94,16 +94,37 @@ class CustomRule(Transformed):
 
 
 class CustomVjp(CustomRule):
-    """A function with `defvjp`."""
+    """A function with `defvjp` and `defremat`."""
 
-    _kind, _define, _how_to_set = jax.custom_vjp, "defvjp", "call `{}.defvjp(fwd, bwd)` first"
+    _kind, _how_to_set = jax.custom_vjp, "call `{}.defvjp(fwd, bwd)` first"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
         bound = inspect.signature(jax.custom_vjp.defvjp).bind(None, fwd, bwd, *args, **options)
-        self._set_rules(
-            (fwd, bwd), {name: x for name, x in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
-        )
+        self._set_rules("defvjp", fwd, bwd, **dict([*bound.arguments.items()][3:]))
+
+    def defremat(
+        self, fwd: Callable[..., Any], rem: Callable[..., Any], bwd: Callable[..., Any], **options: Any
+    ) -> None:
+        """Sets the rules under `checkpoint`, as `defremat` of :class:`jax.custom_vjp` does where JAX has it.
+
+        JAX 0.12 has it, with its options `jax_custom_vjp3` and `jax_remat3`. The rules `fwd` and `rem` run in place of
+        the function and must write the same states. Rules may read the states that the function reads.
+
+        Args:
+          fwd (Callable): `fwd(*args) -> (out, residuals)`; the residuals are stored.
+          rem (Callable): `rem(residuals, *args) -> (out, residuals)`, called in the backward pass.
+          bwd (Callable): `bwd(residuals, cotangents) -> cotangents`, of the residuals that `rem` returns.
+
+        Raises:
+          AttributeError: this JAX has no such rules.
+        """
+        if not hasattr(jax.custom_vjp, "defremat"):
+            raise AttributeError(
+                f"{name_of(self.__wrapped__)}.defremat: JAX {jax.__version__} has no rules for recomputation; 0.12 has."
+                " Say what to keep with `transform.checkpoint(f, policy=...)`."
+            )
+        self._set_rules("defremat", fwd, rem, bwd, **options)
 
     def _with_fixed(self, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> tuple[Any, ...]:
         if has_tracer([args[i] for i in nondiff]):
@@ -113,19 +134,23 @@ class CustomVjp(CustomRule):
             )
         return args
 
-    def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
-        fwd, bwd = bind(self._rules[0], obj), _with_self(self._rules[1], obj, call)
-        return call.vjp(fwd, bwd)
+    def _rules_of(self, call: RuleCall, obj: Any, *rules: Callable[..., Any]) -> list[Callable[..., Any]]:
+        fwd, *rem, bwd = rules
+        fwd, bwd = bind(fwd, obj), _with_self(bwd, obj, call)
+        if not rem:
+            return call.vjp(fwd, bwd)
+        again = rem[0] if obj is NO_SELF else lambda residuals, *args: rem[0](residuals, obj, *args)
+        return call.remat(fwd, again, bwd)
 
 
 class CustomJvp(CustomRule):
     """A function with `defjvp`."""
 
-    _kind, _define, _how_to_set = jax.custom_jvp, "defjvp", "decorate one with `@{}.defjvp`"
+    _kind, _how_to_set = jax.custom_jvp, "decorate one with `@{}.defjvp`"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Sets the rule, as :meth:`jax.custom_jvp.defjvp` does."""
-        self._set_rules((jvp,), {"symbolic_zeros": symbolic_zeros})
+        self._set_rules("defjvp", jvp, symbolic_zeros=symbolic_zeros)
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -146,8 +171,8 @@ class CustomJvp(CustomRule):
         stop = lambda arg: jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_array(leaf) else leaf, arg)
         return tuple(stop(arg) if i in nondiff else arg for i, arg in enumerate(args))
 
-    def _rules_of(self, call: RuleCall, obj: Any) -> list[Callable[..., Any]]:
-        return call.jvp(_with_self(self._rules[0], obj, call))
+    def _rules_of(self, call: RuleCall, obj: Any, *rules: Callable[..., Any]) -> list[Callable[..., Any]]:
+        return call.jvp(_with_self(rules[0], obj, call))
 
 
 def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[..., Any]:
@@ -183,7 +208,8 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
       The function, with `defvjp`. The forward rule runs in place of the function and must write the same states. The
       forward rule of a method gets the instance first, and so does a backward rule that has a parameter for it.
       Rules may read any state, but a backward rule none that the call has written. Where JAX stages the function
-      (in a loop, a branch, `jit`, `checkpoint`), they are traced with it.
+      (in a loop, a branch, `jit`, `checkpoint`), they are traced with it. `defremat` sets rules for recomputation, as
+      JAX 0.12 has them with its options `jax_custom_vjp3` and `jax_remat3`.
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.

@@ -72,17 +72,17 @@ class RuleCall:
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
         self._found: Call | None = None  # the trace of the function, if JAX may stage it
-        self._has_flags = False
+        self._has_flags = self._rules_ahead = False
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
 
-    def stage(self, has_flags: bool) -> None:
+    def stage(self, has_flags: bool, rules_ahead: bool) -> None:
         """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once.
 
         With `has_flags`, its rules hear which arguments move. That is not known before JAX calls them.
         """
-        self._has_flags = has_flags
+        self._has_flags, self._rules_ahead = has_flags, rules_ahead and not has_flags
         self._found = self._traced(self._fun, lambda *args: self._fun(*self._whole(args)), self._arguments)
 
     def _traced(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
@@ -98,7 +98,7 @@ class RuleCall:
 
     def _ahead(self, *options: Any) -> Call | None:
         """The trace of a rule of a function that may be staged; None for one that has to run where JAX calls it."""
-        if self._found is None or self._has_flags:
+        if not self._rules_ahead:
             return None
         depth, around = _within.get()
         frame = innermost()
@@ -161,6 +161,20 @@ class RuleCall:
             return (*zeros, *cts) if isinstance(cts, tuple | list) else cts
 
         return [as_function(forward_rule, forward), as_function(backward_rule, backward)]
+
+    def remat(self, forward_rule: Function, rematerialization: Function, backward_rule: Function) -> list[Function]:
+        """The rules of `defremat`; the second one gives the values of states to the backward rule."""
+
+        def forward(*args: Any) -> Any:
+            values, args = self._split(args)
+            results, _ = self._lifted(forward_rule, values, self._whole(args))
+            return _with_states(results, lambda residuals: residuals)
+
+        def again(residuals: Any, *args: Any) -> Any:
+            return self.vjp(functools.partial(rematerialization, residuals), backward_rule)[0](*args)
+
+        backward = self.vjp(forward_rule, backward_rule)[1]
+        return [as_function(forward_rule, forward), as_function(rematerialization, again), backward]
 
     def _pull(self, rule: Function, known: Mapping[State, Any], args: tuple[Any, ...]) -> Any:
         """What a backward rule returns."""
