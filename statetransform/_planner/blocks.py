@@ -172,11 +172,6 @@ class Row:
             p = int(before[p])
         return found[::-1]
 
-    def narrowest(self, start: int) -> int:
-        """The place behind another one where the fewest bytes cross: between the last layer and the loss."""
-        places = range(start + 1, len(self._primal))
-        return min(places, key=lambda p: (self._crossing[p], p), default=start)
-
     @property
     def computed(self) -> int:
         """The bytes that blocks are measured by."""

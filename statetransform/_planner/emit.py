@@ -6,8 +6,6 @@ with what was computed before, and nothing that is before it can run later. Valu
 operand costs compile time in every barrier that it goes through. Between two barriers compilers order the runs as they
 like, so there are more where much is alive, and where the plan has no room for another order.
 
-In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
-a barrier of its own. Otherwise compilers compute it again where it is read, and hold what it is made of up to there.
 For a compiler that removes barriers see `barriers`.
 """
 
@@ -25,7 +23,6 @@ import numpy as np
 from jax import lax
 
 from .. import _jaxcompat as jaxcompat
-from .._jaxpr.primitives import Kind, kind_of
 from . import cost
 from .barriers import behind, has_number, keeps_barriers, tied
 from .graph import Graph
@@ -71,13 +68,11 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms, self._lives)
-        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
+        draws = {} if self._has_loops else self._draws()
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
             run.node(t, i)
-            if t in apart:
-                run.tie(apart[t], [])
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
@@ -119,21 +114,6 @@ class Emitted:
             if latest is not None:
                 values = [joint.variables[v] for v in (latest, *node.inputs)]
                 found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))
-        return found
-
-    def _apart(self) -> dict[int, list[Any]]:
-        """The cheap values of the forward pass that are read behind a later product, by the run that makes them."""
-        graph, sequence = self._joint.graph, self._sequence[: self._split]
-        last = {v: t for t, i in enumerate(sequence) for v in graph.nodes[i].inputs}
-        products = np.cumsum([graph.nodes[i].is_product for i in sequence])
-        found = dict[int, list[Any]]()
-        for t, i in enumerate(sequence):
-            node = graph.nodes[i]
-            if node.eqns[-1].primitive.name not in cost.ELEMENTWISE:
-                continue
-            far = [v for v in node.outputs if last.get(v, 0) > t and products[last[v] - 1] > products[t]]
-            if far:
-                found[t] = [self._joint.variables[v] for v in far]
         return found
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
@@ -290,23 +270,6 @@ def _forms(joint: Joint) -> dict[Any, Any]:
             root = joint.variables[values[0]]
             if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
                 found[root] = atom
-    return {**_forms_for_loops(joint), **found}
-
-
-def _forms_for_loops(joint: Joint) -> dict[Any, Any]:
-    """The same for elementwise results that nothing but a loop reads, in another order: it would have a copy made."""
-    eqns = [eqn for node in joint.graph.nodes for eqn in node.eqns]
-    reads = collections.defaultdict[int, set[Any]](set)
-    for atom in [*joint.outputs, *joint.gradients, *[atom for eqn in eqns for atom in eqn.invars]]:
-        for v in _values_of(joint, atom):
-            reads[v].add(atom)
-    found = dict[Any, Any]()
-    for atom in [atom for eqn in eqns if kind_of(eqn) is Kind.LOOP for atom in eqn.invars]:
-        if len(values := _values_of(joint, atom)) != 1 or atom in joint.numbers or reads[values[0]] != {atom}:
-            continue
-        root, maker = joint.variables[values[0]], joint.graph.nodes[joint.graph.producer[values[0]]]
-        if maker.eqns[-1].primitive.name in cost.ELEMENTWISE and cost.nbytes(root.aval) == cost.nbytes(atom.aval):
-            found[root] = atom
     return found
 
 
