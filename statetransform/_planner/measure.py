@@ -218,7 +218,7 @@ class Planner:
         self._begin("planning")
         offer, size = self._first_offer(pattern, budget, plain)
         if not self._compiles:
-            return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
+            return self._shortage(pattern) if offer is None else self._recalled(pattern, self._record(pattern, *offer))
         known.add(list(self._tried(pattern, budget, size, plain, offer)))
         compiled = [record for record in known.tried if self._is_valid(pattern, record)]  # for other budgets, too
         if offer is None and not any(record.fits(budget) for record in compiled):
@@ -311,11 +311,16 @@ class Planner:
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
 
+    def _record(self, pattern: Pattern, version: Version, plan: Plan) -> MeasuredPlan:
+        """A plan that is not compiled yet; one that is trusted is emitted, as its bytes are those of the order."""
+        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
+        checkpoints = plan.checkpoints if self._compiles else None
+        return MeasuredPlan(version.recipe, plan.sequence, checkpoints, plan.bytes, None, cost)
+
     def _compiled(self, pattern: Pattern, version: Version, plan: Plan, budget: int) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
-        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
-        found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
+        found = self._record(pattern, version, plan)
         if (known := next((some for some in self.known(pattern).tried if some.key == found.key), None)) is not None:
             return self._both(pattern, known, budget)
         step, version = self._step_of(pattern, found)
@@ -388,11 +393,6 @@ class Planner:
 
     def _recalled(self, pattern: Pattern, record: MeasuredPlan) -> Decision:
         return Decision(self._program(pattern, record), record.planned, record.compiled, record.cost)
-
-    def _trusted(self, pattern: Pattern, offer: Offer) -> Decision:
-        version, plan = offer
-        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
-        return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
 
     def _shortage(self, pattern: Pattern, tried: Sequence[MeasuredPlan] = ()) -> Shortage:
         """What the thriftiest plan needs: as compiled, if that is known, so that a budget of as much can be kept."""
