@@ -6,6 +6,8 @@ with what was computed before, and nothing that is before it can run later. Valu
 operand costs compile time in every barrier that it goes through. Between two barriers compilers order the runs as they
 like, so there are more where much is alive, and where the plan has no room for another order.
 
+In the forward pass each cheap value that is read behind a later product, such as the sum along a stack of layers, gets
+a barrier of its own. Otherwise compilers compute it again where it is read, and hold what it is made of up to there.
 For a compiler that removes barriers see `barriers`.
 """
 
@@ -68,11 +70,13 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms, self._lives)
-        draws = {} if self._has_loops else self._draws()
+        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
         for t, i in enumerate(self._sequence[: self._split]):
             if t in draws:
                 run.tie(*draws[t])
             run.node(t, i)
+            if t in apart:
+                run.tie(apart[t], [])
         outputs = [run.read(atom) for atom in self._joint.outputs]
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
@@ -114,6 +118,21 @@ class Emitted:
             if latest is not None:
                 values = [joint.variables[v] for v in (latest, *node.inputs)]
                 found[t] = list(dict.fromkeys(values)), list(dict.fromkeys(given))
+        return found
+
+    def _apart(self) -> dict[int, list[Any]]:
+        """The cheap values of the forward pass that are read behind a later product, by the run that makes them."""
+        graph, sequence = self._joint.graph, self._sequence[: self._split]
+        last = {v: t for t, i in enumerate(sequence) for v in graph.nodes[i].inputs}
+        products = np.cumsum([graph.nodes[i].is_product for i in sequence])
+        found = dict[int, list[Any]]()
+        for t, i in enumerate(sequence):
+            node = graph.nodes[i]
+            if node.eqns[-1].primitive.name not in cost.ELEMENTWISE:
+                continue
+            far = [v for v in node.outputs if last.get(v, 0) > t and products[last[v] - 1] > products[t]]
+            if far:
+                found[t] = [self._joint.variables[v] for v in far]
         return found
 
     def _barriers(self) -> dict[int, tuple[list[Any], list[Any]]]:
