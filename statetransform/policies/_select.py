@@ -8,7 +8,6 @@ wins. ``none_of`` saves what none of its policies keeps, on the device or off it
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import types
@@ -18,7 +17,6 @@ from typing import Any, ClassVar
 import jax
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 
-from .._jaxcompat import bind
 from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
 from .._jaxpr.sources import Source
 from .._state.errors import cell_of
@@ -27,26 +25,13 @@ from ._policy import UNKNOWN, Policy, Verdict, ask, describe, is_kept
 from ._refuse import check_policy
 
 
-@functools.lru_cache(maxsize=4096)
-def _cached_bytes(primitive: Any, avals: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> int:
-    return _bytes_of_outputs(primitive, avals, dict(params))
-
-
-def _bytes_of_outputs(primitive: Any, avals: tuple[Any, ...], params: dict[str, Any]) -> int:
-    # JAX tells a policy what goes into an equation. What comes out follows from the primitive's shape rule.
-    if primitive.name == "name":
-        return nbytes(avals[0])
-    out = jax.eval_shape(lambda *args: bind(primitive, args, params), *avals)
-    # One verdict holds for all outputs of an equation, so the largest one decides.
-    return max((nbytes(aval) for aval in jax.tree.leaves(out)), default=0)
-
-
 def output_bytes(primitive: Any, avals: tuple[Any, ...], params: dict[str, Any]) -> int:
-    """The bytes of the largest output of an equation, from what JAX tells a policy about it."""
+    """The bytes of the largest output of an equation, which decides, as one verdict holds for all of them."""
     try:
-        return _cached_bytes(primitive, avals, tuple(sorted(params.items())))
-    except TypeError:  # a parameter that cannot be hashed
-        return _bytes_of_outputs(primitive, avals, params)
+        out = primitive.abstract_eval(*avals, **params)[0]
+    except NotImplementedError:  # a call with a rule of its own
+        out = params["call_jaxpr"].out_avals
+    return max(map(nbytes, jax.tree.leaves(out)), default=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
