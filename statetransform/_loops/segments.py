@@ -17,10 +17,10 @@ from jax import lax
 
 from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty
-from .chunks import fori_loop, while_loop
 from .far_memory import Far
 from .lanes import largest_of_lanes
 from .plan import Periods, Schedule
+from .progress import fori_loop, while_loop
 from .reverse import ByVjp
 from .stack import Blocks, Stack
 from .step import Cotangents, Selected, Step
@@ -128,6 +128,6 @@ def backward(
         return stack.restart(carry), far, cts
 
     state = stack, far, reverse.no_cotangents(ct_carry)
-    done, tell = (lambda j: total - start(top + 1 - j)), (lambda watch: watch.backward)
+    done = lambda j: total - start(top + 1 - j)
     with counted(top + 1 if n else None):
-        return fori_loop(0, top + 1, segment, state, step.watch, done, tell)[2]
+        return fori_loop(0, top + 1, segment, state, step.watch, done, is_backward=True)[2]
