@@ -110,8 +110,8 @@ def backward(
         far, carry = far.read(row(top), row(top - 1), top)
         stack = Stack.of(carry, step.k)
     else:
-        periods = Periods.of(n, step.k, far.room.rows)
-        total, top, again = n, periods.far, Schedule(n, step.k, far.room.rows).evaluations - 2 * n
+        periods = Periods.of(n, step.k, far.form.room.rows)
+        total, top, again = n, periods.far, Schedule(n, step.k, far.form.room.rows).evaluations - 2 * n
         start = lambda s: jnp.where(s > top, n, periods.start(s))
         row = lambda s: s
     reverse = ByVjp(step, selected, consts, xs, saved.n, ct_ys)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import copy
 import dataclasses
 import functools
@@ -237,13 +236,6 @@ def test_choices_go_with_the_last_budget_of_their_value() -> None:
     del again
     gc.collect()
     assert st.MemoryBudget(1019).choices == ()
-
-
-def test_threads_lose_no_choice() -> None:
-    budget = st.MemoryBudget(1023)  # of a size that no other test has: equal budgets have the same choices
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: budget.choose("scan", n, FOUR), range(1, 61)))
-    assert sorted(choice.n or 0 for choice in budget.choices) == list(range(1, 61))
 
 
 def test_a_budget_equal_to_one_that_was_used_says_what_was_chosen_as_well() -> None:
