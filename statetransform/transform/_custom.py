@@ -54,11 +54,6 @@ class CustomRule(Transformed):
         self._rules, self._rule_options = rules, rule_options
         self._options.update(rules=rules, rule_options=rule_options)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.__wrapped__, name)  # `def_vmap` of a function under `jax.custom_batching.custom_vmap`
-
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         if self._is_method:
             return self._bound(self._call_bound, type(obj) if owner is None else owner)

@@ -181,7 +181,7 @@ def _scan(
         if type(x) is range:
             raise TypeError(f"{where}: `xs` must hold arrays, not a range. {_INDEX}")
         if type(x) is int:
-            raise ValueError(f"{where}: {_NO_AXIS} For {x} calls without arguments write `length={x}`.")
+            raise NoLeadingAxisError(f"{where}: {_NO_AXIS} For {x} calls without arguments write `length={x}`.")
     if options["length"] is not None:
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
@@ -316,9 +316,13 @@ def associative_scan(
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis, **options)
 
 
+class NoLeadingAxisError(ValueError, IndexError):
+    """JAX raises the one or the other, according to the release."""
+
+
 def _first_slice(where: str, x: Any) -> Any:
     """The abstract value of one step's input."""
     aval = typeof(x)
     if not aval.shape:
-        raise ValueError(f"{where}: {_NO_AXIS}")
+        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
     return jex.mapped_aval(aval.shape[0], 0, aval)

@@ -146,10 +146,9 @@ def fori_loop(
     """
     check_loop("fori_loop", checkpoint, body_fun)
     if is_jit_disabled() and not has_tracer((lower, upper)):
-        start, stop, _ = _bounds(lower, upper)
 
         def in_order(carry: Any) -> Any:
-            for i in range(start, stop):
+            for i in range(lower, upper):
                 carry = body_fun(i, carry)
             return carry
 
