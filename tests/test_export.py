@@ -86,6 +86,6 @@ def test_the_derivative_is_exported() -> None:
 def test_sizes_may_be_symbolic() -> None:
     w = Param(jnp.float32(3), name="w")
     (n,) = jax.export.symbolic_shape("n")
-    exported = export(lambda x: (w.value * x).sum(), jax.ShapeDtypeStruct((n,), jnp.float32))
+    exported = export(lambda x: transform.vmap(lambda x: w.value * x)(x).sum(), jax.ShapeDtypeStruct((n,), jnp.float32))
     for size in (2, 5):
         assert float(exported.call(Values({w: w.value}), jnp.ones(size))[0]) == 3.0 * size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import gc
 import logging
 import pickle
@@ -47,33 +46,8 @@ def test_what_is_neither_number_nor_text_is_refused(size: Any) -> None:
         st.MemoryBudget(size)
 
 
-@functools.cache
-def fewest(n: int, room: int, carry: int, residual: int) -> float:
-    """The fewest evaluations to reverse `n` steps from a stored carry, all mixtures tried."""
-    if n * residual <= room:
-        return n
-    best = min(
-        [(n - b) + b + fewest(n - b, room, carry, residual) for b in range(1, room // residual + 1)], default=1e9
-    )
-    if room >= carry:
-        for m in range(1, n):
-            best = min(best, m + fewest(n - m, room - carry, carry, residual) + fewest(m, room, carry, residual))
-    return best
-
-
 def evaluations(n: int, k: int, block: int) -> Any:
     return budgets.Choice(n, k, block, budgets.Sizes(0, 0), 0).evaluations
-
-
-@pytest.mark.parametrize(("carry", "residual"), [(1, 1), (1, 3), (3, 1)])
-@pytest.mark.parametrize("n", [10, 30])
-def test_plans_are_near_the_best_of_all_mixtures(n: int, carry: int, residual: int) -> None:
-    """Property: blocks of one size and binomial carries take at most an eighth more than the best mixture."""
-    for room in range(carry + residual, n * residual, max(1, n * residual // 12)):
-        found = min(
-            evaluations(n, k, b) - (b == 1) for k in range(n) for b in range(1, n) if k * carry + b * residual <= room
-        )
-        assert found <= 1.125 * fewest(n, room, carry, residual)
 
 
 @pytest.mark.parametrize(("k", "block"), [(0, 2), (1, 3), (3, 2), (0, 29), (0, 30), (2, 13)])
