@@ -245,7 +245,7 @@ def test_options_of_newer_releases_are_passed_on() -> None:
     w, x, y = State(jnp.float32(2.0), name="w"), jnp.float32(3.0), jnp.float32(5.0)
     f, pure = lambda x, y: w.value * x * y, lambda w, x, y: w * x * y
     _, by_hand = jax.vjp(pure, w.value, x, y, in_nzs=(True, False, True))
-    _, pullback = transform.vjp(f, x, y, in_nzs=(False, True), states=w)
+    _, pullback = transform.vjp(f, x, y, in_nzs=(True, False, True), states=w)
     assert_same(pullback(1.0), by_hand(jnp.float32(1.0)))
     _, pullback = transform.vjp(f, x, y, in_nzs=(False, True))
     assert_same(pullback(1.0), by_hand(jnp.float32(1.0))[1:])

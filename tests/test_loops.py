@@ -157,8 +157,7 @@ def test_an_object_in_a_carry_stays_the_same(is_disabled: bool) -> None:
             "while_loop": lambda body: transform.while_loop(lambda c: c[2] < 3, body, (a, b, 0.0)),
         }.items():
             assert loop(lambda c: (*c[:2], c[2] + c[0].value)) == (a, b, 3.0)
-            if is_disabled and where == "while_loop":
-                assert loop(swap) == (a, b, 3.0)  # a loop of Python's, with two steps
+            if is_disabled:  # a loop of Python's
                 continue
             with pytest.raises(st.StateStructureError, match=rf"(?s){where}.*on entry: State 'a'.*after.*'b'"):
                 loop(swap)

@@ -227,15 +227,6 @@ def test_a_global_with_the_name_of_an_attribute_is_another() -> None:
     assert holder.other.value.tolist() == [2.0] * 3 and other.value.tolist() == [1.0] * 5
 
 
-def test_the_batch_may_have_a_symbolic_size() -> None:
-    scale = State(jnp.float32(3), name="scale")
-    (n,) = jax.export.symbolic_shape("n")
-    f = transform.jit(transform.vmap(lambda x: x * scale.value))
-    exported = jax.export.export(f)(jax.ShapeDtypeStruct((n,), jnp.float32))
-    values = st.Values({scale: scale.value})
-    assert [exported.call(values, jnp.ones(size))[0].tolist() for size in (2, 3)] == [[3.0] * 2, [3.0] * 3]
-
-
 @pytest.mark.parametrize("axes", [(0, 0, 0), {"a": 0}, (0, {"b": 0}), [0, 0], (0, 7)])
 def test_out_axes_that_do_not_fit_are_named_as_jax_names_them(axes: Any) -> None:
     count = State(jnp.float32(0))

@@ -22,6 +22,7 @@ from .binding import bind as bind
 from .binding import bind_in as bind_in
 from .binding import bind_name as bind_name
 from .binding import bind_remat as bind_remat
+from .binding import bind_with_rules as bind_with_rules
 from .binding import define as define
 from .binding import define_batching as define_batching
 from .binding import in_place_of as in_place_of
@@ -58,7 +59,7 @@ from .jaxprs import remat_params as remat_params
 from .jaxprs import user_frames as user_frames
 from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars
-from .rules import bind_with_rules as bind_with_rules
+from .jaxprs import without_dead as without_dead
 from .tracers import Tracer as Tracer
 from .tracers import belongs_to as belongs_to
 from .tracers import has_tracer as has_tracer

@@ -44,8 +44,7 @@ def set_buffer(ref: Any, value: Any) -> None:
 
 def varying_axes(value: Any) -> frozenset[Any]:
     """The mesh axes over which a value inside `shard_map` differs; none where that is not followed."""
-    aval = typeof(value)  # JAX has moved this once
-    return getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", frozenset())
+    return typeof(value).mat.varying
 
 
 def on_devices(aval: Any) -> Any:
@@ -86,17 +85,10 @@ def zeros(aval: Any, leading: tuple[int, ...] = (), zero: Any = None) -> Any:
 
 def host_room(aval: Any, rows: int) -> Any:
     """An array of such values in host memory, `[rows, *aval.shape]`, whose content means nothing."""
-    space, spec = jax.memory.Space.Host, aval.sharding.spec
+    space, varying = jax.memory.Space.Host, tuple(sorted(aval.mat.varying))
     zero = jnp.zeros((), aval.dtype)
     scalar = jax.device_put(zero, space) if empty2 is None else empty2(aval.dtype, memory_space=space)
-    varying = tuple(sorted(aval.mat.varying))
-    scalar = jax.lax.pcast(scalar, varying, to="varying") if varying else scalar
-    if all(name is None for name in spec):
-        return jax.lax.broadcast(scalar, (rows, *aval.shape))
-    mesh = aval.sharding.mesh
-    with jax.sharding.use_abstract_mesh(mesh):
-        sharding = jax.sharding.NamedSharding(mesh, jax.P(None, *spec))
-        return jax.lax.broadcast(scalar, (rows, *aval.shape), out_sharding=sharding)
+    return zeros(aval, (rows,), jax.lax.pcast(scalar, varying, to="varying") if varying else scalar)
 
 
 def is_array_type(aval: Any) -> bool:

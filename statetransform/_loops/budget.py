@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -118,8 +117,7 @@ class MemoryBudget:
                 "is no default, since temporary folders may be memory."
             )
         value = tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
-        with _lock:
-            object.__setattr__(self, "_choices", _chosen.setdefault(value, collections.deque(maxlen=64)))
+        object.__setattr__(self, "_choices", _chosen.setdefault(value, collections.deque(maxlen=64)))
 
     def __reduce__(self) -> Any:  # copies have the choices of their value
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
@@ -128,13 +126,11 @@ class MemoryBudget:
     @property
     def choices(self) -> tuple[Choice | FunctionChoice, ...]:
         """What was chosen for the loops and functions that were traced with equal budgets, the last 64 at most."""
-        with _lock:
-            return tuple(self._choices)
+        return tuple(self._choices.copy())  # in one go, whatever other threads add
 
     def record(self, choice: Choice | FunctionChoice) -> None:
         """Adds a choice."""
-        with _lock:
-            self._choices.append(choice)
+        self._choices.append(choice)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Refuses to say of a single value whether it is kept, as `jax.checkpoint` asks a policy."""
@@ -260,4 +256,3 @@ class MemoryBudget:
 Choices = collections.deque[Choice | FunctionChoice]
 #: The last choices for budgets of one value, while one is alive. Traces are found by that value.
 _chosen: weakref.WeakValueDictionary[Any, Choices] = weakref.WeakValueDictionary()
-_lock = threading.Lock()

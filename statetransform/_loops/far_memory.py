@@ -44,26 +44,31 @@ class Room:
 
     def empty(self, carry: Leaves) -> Far:
         """Room for carries such as this one."""
-        form = Form.of(carry)
+        form = Form.of(self, carry)
         words = form.words(carry)
         buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
         if self.disk:
             _refuse_shards(self.folder.where, carry)
-        return Far(buffers, jnp.int32(0) if self.disk else None, self, form)
+        return Far(buffers, jnp.int32(0) if self.disk else None, form)
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What a carry looks like in a row: the types of its words, and how to make a key of each leaf that is one."""
+    """What a carry looks like in a row: the types of its words, and how to make a key of each leaf that is one.
 
+    A program calls `write` and `read` on the host. Arguments may have axes in front, for lanes of `vmap`, which share a
+    row.
+    """
+
+    room: Room
     avals: tuple[Any, ...]
     keys: tuple[Any, ...]
 
     @classmethod
-    def of(cls, carry: Leaves) -> Form:
+    def of(cls, room: Room, carry: Leaves) -> Form:
         is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
         keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
-        return cls(tuple(typeof(x) for x in cls((), keys).words(carry)), keys)
+        return cls(room, tuple(typeof(x) for x in cls(room, (), keys).words(carry)), keys)
 
     def words(self, carry: Leaves) -> Leaves:
         """Arrays of numbers."""
@@ -74,72 +79,10 @@ class Form:
         pairs = zip(words, self.keys, strict=True)
         return [x if key is None else jax.random.wrap_key_data(x, impl=key) for x, key in pairs]
 
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["room", "form"])
-@dataclasses.dataclass(frozen=True)
-class Far:
-    """Carries far away: arrays `[rows, *leaf.shape]` in host memory, and the number of a file.
-
-    The number is an int32: 0 before the first write, None without a file.
-    """
-
-    buffers: Leaves
-    number: Any
-    room: Room
-    form: Form
-
-    def write(self, row: Index, carry: Leaves) -> Far:
-        """With a carry in a row."""
-        words, buffers, number = lax.optimization_barrier(self.form.words(carry)), self.buffers, self.number
-        if self.buffers:
-            place = row if number is None else jnp.clip(row, 0, self.room.host)
-            buffers = [_putter(0)(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
-        if number is not None:
-            shape = jax.ShapeDtypeStruct((), jnp.int32)
-            call = Calls(self.room, self.form).write
-            number = jax.pure_callback(call, shape, number, self._file_row(row), words, vmap_method="expand_dims")
-        return dataclasses.replace(self, buffers=buffers, number=number)
-
-    def read(self, row: Index, following: Index, left: Index) -> tuple[Far, Leaves]:
-        """The carry in a row, any carry if that is negative; the `following` one is read next, and `left` more are."""
-        near, words = self.room.host, []
-        if self.buffers:
-            place = jnp.clip(row, 0, near - 1)
-            words = [jax.device_put(_getter(0)(x, place), DEVICE)[0] for x in self.buffers]
-            words = lax.optimization_barrier(words)
-        if self.number is None:
-            return self, self.form.carry(words)
-        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.form.avals]
-        arguments = self.number, self._file_row(row), self._file_row(following), jnp.asarray(left, jnp.int32)
-        call, out = Calls(self.room, self.form).read, (jax.ShapeDtypeStruct((), jnp.int32), types)
-        number, loaded = jax.pure_callback(call, out, *arguments, vmap_method="broadcast_all")
-        loaded = lax.optimization_barrier(loaded)
-        if self.buffers:
-            loaded = [jnp.where(row < near, x, y) for x, y in zip(words, loaded, strict=True)]
-        return dataclasses.replace(self, number=number), self.form.carry(loaded)
-
-    def after(self, values: Any) -> tuple[Far, Any]:
-        """These, and the values: the file is next read once they are computed. Host memory may be read meanwhile."""
-        if self.number is None:
-            return self, values
-        number, values = lax.optimization_barrier((self.number, values))
-        return dataclasses.replace(self, number=number), values
-
-    def _file_row(self, row: Index) -> Index:
-        return jnp.maximum(jnp.asarray(row, jnp.int32) - self.room.host, -1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Calls:
-    """What a program calls on the host. Arguments may have axes in front, for lanes of `vmap`, which share a row."""
-
-    room: Room
-    form: Form
-
     def write(self, number: Any, row: Any, words: Leaves) -> np.ndarray:
         """Stores a row, and gives the number of the file."""
         number, words = np.asarray(number), [np.asarray(x) for x in words]
-        places = [(x.shape, len(aval.shape)) for x, aval in zip(words, self.form.avals, strict=True)]
+        places = [(x.shape, len(aval.shape)) for x, aval in zip(words, self.avals, strict=True)]
         lanes = np.broadcast_shapes(number.shape, *[shape[: len(shape) - n] for shape, n in places])
         found, at = self._same(number), int(np.asarray(row).flat[0])
         if at >= 0:
@@ -148,10 +91,10 @@ class Calls:
 
     def read(self, number: Any, row: Any, following: Any, left: Any) -> tuple[np.ndarray, Leaves]:
         """The file's number, and the words of a row."""
-        number, form = np.asarray(number), self.form
+        number = np.asarray(number)
         at, following, left = (int(np.asarray(x).flat[0]) for x in (row, following, left))  # the same in all lanes
-        shapes = [(*number.shape, *aval.shape) for aval in form.avals]
-        found = [np.zeros(shape, aval.dtype) for shape, aval in zip(shapes, form.avals, strict=True)]
+        shapes = [(*number.shape, *aval.shape) for aval in self.avals]
+        found = [np.zeros(shape, aval.dtype) for shape, aval in zip(shapes, self.avals, strict=True)]
         if at >= 0:
             loaded = files.read(self.room.folder, self._same(number), at, following)
             found = [np.broadcast_to(x, shape) for x, shape in zip(loaded, shapes, strict=True)]
@@ -166,6 +109,59 @@ class Calls:
                 "put `vmap` around forward and backward pass together, or around neither."
             )
         return int(numbers.flat[0])
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["buffers", "number"], meta_fields=["form"])
+@dataclasses.dataclass(frozen=True)
+class Far:
+    """Carries far away: arrays `[rows, *leaf.shape]` in host memory, and the number of a file.
+
+    The number is an int32: 0 before the first write, None without a file.
+    """
+
+    buffers: Leaves
+    number: Any
+    form: Form
+
+    def write(self, row: Index, carry: Leaves) -> Far:
+        """With a carry in a row."""
+        words, buffers, number = lax.optimization_barrier(self.form.words(carry)), self.buffers, self.number
+        if self.buffers:
+            place = row if number is None else jnp.clip(row, 0, self.form.room.host)
+            buffers = [_putter(0)(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
+        if number is not None:
+            shape = jax.ShapeDtypeStruct((), jnp.int32)
+            row = self._file_row(row)
+            number = jax.pure_callback(self.form.write, shape, number, row, words, vmap_method="expand_dims")
+        return dataclasses.replace(self, buffers=buffers, number=number)
+
+    def read(self, row: Index, following: Index, left: Index) -> tuple[Far, Leaves]:
+        """The carry in a row, any carry if that is negative; the `following` one is read next, and `left` more are."""
+        near, words = self.form.room.host, []
+        if self.buffers:
+            place = jnp.clip(row, 0, near - 1)
+            words = [jax.device_put(_getter(0)(x, place), DEVICE)[0] for x in self.buffers]
+            words = lax.optimization_barrier(words)
+        if self.number is None:
+            return self, self.form.carry(words)
+        types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.form.avals]
+        arguments = self.number, self._file_row(row), self._file_row(following), jnp.asarray(left, jnp.int32)
+        out = jax.ShapeDtypeStruct((), jnp.int32), types
+        number, loaded = jax.pure_callback(self.form.read, out, *arguments, vmap_method="broadcast_all")
+        loaded = lax.optimization_barrier(loaded)
+        if self.buffers:
+            loaded = [jnp.where(row < near, x, y) for x, y in zip(words, loaded, strict=True)]
+        return dataclasses.replace(self, number=number), self.form.carry(loaded)
+
+    def after(self, values: Any) -> tuple[Far, Any]:
+        """These, and the values: the file is next read once they are computed. Host memory may be read meanwhile."""
+        if self.number is None:
+            return self, values
+        number, values = lax.optimization_barrier((self.number, values))
+        return dataclasses.replace(self, number=number), values
+
+    def _file_row(self, row: Index) -> Index:
+        return jnp.maximum(jnp.asarray(row, jnp.int32) - self.form.room.host, -1)
 
 
 def _refuse_shards(where: str, carry: Leaves) -> None:

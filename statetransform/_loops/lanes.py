@@ -42,12 +42,19 @@ def lanes_first(values: Any) -> Any:
     Under `vmap` and `jit`, JAX believes that the rule gives lanes the axis that the function gives them. Where it is
     another one, derivatives are wrong: a scan gives the lanes of stacked outputs axis 1, a sweep axis 0.
     """
-    # One by one: in a derivative rule some are tangents, to be transposed, and the others are not.
-    return jax.tree.map(lambda x: Linear(_same, _same, (typeof(x),), 0)([], [x])[0], values)
+    return one_by_one(values, _same)
 
 
 def _same(_: Any, xs: Any) -> Any:
     return xs
+
+
+def one_by_one(values: Any, transpose: Callable[[Any, Any], Any]) -> Any:
+    """The same values, whose cotangents go through `transpose`.
+
+    Each is handed on by itself: in a derivative rule some are tangents, to be transposed, and the others are not.
+    """
+    return jax.tree.map(lambda x: Linear(_same, transpose, (typeof(x),), 0)([], [x])[0], values)
 
 
 def is_for_lanes(eqn: Any) -> bool:

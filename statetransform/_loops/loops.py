@@ -27,10 +27,10 @@ from . import plan, segments, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Choice, Sizes
-from .chunks import Watch
-from .chunks import while_loop as watched_while
 from .lanes import known_lanes, noticing
 from .options import stored_carries
+from .progress import ProgressBar
+from .progress import while_loop as watched_while
 from .stack import Sharing
 from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
@@ -48,7 +48,7 @@ def scan(
     where: str = "scan",
     checkpoint: int | str | MemoryBudget | None,
     block: int = 1,
-    watch: Watch | None = None,
+    watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
     **options: Any,
@@ -107,7 +107,7 @@ def while_loop(
     where: str = "while_loop",
     max_steps: int | None,
     checkpoint: int | str | MemoryBudget | None,
-    watch: Watch | None = None,
+    watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
 ) -> Any:

@@ -20,8 +20,8 @@ from jax import lax
 from .._jaxcompat import typeof, zeros
 from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take, zeros_like
-from .chunks import fori_loop
 from .lanes import is_left_out
+from .progress import fori_loop
 from .stack import Blocks, Sharing, Units
 from .step import Cotangents, Selected, Step
 from .tape import Tape

@@ -17,10 +17,10 @@ from jax import lax
 
 from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty
-from .chunks import fori_loop, while_loop
 from .far_memory import Far
 from .lanes import largest_of_lanes
 from .plan import Periods, Schedule
+from .progress import fori_loop, while_loop
 from .reverse import ByVjp
 from .stack import Blocks, Stack
 from .step import Cotangents, Selected, Step
@@ -110,8 +110,8 @@ def backward(
         far, carry = far.read(row(top), row(top - 1), top)
         stack = Stack.of(carry, step.k)
     else:
-        periods = Periods.of(n, step.k, far.room.rows)
-        total, top, again = n, periods.far, Schedule(n, step.k, far.room.rows).evaluations - 2 * n
+        periods = Periods.of(n, step.k, far.form.room.rows)
+        total, top, again = n, periods.far, Schedule(n, step.k, far.form.room.rows).evaluations - 2 * n
         start = lambda s: jnp.where(s > top, n, periods.start(s))
         row = lambda s: s
     reverse = ByVjp(step, selected, consts, xs, saved.n, ct_ys)
@@ -128,6 +128,6 @@ def backward(
         return stack.restart(carry), far, cts
 
     state = stack, far, reverse.no_cotangents(ct_carry)
-    done, tell = (lambda j: total - start(top + 1 - j)), (lambda watch: watch.backward)
+    done = lambda j: total - start(top + 1 - j)
     with counted(top + 1 if n else None):
-        return fori_loop(0, top + 1, segment, state, step.watch, done, tell)[2]
+        return fori_loop(0, top + 1, segment, state, step.watch, done, is_backward=True)[2]

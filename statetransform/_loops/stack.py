@@ -25,7 +25,7 @@ from jax import lax
 from .._jaxpr.step_counts import counted
 from . import mixed, plan
 from .arrays import Index, Leaves, merge, pick, put, take
-from .chunks import Watch, while_loop
+from .progress import ProgressBar, while_loop
 
 
 class Blocks:
@@ -190,7 +190,7 @@ def climb(
     end: Index,
     stack: Stack,
     moving: Any,
-    watch: Watch | None = None,
+    watch: ProgressBar | None = None,
     steps: int | None = None,
     runs: int = 1,
 ) -> tuple[Stack, Any]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from .._jaxcompat import zeros
 from .arrays import Index, Leaves, merge, pick, put, take
-from .chunks import Watch
 from .far_memory import Room
+from .progress import ProgressBar
 from .stack import Stack
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
@@ -44,7 +44,7 @@ class Step:
     k: int
     block: int = 1
     room: Room | None = None
-    watch: Watch | None = None
+    watch: ProgressBar | None = None
     length: int | None = None
     avals: tuple[Any, ...] = ()
     needed: Callable[[Selected], tuple[bool, ...]] = all_leaves

@@ -15,8 +15,8 @@ from jax import lax
 
 from .._jaxpr.step_counts import counted
 from .arrays import Index, Leaves, empty, pick, select
-from .chunks import Watch, fori_loop
 from .lanes import is_left_out, largest_of_lanes
+from .progress import ProgressBar, fori_loop
 from .reverse import ByVjp, reverse_of
 from .stack import Blocks, Stack, climb
 from .step import Cotangents, Saved, Selected, Step
@@ -67,7 +67,7 @@ def backward(
 
 
 def unwind(
-    reverse: ByVjp, blocks: Blocks, stack: Stack, own: Leaves, cts: Cotangents, watch: Watch | None = None
+    reverse: ByVjp, blocks: Blocks, stack: Stack, own: Leaves, cts: Cotangents, watch: ProgressBar | None = None
 ) -> tuple[Stack, Cotangents]:
     """Reverses some blocks; `own` are the residuals of the last one that are in arrays of their own."""
     step, needed, n = reverse.step, reverse.needed, reverse.n
@@ -92,8 +92,8 @@ def unwind(
         stack, own = reverse.sharing.write(stack, recorded)
         return stack.pop(), own, cts
 
-    done, tell = (lambda j: blocks.n - blocks.position(blocks.count - j)), (lambda watch: watch.backward)
-    stack, _, cts = fori_loop(0, blocks.count, one, (stack, own, cts), watch, done, tell)
+    done = lambda j: blocks.n - blocks.position(blocks.count - j)
+    stack, _, cts = fori_loop(0, blocks.count, one, (stack, own, cts), watch, done, is_backward=True)
     return stack, cts
 
 

@@ -19,7 +19,7 @@ import jax
 
 from .._jaxcompat import is_zero_tangent, symbolic_zero, typeof, zeros
 from .arrays import Leaves, is_differentiable, merge, pick, zero_tangent
-from .lanes import lanes_first
+from .lanes import lanes_first, one_by_one
 from .linear import Linear
 from .step import Cotangents, Saved, Selected
 
@@ -191,47 +191,7 @@ class Tangent:
 def forward_only(fun: Callable[..., Any], cure: str) -> Callable[..., Any]:
     """A function of pytrees with derivatives in forward mode, of any order; reverse mode over them says `cure`."""
 
-    def call(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        trees = []
-
-        def flat(*leaves: Any) -> Leaves:
-            out, out_tree = jax.tree.flatten(fun(*tree.unflatten(leaves)))
-            trees.append(out_tree)
-            return out
-
-        out = _forward_only(flat, cure)(*leaves)
-        return trees[-1].unflatten(out)
-
-    return call
-
-
-def _forward_only(fun: Callable[..., Leaves], cure: str) -> Callable[..., Leaves]:
-    wrapped = jax.custom_jvp(fun)
-
-    def refuse(residuals: Leaves, cts: Leaves) -> NoReturn:
+    def refuse(residuals: Any, cts: Any) -> NoReturn:
         raise ValueError(cure)
 
-    def rule(primals: Leaves, dots: Leaves) -> tuple[Leaves, Leaves]:
-        is_moving = [not is_zero_tangent(dot) for dot in dots]
-        out = wrapped(*primals)
-        is_out = [is_differentiable(y) for y in out]
-        n = len(primals)
-
-        def pushed(*operands: Any) -> Leaves:
-            primals, dots = list(operands[:n]), list(operands[n:])
-            some = lambda *moved: pick(fun(*merge(primals, is_moving, moved)), is_out)
-            return jax.jvp(some, tuple(pick(primals, is_moving)), tuple(dots))[1]
-
-        again = _forward_only(pushed, cure)
-        push = lambda residuals, dots: again(*residuals, *dots)
-        linear = Linear(push, refuse, tuple(typeof(y) for y in pick(out, is_out)), n)
-        moved = (
-            linear(list(primals), pick(dots, is_moving))
-            if any(is_moving)
-            else [zero_tangent(y) for y in pick(out, is_out)]
-        )
-        return out, merge([zero_tangent(y) for y in out], is_out, moved)
-
-    wrapped.defjvp(rule, symbolic_zeros=True)
-    return wrapped
+    return lambda *args: one_by_one(fun(*args), refuse)

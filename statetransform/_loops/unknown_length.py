@@ -23,8 +23,8 @@ from jax import lax
 
 from . import plan
 from .arrays import Index, Leaves, pick, put, select, take
-from .chunks import while_loop
 from .lanes import is_left_out, largest_of_lanes
+from .progress import while_loop
 from .stack import Stack
 from .step import Saved, Selected, Step
 

@@ -51,11 +51,6 @@ class CustomRule(Transformed):
     def _set_rules(self, method: str, *rules: Callable[..., Any], **options: Any) -> None:
         self._options["rules"] = self._rules = {**self._rules, method: (rules, options)}
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.__wrapped__, name)  # `def_vmap` of a function under `jax.custom_batching.custom_vmap`
-
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         if self._is_method:
             return self._bound(self._call_bound, type(obj) if owner is None else owner)

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import jax
 
+from .._objects.hooks import unheard
 from .._state.adapters import as_state
 from .._state.errors import describe
-from .._state.find import selects
+from .._state.find import selects, walk
 from .._state.sites import warn
 from .._state.state import State
 from .._trace.arguments import StaticArguments, name_of, positional_parameters
@@ -24,6 +25,7 @@ from .._trace.arguments import StaticArguments, name_of, positional_parameters
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_WALK_LIMIT = 100_000  # objects to look through for states of a kind
 
 
 def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
@@ -153,10 +155,26 @@ class ByState:
         self.groups = list(dict.fromkeys([nothing, *[entry for _, entry in self._entries]]))
 
     def of(self, state: State) -> Any:
-        """What is said of a state: by its name, or else by the first kind that it is of."""
+        """What is said of a state: by its name, or else by the first kind that it is of; of a setting, nothing."""
+        if state.static:
+            return self._nothing
         if state in self.states:
             return self.states[state]
         return next((entry for is_kind, entry in self.kinds if is_kind(state)), self._nothing)
+
+    def lists(self, state: State) -> bool:
+        """Whether anything is said of a state."""
+        return state in self.states or any(is_kind(state) for is_kind, _ in self.kinds)
+
+    def found_in(self, fun: Any) -> dict[State, Any]:
+        """What is said of states by name, and then of those of a kind that can be reached from a function."""
+        found = dict(self.states)
+        if any(entry != self._nothing for _, entry in self.kinds):
+            with unheard():
+                reached = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
+            for state in reached:
+                found.setdefault(state, self.of(state))
+        return found
 
     def warn_unmatched(self, fun: Any, used: Iterable[State]) -> None:
         """Says which kinds and predicates select none of the states that a function uses."""

@@ -5,7 +5,6 @@ States that are written are part of the carry; states that are only read are con
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable
@@ -17,14 +16,14 @@ import numpy as np
 
 from .._jaxcompat import is_jit_disabled, typeof
 from .._loops import loops
+from .._loops.progress import ProgressBar
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, Checkpoint, check_loop, check_objects, number_of_steps
+from ._bodies import Body, Checkpoint, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._options import as_in
-from ._progress import ProgressBar
 from ._vmap import vmap
 
 
@@ -99,6 +98,7 @@ def scan(
     return _scan("scan", f, init, xs, checkpoint, progress, _OVER_CARRY, **options)
 
 
+_NO_AXIS = "each leaf of `xs` needs a leading axis to loop over, but one is a scalar."
 _INDEX = "For the index of the step pass `jnp.arange(n)`."
 
 
@@ -177,18 +177,20 @@ def _scan(
 ) -> tuple[Any, Any]:
     """The scan behind `scan`, `for_loop` and `map`, which differ in how the body is called."""
     check_loop(where, checkpoint, f)
-    if any(type(x) is range for x in (xs if type(xs) is tuple else (xs,))):
-        raise TypeError(f"{where}: `xs` must hold arrays, not a range. {_INDEX}")
+    for x in xs if type(xs) is tuple else (xs,):
+        if type(x) is range:
+            raise TypeError(f"{where}: `xs` must hold arrays, not a range. {_INDEX}")
+        if type(x) is int:
+            raise NoLeadingAxisError(f"{where}: {_NO_AXIS} For {x} calls without arguments write `length={x}`.")
     if options["length"] is not None:
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, calls, options)
     if not progress:
         within = lambda f, init, xs: _scan(where, f, init, xs, checkpoint, None, calls, **options)
-        with contextlib.suppress(_NoLeadingAxisError):  # said again below, where the value is known
-            out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
-            if out is not OTHER:
-                return out
+        out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
+        if out is not OTHER:
+            return out
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
         whole = "" if xs is None else " `xs` has none: states, and objects that hold states, are passed whole."
@@ -218,16 +220,19 @@ def _scan(
 def _scan_in_python(
     f: Callable[..., Any], init: Any, xs: Any, calls: _Calls, options: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """The loop under :func:`jax.disable_jit`: JAX calls the body with values."""
-    (init, xs), objects = hide((init, xs))
-    seen: list[Any] = list(objects)
+    """The loop under :func:`jax.disable_jit`: JAX slices the inputs and stacks the outputs, the carry is Python's."""
+    xs, objects = hide(xs)
 
-    def step(carry: Any, x: Any) -> tuple[Any, Any]:
-        out, seen[:] = hide(calls.split(f(*reveal(calls.args(carry, x), objects))))
-        check_objects("scan", carry, objects, seen)
-        return out
+    def run(carry: Any) -> tuple[Any, Any]:
+        def step(_: None, x: Any) -> tuple[None, Any]:
+            nonlocal carry
+            carry, y = calls.split(f(*calls.args(carry, reveal(x, objects))))
+            return None, y
 
-    return reveal(at_once(jax.lax.scan, step, init, xs, **options), seen)
+        _, ys = jax.lax.scan(step, None, xs, **options)
+        return carry, ys
+
+    return at_once(run, init)
 
 
 @boundary
@@ -311,7 +316,7 @@ def associative_scan(
     return at_once(jax.lax.associative_scan, fn, elems, reverse=reverse, axis=axis, **options)
 
 
-class _NoLeadingAxisError(ValueError, IndexError):
+class NoLeadingAxisError(ValueError, IndexError):
     """JAX raises the one or the other, according to the release."""
 
 
@@ -319,8 +324,5 @@ def _first_slice(where: str, x: Any) -> Any:
     """The abstract value of one step's input."""
     aval = typeof(x)
     if not aval.shape:
-        cure = f" For {x} calls without arguments write `length={x}`." if isinstance(x, int) else ""
-        raise _NoLeadingAxisError(
-            f"{where}: each leaf of `xs` needs a leading axis to loop over, but one is a scalar.{cure}"
-        )
+        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
     return jex.mapped_aval(aval.shape[0], 0, aval)

@@ -9,10 +9,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
-from .._objects.hooks import unheard
-from .._objects.names import global_objects
 from .._state.errors import StateAxisError, describe, show_site
-from .._state.find import walk
 from .._state.frame import look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, revealing
@@ -23,7 +20,6 @@ from ._options import ByState, bound_as_in, ungrouped
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
-_WALK_LIMIT = 100_000  # objects to look through for states of the kinds in `state_specs`
 
 
 class Sharded(Staged):
@@ -50,7 +46,7 @@ class ShardFrame(StagedFrame):
         self._spec_of = spec_of
 
     def enter(self, state: State) -> Any:
-        if not state.static and self._spec_of(state) != _WHOLE:
+        if self._spec_of(state) != _WHOLE:
             raise TypeError(
                 f"shard_map: `state_specs` partitions {describe(state)}, but the state was not found from the function "
                 "or its arguments, so it could not be passed in parts. List the state itself."
@@ -113,7 +109,7 @@ class _OnShards:
         specs = self._in_specs
         if isinstance(specs, tuple | list) and len(args) == len(specs) + 1:
             specs = (_WHOLE, *specs)  # a method's instance comes first; it has no leaves, or is whole on all devices
-        states = {state: spec for state, spec in self._partitioned(fun).items() if spec != _WHOLE}
+        states = {state: spec for state, spec in self._specs.found_in(fun).items() if spec != _WHOLE}
         lift, body = self._run(fun, states, specs, args)
 
         def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
@@ -183,17 +179,6 @@ class _OnShards:
         functools.update_wrapper(fun, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
         del fun.__wrapped__  # type: ignore[attr-defined]  # it has other arguments
         return fun
-
-    def _partitioned(self, fun: Callable[..., Any]) -> dict[State, Any]:
-        """The states that `state_specs` speaks of, those of a kind that can be found among them."""
-        found = dict(self._specs.states)
-        if self._specs.kinds:
-            with unheard():
-                reachable = [state for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=_WALK_LIMIT)]
-            for state in reachable:
-                if not state.static:
-                    found.setdefault(state, self._specs.of(state))
-        return found
 
 
 def _spec(key: Any, spec: Any) -> Any:

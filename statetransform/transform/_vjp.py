@@ -26,10 +26,10 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
         Default: False.
       reduce_axes (Sequence[AxisName]): names of mapped axes over which the gradient is summed. Only for releases
         of JAX that have it. Default: ().
-      saveable_args (pytree of bool): which primals the residuals may refer to instead of copying them, for the
-        primals without the states. Only for releases of JAX that have it. Default: True, all.
-      in_nzs (pytree of bool, optional): which primals have a nonzero tangent, for the primals without the
-        states. Only for releases of JAX that have it. Default: all.
+      saveable_args (pytree of bool): which primals the residuals may refer to instead of copying them. Only for
+        releases of JAX that have it. Default: True, all.
+      in_nzs (pytree of bool, optional): which primals have a nonzero tangent. Only for releases of JAX that have it.
+        Default: all.
       states (pytree of `State`, optional): the states to differentiate with respect to; their values become the
         first primal. Default: None, no state.
 
@@ -51,7 +51,6 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, states: A
       [2.0, 3.0]
     """
     lift, pure, primals = _first_primal("vjp", fun, primals, states, has_aux)
-    options = _flags(primals, states, options)
     out, pullback, (aux, written, born) = jax.vjp(pure, *primals, has_aux=True, **options)
     if states is not None:
         pullback = jax.tree_util.Partial(_pull, pullback)  # like JAX's own, it may leave a transform around
@@ -140,7 +139,6 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, sta
       12.0
     """
     lift, pure, primals = _first_primal("linearize", fun, primals, states, has_aux)
-    options = _flags(primals, states, options)
     out, pushforward, (aux, written, born) = jax.linearize(pure, *primals, has_aux=True, **options)
     out, aux = lift.leave((out, aux), written, born)
     return (out, pushforward, aux) if has_aux else (out, pushforward)
@@ -161,16 +159,3 @@ def _first_primal(
         return with_aux(lift.call(wrt.split((leading, ()))[0], whole(primals), {}), has_aux, where)
 
     return lift, pure, (wrt.primal[0], *primals)
-
-
-#: Options that have an entry for each primal.
-_FLAGS = ("saveable_args", "in_nzs")
-
-
-def _flags(primals: tuple[Any, ...], states: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with an entry for the states where there is one for each primal."""
-    if states is None:
-        return options
-    each = lambda value: value if isinstance(value, tuple | list) else (value,) * (len(primals) - 1)
-    flags = {name: (True, *each(options[name])) for name in _FLAGS if options.get(name) not in (None, True)}
-    return {**options, **flags}

@@ -21,7 +21,7 @@ from .._jaxcompat import define_batching, is_batched, set_current_trace, take_cu
 from .._objects.hooks import unheard
 from .._state.adapters import as_state
 from .._state.errors import StateAxisError, show_site
-from .._state.find import states, walk
+from .._state.find import states
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, look_at_all, peek
 from .._state.state import RandomState, State
@@ -29,8 +29,6 @@ from .._trace.arguments import is_reference
 from .._trace.lift import Direct, Lift
 from .._trace.wrapper import decorate
 from ._options import ByState, bound_as_in, ungrouped
-
-_WALK_LIMIT = 100_000  # objects to look through for a state that tells the number of lanes
 
 P = ParamSpec("P")
 
@@ -45,29 +43,18 @@ class Lanes:
     """What the frame of one call has to know.
 
     Attributes:
-      axes: the axes of states, those that `state_axes` names to begin with.
-      kinds: predicates on the others, with the axis of the states that they select.
-      splits: whether random states without an axis are split.
-      mapped: within the function, something that has a part for each lane.
+      axes: what `state_axes` says: the axis of a state's value that the lanes have; None for a state that they share.
+      splits: whether random states that it does not list are split.
       fun, used: the function and the states that it has used, for messages.
+      mapped: within the function, something that has a part for each lane.
     """
 
     size: int
-    axes: dict[State, int | None]
-    kinds: list[tuple[Callable[[State], bool], int | None]]
+    axes: ByState
     splits: bool
-    mapped: Any = None
-    fun: Any = None
+    fun: Any
     used: dict[State, None] = dataclasses.field(default_factory=dict)
-
-    def axis_of(self, state: State) -> int | None:
-        """The axis of a state's value that the lanes have; None for a state that they share."""
-        if state not in self.axes and not state.static:  # a setting has no axis
-            for is_kind, axis in self.kinds:
-                if is_kind(state):
-                    self.axes[state] = axis
-                    break
-        return self.axes.get(state)
+    mapped: Any = None
 
     def own(self, value: Any, axis: int) -> Any:
         """The part of a value that belongs to the lane."""
@@ -93,14 +80,14 @@ class LaneFrame(Frame):
     def enter(self, state: State) -> Any:
         value, lanes = super().enter(state), self._lanes
         lanes.used[state] = None
-        axis = lanes.axis_of(state)
+        axis = lanes.axes.of(state)
         if axis is not None:
             if not _fits(value, axis, lanes.size):
                 raise StateAxisError.misfit(state, show_types(value), axis, lanes.size)
             with self._around():
                 return lanes.own(value, axis)
         is_random = isinstance(state, RandomState) or state._cell.is_random(state)
-        if lanes.splits and is_random and state not in lanes.axes:
+        if lanes.splits and is_random and not lanes.axes.lists(state):
             with self._around():
                 self._advanced[state], fresh = jax.random.split(value)
                 return lanes.own(jax.random.split(fresh, lanes.size), 0)
@@ -120,7 +107,7 @@ class LaneFrame(Frame):
         written = super().written()
         for state, value in written.items():
             differs = any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value))
-            if not differs or self._lanes.axis_of(state) is not None or state.static:
+            if not differs or self._lanes.axes.of(state) is not None or state.static:
                 continue
             if state not in self._advanced:
                 with unheard():
@@ -150,13 +137,13 @@ class Vectorized(Direct):
         jax.vmap(fun, in_axes, out_axes, **options)  # says what is wrong with the options
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._out_axes, self._split_rngs, self._jax_options = out_axes, split_rngs, options
-        self._by_state = by_state = ByState("vmap", "state_axes", state_axes, "0", _as_axis)
-        self._axes, self._kinds = by_state.states, by_state.kinds
+        self._axes = ByState("vmap", "state_axes", state_axes, "0", _as_axis)
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lanes = Lanes(0, dict(self._axes), self._kinds, self._split_rngs, fun=fun)
-        size = lanes.size = self._size(fun, args, kwargs, lanes)
-        mapped = {s: axis for s, axis in self._axes.items() if axis is not None and _fits(peek(s), axis, size)}
+        size = self._size(fun, args, kwargs)
+        lanes = Lanes(size, self._axes, self._split_rngs, fun)
+        named = self._axes.states.items()
+        mapped = {state: axis for state, axis in named if axis is not None and _fits(peek(state), axis, size)}
         lift = Lift(fun, lambda: LaneFrame(lanes))
 
         def pure(some: Any, values: Any, args: Any, kwargs: Any) -> Any:
@@ -167,25 +154,25 @@ class Vectorized(Direct):
             lanes.mapped = None
             assert lift.outcome is not None
             _check_axes(self._out_axes, out)
-            by_axis = zip(map(lanes.axis_of, lift.outcome.written), written, strict=True)
-            return out, self._by_state.grouped(by_axis), born
+            by_axis = zip(map(self._axes.of, lift.outcome.written), written, strict=True)
+            return out, self._axes.grouped(by_axis), born
 
         in_axes = (0, list(mapped.values()), self._in_axes, 0)
-        out_axes = (self._out_axes, self._by_state.groups, 0)
+        out_axes = (self._out_axes, self._axes.groups, 0)
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         some = None if mapped or _sizes_of(args, self._in_axes, kwargs) else np.broadcast_to(np.False_, size)
         out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
-            self._by_state.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
+            self._axes.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
         return lift.leave(out, ungrouped(by_axis), born)
 
-    def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lanes: Lanes) -> int:
+    def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The number of lanes, from the arguments, or else from a mapped state."""
         sizes = _sizes_of(args, self._in_axes, kwargs)
         given = self._jax_options.get("axis_size")
         if sizes is not None and len({*sizes, given} - {None}) == 1:
             return sizes[0] if given is None else given
-        if sizes == [] and (found := self._sizes_of_states(fun, lanes)):
+        if sizes == [] and (found := _lengths(self._axes.found_in(fun))):
             return found[0]
         # The arguments do not fit: JAX says how, if asked without the states.
         ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
@@ -199,15 +186,6 @@ class Vectorized(Direct):
                 )
             raise
         raise AssertionError("arguments that cannot be mapped over were mapped over")
-
-    def _sizes_of_states(self, fun: Callable[..., Any], lanes: Lanes) -> list[int]:
-        """The number of lanes of the first state that has any: those that are named first, then those of a kind."""
-        found = _lengths(self._axes)
-        if not found and any(axis is not None for _, axis in self._kinds):
-            with unheard():
-                reachable = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
-            found = _lengths({state: lanes.axis_of(state) for state in reachable})
-        return found
 
 
 @overload

@@ -11,14 +11,14 @@ import numpy as np
 
 from .._jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._loops import loops
+from .._loops.progress import ProgressBar
 from .._state.errors import StateTraceError
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, Checkpoint, TracedFunction, check_loop, check_objects, number_of_steps
+from ._bodies import Body, Checkpoint, TracedFunction, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
-from ._progress import ProgressBar
 
 
 @boundary
@@ -146,14 +146,13 @@ def fori_loop(
     """
     check_loop("fori_loop", checkpoint, body_fun)
     if is_jit_disabled() and not has_tracer((lower, upper)):
-        hidden, objects = hide(init_val)
 
-        def in_python(i: Any, carry: Any) -> Any:
-            out, found = hide(body_fun(i, reveal(carry, objects)))
-            check_objects("fori_loop", carry, objects, found)
-            return out
+        def in_order(carry: Any) -> Any:
+            for i in range(lower, upper):
+                carry = body_fun(i, carry)
+            return carry
 
-        return reveal(at_once(jax.lax.fori_loop, lower, upper, in_python, hidden), objects)
+        return at_once(in_order, init_val)
     bounds = _key_of(lower), _key_of(upper)
     if not progress and None not in bounds:
         within = lambda body, init: fori_loop(lower, upper, body, init, unroll=unroll, checkpoint=checkpoint)

@@ -15,7 +15,7 @@ import pytest
 import tqdm
 
 from statetransform import State, transform
-from statetransform.transform._progress import Bars
+from statetransform._loops.progress import ProgressBar
 
 
 def shown(run: Any) -> str:
@@ -124,7 +124,7 @@ def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monk
 
     auto.__getattr__ = chosen  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    bars = Bars(10, {"desc": "x", "file": io.StringIO()})
+    bars = ProgressBar("x", 10, {"file": io.StringIO()})
     bars.forward(5)
     assert type(bars._bar) is Widget
 

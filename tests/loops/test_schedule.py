@@ -1,10 +1,9 @@
-"""The schedule as data: counts against dynamic programming and another package, actions against a simulation."""
+"""The schedule as data: counts against dynamic programming, actions against a simulation."""
 
 from __future__ import annotations
 
 import functools
 
-import checkpoint_schedules
 import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
@@ -134,12 +133,3 @@ def test_segments_between_far_carries_are_those_with_the_fewest_evaluations(k: i
         best = min(least[far][n - last] + plan.advances(last, k + 1) + last + 1 for last in range(1, n + 1))
         schedule = st.schedule(n, k, far=far)
         assert schedule.evaluations - best <= far - schedule.writes
-
-
-def test_a_thousand_steps_with_a_few_tens_of_transfers_take_2_9_evaluations_a_step() -> None:
-    actions = checkpoint_schedules.PeriodicDiskRevolve(1000, 20)
-    forward = [a for a in actions if isinstance(a, checkpoint_schedules.Forward)]
-    periodic = sum(a.n1 - a.n0 for a in forward)
-    schedule = st.schedule(1000, 19, far=100)
-    assert schedule.evaluations <= 1.002 * periodic
-    assert schedule.writes == 37

@@ -83,7 +83,9 @@ def test_a_lane_that_is_done_does_not_see_what_the_others_run_into() -> None:
 )
 def test_reverse_over_a_derivative_without_a_bound_says_what_to_write(twice: Any) -> None:
     with pytest.raises(ValueError) as info:
-        twice(lambda x: transform.while_loop(lambda x: x.sum() < 2, lambda x: x * 1.5, x, checkpoint=2).sum())(0.3)
+        twice(lambda x: transform.while_loop(lambda x: x.sum() < 2, lambda x: x * (x + 1.5), x, checkpoint=2).sum())(
+            0.3
+        )
     assert "while_loop: reverse mode over another derivative" in str(info.value)
     assert "`max_steps=1000`" in str(info.value)
 
