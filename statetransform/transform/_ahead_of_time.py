@@ -9,7 +9,9 @@ from typing import Any
 import jax
 
 from .._state.frame import only_births
-from .._trace.arguments import NO_SELF, positional_parameters
+from .._trace.arguments import NO_SELF, hide, positional_parameters, reveal
+from .._trace.functional import Functionalized
+from .._trace.lift import bind
 from .._trace.tracebacks import boundary
 from .._trace.traces import difference
 from ._entry import is_dropped
@@ -94,13 +96,38 @@ class AheadOfTime:
     def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Traced.lower`."""
         if "_private_parameters" in kwargs:
-            name = self._owner.__name__
-            raise TypeError(
-                f"jax.export takes pure functions, and {name} uses states. Export that of their values: with "
-                f"`fun = transform.functionalize({name})` and the arguments `x`, "
-                "`jax.export.export(jax.jit(fun.apply))(fun.values(x), x)`."
-            )
+            return self._lower_for_export(*args, **kwargs)
         return self._next(self._stage.lower(*args, **kwargs))
+
+    def _lower_for_export(self, *args: Any, **kwargs: Any) -> Any:
+        """What `jax.export` gets: the function from the states' values and the arguments to the output and new values.
+
+        It also asks this object for the jaxpr, and differentiates that.
+        """
+        owner = self._owner
+        obj = owner._instance if self._obj is NO_SELF else self._obj
+        static = {name: owner._options.get(name) or () for name in ("static_argnums", "static_argnames")}
+        fun = Functionalized(bind(owner._fun, obj), **static)
+        whole, keywords = reveal((self._args, self._kwargs))
+        is_given = [not is_dropped(arg) for arg in hide(self._args)[0]]
+
+        def pure(values: Any, /, *given: Any, **kwargs: Any) -> Any:
+            rest = iter(given)
+            filled = [next(rest) if is_given[i] else arg for i, arg in enumerate(whole)]
+            return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
+
+        pure.__name__ = pure.__qualname__ = owner.__name__
+        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 0, 1)
+        for name in ("donate_argnums", "donate_argnames"):
+            options.pop(name, None)
+        if "in_shardings" in options:
+            first, *rest = options["in_shardings"]
+            options["in_shardings"] = (first, *[s for s, given in zip(rest, is_given, strict=True) if given])
+        given = [arg for arg, is_in in zip(whole, is_given, strict=True) if is_in]
+        others = {name: arg for name, arg in keywords.items() if name not in self._static_kwargs}
+        traced = jax.jit(pure, **options).trace(fun.values(*whole, **keywords), *given, **others)
+        self.jaxpr: Any = traced.jaxpr
+        return traced.lower(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Lowered.compile`."""
