@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -132,6 +133,47 @@ def flattened(step: Any) -> Any:
     """A gradient step without calls, rules of derivatives and what is for lanes, and with nothing dead in its loops."""
     # Nothing differentiates them once more.
     return without_dead(inlined(step, rules=True, passes=is_for_lanes))
+
+
+def without_equal(flat: Any) -> Any:
+    """A flattened gradient step that computes no product or loop twice, as where a function calls a network twice.
+
+    Not for a step with checkpoints, which would lose its recomputation.
+
+    Compilers merge equal operations as well, unless a barrier is between them. Without equal products there is little
+    to gain. What is fused with its only user stays: it takes no memory there, and would take some to serve two.
+    """
+    body, eqns = jaxcompat.opened(flat), list[Any]()
+    is_variable = lambda atom: not isinstance(atom, jex.Literal)
+    read_by = [(atom, eqn.primitive.name) for eqn in body.eqns for atom in eqn.invars if is_variable(atom)]
+    uses = collections.Counter(atom for atom, _ in read_by)
+    fusing = {atom for atom, name in read_by if name in cost.ELEMENTWISE | cost.REDUCTIONS}
+    first, numbers, kept, is_worth = dict[Any, Any](), dict[Any, Any](), dict[Any, Any](), False
+    read = lambda atom: kept.get(atom, atom) if is_variable(atom) else atom
+    for eqn in body.eqns:
+        outputs, name = first.setdefault(_known_by(eqn, numbers), eqn.outvars), eqn.primitive.name
+        numbers.update(zip(eqn.outvars, outputs, strict=True))
+        is_fused = name in cost.ELEMENTWISE and uses[eqn.outvars[0]] == 1 and eqn.outvars[0] in fusing
+        if outputs is eqn.outvars or is_fused:
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+        else:
+            is_worth |= name in cost.PRODUCTS | cost.LOOPS
+            kept.update(zip(eqn.outvars, outputs, strict=True))
+    consts = dict(zip(body.constvars, jaxcompat.consts_of(flat), strict=True))
+    if not is_worth:
+        return flat
+    return without_dead(jaxcompat.with_equations(body, eqns, list(map(read, body.outvars)), consts))
+
+
+def _known_by(eqn: Any, numbers: Mapping[Any, Any]) -> Any:
+    """What is the same for equations that compute the same; the outputs where that cannot be said."""
+    atoms = [(repr(a.val), a.aval) if isinstance(a, jex.Literal) else numbers.get(a, a) for a in eqn.invars]
+    key = (eqn.primitive, *atoms, *sorted(eqn.params.items(), key=operator.itemgetter(0)))
+    try:
+        hash(key)
+    except TypeError:  # some parameters are arrays
+        return tuple(eqn.outvars)
+    return tuple(eqn.outvars) if eqn.effects or not eqn.outvars else key
 
 
 def seen_in(closed: Any) -> dict[Any, int]:

@@ -17,7 +17,7 @@ from .barriers import keeps_barriers
 from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
-from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
+from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_equal, without_seen
 from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Solver
 
@@ -77,7 +77,7 @@ class Version:
     @functools.cached_property
     def _flat(self) -> tuple[Any, dict[Any, int]]:
         """The gradient step, flattened, and which equation of the function computes the value of some variables."""
-        flat = flattened(self._step)
+        flat = without_equal(flattened(self._step))
         avals = [var.aval for var in jaxcompat.opened(flat).invars]
         given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
         flat = partitioned(flat, avals, given)

@@ -10,7 +10,7 @@ import pytest
 
 from statetransform._planner import barriers, cost
 from statetransform._planner.emit import Emitted, whole
-from statetransform._planner.joint import Pattern, build, flattened, joint_step
+from statetransform._planner.joint import Pattern, build, flattened, joint_step, without_equal
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
 from statetransform._planner.solve import Solver
 
@@ -42,6 +42,18 @@ def test_plans_give_the_gradients_of_the_function(share: float) -> None:
     expected, of_plain = jax.value_and_grad(attraction)(x)
     assert jnp.allclose(value, expected)
     assert jnp.allclose(gradient, of_plain, atol=1e-6)
+
+
+def test_a_network_that_is_called_twice_is_planned_once() -> None:
+    net = lambda x: jnp.tanh(x @ x)
+    x = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+    loss = lambda x: (net(x) ** 2).sum() + jnp.abs(net(x)).sum() + (1 / (0.0 * x)).sum() + (1 / (-0.0 * x)).sum()
+    flat = without_equal(flattened(joint_step(jax.make_jaxpr(loss)(x), PATTERN)))
+    products = [node for node in build(flat, PATTERN).graph.nodes if node.is_product and not node.is_backward]
+    assert len(products) == 1
+    value, gradient = jax.core.eval_jaxpr(flat.jaxpr, flat.consts, x, 1.0)
+    assert jnp.isnan(value)  # zeros of different signs are not equal
+    assert jnp.array_equal(gradient, jax.grad(loss)(x), equal_nan=True)
 
 
 def test_what_the_compiler_fuses_need_not_be_held() -> None:
