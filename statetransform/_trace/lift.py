@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._jaxcompat import take_current_trace, trace_state
+from .._jaxcompat import trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
 from .._state.find import selects
@@ -61,9 +61,7 @@ class Lift:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 frame.place, frame.is_pure = self._place, self._is_pure
                 if frame.here != self._place:
-                    with take_current_trace() as trace:
-                        self._trace = weakref.ref(trace)
-                        del trace
+                    self._trace = weakref.ref(frame.trace)
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
                 args, kwargs = whole if whole is given else jax.tree.map(lambda leaf: leaf, whole)
@@ -93,6 +91,18 @@ class Lift:
         with Frame() as frame:  # takes what is left, so that nothing reaches the states
             out = self.outcome.finish(out, written, born)
             return out, Values({**values, **frame.written(), **frame.born})
+
+
+def with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
+    """Results as `(output, auxiliary data)`, what was written being auxiliary."""
+    out, written, born = results
+    if not has_aux:
+        return out, (None, written, born)
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise TypeError(
+            f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}"
+        )
+    return out[0], (out[1], written, born)
 
 
 def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

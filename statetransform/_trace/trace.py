@@ -13,10 +13,9 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import eval_jaxpr, has_rule, has_tracer, typeof
+from .._jaxcompat import eval_jaxpr, has_rule, has_tracer, run_of_caches, typeof
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
-from .._state.raw_reads import current_run
 from .._state.state import State
 from .arguments import reveal
 from .outcome import Outcome, with_static
@@ -82,7 +81,7 @@ class Trace:
         self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
-        self._run = current_run()
+        self._run = run_of_caches.value
         self._owners: list[Any] = []
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
         self.over: Sequence[Callable[[], Any]] = over

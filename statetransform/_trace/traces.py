@@ -13,12 +13,11 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import ContextDict, typeof
+from .._jaxcompat import ContextDict, run_of_caches, typeof
 from .._objects.hooks import unheard
 from .._objects.library import is_users_class
 from .._objects.plain import MISSING
 from .._state.errors import RetraceWarning, StateTraceError, hints
-from .._state.raw_reads import as_ever, current_run
 from .._state.sites import user_site
 from .._state.state import State
 from . import stage
@@ -82,9 +81,8 @@ class TraceCache:
             raise refused(fun, args, kwargs) from error
         key = treedef, avals
         roots = (fun, *objects)
-        with as_ever():
-            slot = self._records.current()
-        run = current_run()
+        slot = self._records.current()
+        run = run_of_caches.value
         own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
         found, others = _first_fitting(own, roots), []
         if found is None:

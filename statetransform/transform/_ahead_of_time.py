@@ -90,8 +90,7 @@ class AheadOfTime:
     def _shapes(self) -> Any:
         """The output of a call, with shapes and dtypes in the place of arrays."""
         roots = self._owner.hidden(self._obj, self._args, self._kwargs)[2]
-        find = lambda trace: trace.objects_at(roots)
-        return only_births(lambda: self._program.finish(self._states, self._stage.out_info, find))
+        return only_births(lambda: self._program.finish(self._states, self._stage.out_info, roots))
 
     def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Traced.lower`."""
@@ -117,7 +116,7 @@ class AheadOfTime:
             return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
 
         pure.__name__ = pure.__qualname__ = owner.__name__
-        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 0, 1)
+        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 1, 0)
         for name in ("donate_argnums", "donate_argnames"):
             options.pop(name, None)
         if "in_shardings" in options:
@@ -158,7 +157,7 @@ class AheadOfTime:
                 f"reaches now: {differs}. Lower and compile it for these."
             )
         results = self._program.run(self._stage, states, args, kwargs)
-        return self._program.finish(states, results, lambda trace: trace.objects_at(roots))
+        return self._program.finish(states, results, roots)
 
     def _other_arguments(self, given: int, needed: int, kwargs: dict[str, Any]) -> str:
         named = lambda names: "".join(f", {name}" for name in sorted(names))

@@ -69,7 +69,7 @@ class Jitted(Transformed):
         self._store.clear()
 
     def jax_options(
-        self, args: tuple[Any, ...], keywords: Collection[str], has_self: bool, n_donated: int, leading: int
+        self, args: tuple[Any, ...], keywords: Collection[str], has_self: bool, leading: int, n_donated: int
     ) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output.
 
@@ -141,8 +141,8 @@ class Jitted(Transformed):
                     return out
         if is_jit_disabled():
             return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
-        program, states, results, objects_at = self.run("__call__", obj, args, kwargs)
-        return program.finish(states, results, objects_at)
+        program, *found = self.run("__call__", obj, args, kwargs)
+        return program.finish(*found)
 
     def _failed(self, program: Program, error: Exception, obj: Any, args: Any, kwargs: Any) -> Any:
         """After an error in a program: OTHER when it is not the user's, but says that another program has to run."""
@@ -160,13 +160,12 @@ class Jitted(Transformed):
 
     def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any, states: list[State]) -> Any:
         """After a program gave more than ordinary values of written states."""
-        roots = self.hidden(obj, args, kwargs)[2]
-        return program.finish(states, results, lambda trace: trace.objects_at(roots))
+        return program.finish(states, results, self.hidden(obj, args, kwargs)[2])
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, Sequence[State], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
-        Gives the program, its states, what the method returned, and what finds the objects in the output.
+        Gives the program, its states, what the method returned, and the roots.
         """
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs, roots = self.hidden(obj, args, kwargs)
@@ -184,7 +183,7 @@ class Jitted(Transformed):
             if stack.frame is None:  # it is not used within a transform
                 program.settle(args, kwargs)
             self._store.use(program)
-            return program, states, results, lambda trace: trace.objects_at(roots)
+            return program, states, results, roots
         call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
         states = call.states
         program = next((program for program, _ in fitting if program.takes(call.trace)), None)
@@ -197,8 +196,7 @@ class Jitted(Transformed):
             self._store.traces.family.add(program.treedef, program)  # for others to find
             forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
             call.trace.expires_with(roots, forget)
-        objects = call.objects
-        return program, states, results, lambda trace: objects
+        return program, states, results, roots
 
     @boundary
     def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:

@@ -8,6 +8,7 @@ structure says which states were written.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import types
@@ -86,7 +87,7 @@ class Program:
         self._sharding_of: Callable[[State], Any] = jitted._shardings.of
         pure = self._pure(jitted._fun, call)
         keywords = call.trace.arguments[1].keys()
-        options_of = lambda n: jitted.jax_options(args[has_self:], keywords, has_self, n, self.n_leading)
+        options_of = functools.partial(jitted.jax_options, args[has_self:], keywords, has_self, self.n_leading)
         self.jitted: Any = jax.jit(pure, **options_of(len(self.donated)))
         # A transform around keeps the states' values until it is done, and residuals for longer.
         self.within: Any = jax.jit(pure, **options_of(0)) if self.donated else self.jitted
@@ -202,7 +203,7 @@ class Program:
             if (holder := holders.get(id(leaf))) is not None and holder in donated:
                 raise StateTraceError.donated_twice(holder, "an argument of the call") from error
 
-    def finish(self, states: Sequence[State], results: Any, objects_at: Callable[[Trace], list[Any]]) -> Any:
+    def finish(self, states: Sequence[State], results: Any, roots: Sequence[Any]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
         out, written = results
         if type(written) is not dict:
@@ -211,7 +212,8 @@ class Program:
             return out
         ((number, (written, born)),) = written.items()
         trace = self._outputs[number]
-        return Call(trace, states, [], [], objects_at(trace) if trace.has_nodes else []).finish(out, written, born)
+        objects = trace.objects_at(roots) if trace.has_nodes else []
+        return Call(trace, states, [], [], objects).finish(out, written, born)
 
 
 class Store:
