@@ -8,6 +8,7 @@ what was written as an auxiliary output. Transforms that stage use the records o
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -172,15 +173,12 @@ class Staged(Transformed):
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
-        return self._cache_for_call(around).find(self._fun, args, kwargs, roots[1:], around, self._is_lifted).run()
+        cache = self._cache if around is self._around else self._cache_for(around)
+        return cache.find(self._fun, args, kwargs, roots[1:]).run()
 
     def _cache_for(self, around: Any) -> TraceCache:
-        return cache_of(self._fun, (around, self._key_of_states), TraceCache)
-
-    def _cache_for_call(self, around: Any) -> TraceCache:
-        """The traces of calls with this transform."""
-        del around
-        return self._cache
+        make = functools.partial(TraceCache, around=around, is_lifted=self._is_lifted)
+        return cache_of(self._fun, (around, self._key_of_states), make)
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""

@@ -195,9 +195,10 @@ class Call:
       leaves: those of the arguments.
       values: the leaves of the states read.
       objects: those that stand in the output.
+      leading: the instance of a method, as an argument that comes in front of those that `apply` is given.
     """
 
-    __slots__ = ("__weakref__", "leaves", "objects", "states", "trace", "values")
+    __slots__ = ("__weakref__", "leading", "leaves", "objects", "states", "trace", "values")
 
     def __init__(
         self, trace: Trace, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
@@ -207,6 +208,7 @@ class Call:
         self.leaves: list[Any] = leaves
         self.values: list[Any] = values
         self.objects: list[Any] = objects
+        self.leading: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         made = f", {len(self.created)} created" if self.created else ""
@@ -249,6 +251,11 @@ class Call:
         return self.trace.out_avals
 
     @property
+    def written_avals(self) -> dict[State, Any]:
+        """The abstract values of the written states afterwards."""
+        return dict(zip(self.written, self.out_avals[1], strict=True))
+
+    @property
     def sites(self) -> dict[State, Any]:
         """Where each written state was written."""
         return {self.states[i]: site for i, site in self.trace.sites.items()}
@@ -256,7 +263,7 @@ class Call:
     def apply(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
         """Runs the jaxpr with the values of the states by state, of at least those read."""
         inputs = jax.tree.leaves([values[state] for state in self.reads])
-        return self.trace.bind(jax.tree.leaves((args, kwargs)), inputs)
+        return self.trace.bind(jax.tree.leaves(((*self.leading, *args), kwargs)), inputs)
 
     def run(self) -> Any:
         """Binds the jaxpr, leaves the states to whoever is outside and returns the output."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._state.frame import only_births
-from .._trace.arguments import NO_SELF, hide, positional_parameters, reveal
+from .._trace.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
 from .._trace.functional import Functionalized
 from .._trace.lift import bind
 from .._trace.tracebacks import boundary
@@ -48,8 +48,8 @@ class AheadOfTime:
     ) -> None:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
         self._takes_obj = takes_obj
-        has_self = obj is not NO_SELF or owner._instance is not NO_SELF
-        self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
+        static = lambda given: {key: reveal(arg) for key, arg in given if isinstance(arg, Static | ByReference)}
+        self._static_args, self._static_kwargs = static(enumerate(args)), static(kwargs.items())
         self._args, self._kwargs = args, kwargs
         self._leading = len(program.inputs) if takes_obj else program.n_leading
 
