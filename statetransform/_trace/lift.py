@@ -163,20 +163,15 @@ class Staged(Transformed):
         self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)
         self._is_lifted = None if states is None else selects(states)
         self._key_of_states = _key_of(states)
-        self._cache = self._cache_for(around)
-
-    @property
-    def history(self) -> Any:
-        """The traces made so far."""
-        return self._cache.family.log_of(self._fun)
+        self._store = self._store_for(around)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
-        cache = self._cache if around is self._around else self._cache_for(around)
-        return cache.find(self._fun, args, kwargs, roots[1:]).run()
+        store = self._store if around is self._around else self._store_for(around)
+        return store.find(self._fun, args, kwargs, roots[1:]).run()
 
-    def _cache_for(self, around: Any) -> TraceCache:
+    def _store_for(self, around: Any) -> TraceCache:
         make = functools.partial(TraceCache, around=around, is_lifted=self._is_lifted)
         return cache_of(self._fun, (around, self._key_of_states), make)
 

@@ -89,6 +89,8 @@ class TraceCache:
         if found is not None:
             trace, states, values = found
             self._keep(slot, key, trace)
+            if trace not in own:
+                trace.expires_with(roots, weakref.WeakMethod(self.discard))
             return Call(trace, states, leaves, values, trace.objects_at(roots))
         trace = self.trace(fun, args, kwargs, objects, (*own, *others))
         states = trace.states

@@ -9,8 +9,6 @@ fit goes the slow way: find a trace or make one, keep it, call.
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -58,11 +56,6 @@ class Jitted(Transformed):
     def _make_store(self) -> Store:
         own = () if self._options["state_shardings"] is None else (Unshared(),)
         return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
-
-    @property
-    def history(self) -> Any:
-        """The traces made so far."""
-        return self._store.traces.family.log_of(self._fun)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
@@ -184,7 +177,7 @@ class Jitted(Transformed):
                 program.settle(args, kwargs)
             self._store.use(program)
             return program, states, results, roots
-        call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
+        call = self._store.find(self._fun, args, kwargs, roots[1:])
         states = call.states
         program = next((program for program, _ in fitting if program.takes(call.trace)), None)
         if program is None:
@@ -193,9 +186,7 @@ class Jitted(Transformed):
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.use(program)
-            self._store.traces.family.add(program.treedef, program)  # for others to find
-            forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
-            call.trace.expires_with(roots, forget)
+            self._store.family.add(program.treedef, program)  # for others to find
         return program, states, results, roots
 
     @boundary
@@ -222,12 +213,6 @@ class Jitted(Transformed):
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, is_unbound, args, kwargs)
-
-
-def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None]) -> Any:
-    """What forgets a program with one of its traces."""
-    owner, gone = store(), program()
-    return None if owner is None or gone is None else lambda trace: owner.drop(gone)
 
 
 def _sharding(key: Any, sharding: Any) -> Any:
