@@ -35,6 +35,7 @@ from .contexts import forget_failed_calls as forget_failed_calls
 from .contexts import is_in_callback as is_in_callback
 from .contexts import is_jit_disabled as is_jit_disabled
 from .contexts import is_top_level as is_top_level
+from .contexts import run_of_caches as run_of_caches
 from .contexts import set_current_trace as set_current_trace
 from .contexts import take_current_trace as take_current_trace
 from .contexts import trace_state as trace_state

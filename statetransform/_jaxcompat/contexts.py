@@ -77,11 +77,13 @@ def _context(anchor: Any) -> _Context:
     return _Context()
 
 
+#: JAX's caches are keyed by its value, so a function that runs with one of its own finds nothing in them.
+run_of_caches: Any = jax.make_user_context(None)
 _NO_INFO = jex.DebugInfo("cache", "statetransform", (), ())  # without one, JAX warns
 
 
 class ContextDict:
-    """A dict per configuration of JAX (x64, matmul precision, mesh, named axes, ...).
+    """A dict per configuration of JAX (x64, matmul precision, mesh, named axes, ...), but for `run_of_caches`.
 
     What a trace yields depends on JAX's whole trace context. Its key is not public, but the caches of
     `jax.extend.linear_util` are keyed by it, so one of them hands out an object for each context. The dicts
@@ -96,7 +98,8 @@ class ContextDict:
 
     def current(self) -> dict[Any, Any]:
         """The dict that belongs to the trace context of this moment."""
-        context = _context(self._anchor)
+        with run_of_caches(None):
+            context = _context(self._anchor)
         found = self._dicts.get(context)
         if found is None:
             found = self._dicts[context] = {}

@@ -19,7 +19,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -104,6 +103,7 @@ class Frame:
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.notes: Any = None  # of an adapter, see `on_entering`
         self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
+        self.trace: Any = None  # JAX's, in which the frame was entered
         self.here: Any = None  # the state of JAX's traces in which the function runs
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does
         self._stage: Any = None
@@ -114,6 +114,8 @@ class Frame:
     def __enter__(self) -> Frame:
         self._below, self.parent = stack.frame, innermost()
         self.runner = id(sys._getframe(1))
+        with take_current_trace() as trace:
+            self.trace = trace
         stack.frame = self
         active.append(None)
         try:
@@ -121,19 +123,17 @@ class Frame:
                 note(self)
             self.runs_here()
         except BaseException:  # Ctrl-C, too
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         stack.frame = self._below
         active.pop()
-        self._below = self.here = self._stage = self.outer = self.place = None
+        # A frame that outlives its trace must not keep it.
+        self._below = self.here = self._stage = self.outer = self.place = self.trace = None
+        self.forget()
+        self.placed.clear()
         if self._renewed is not None:
             self._renewed.close()
 

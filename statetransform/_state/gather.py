@@ -37,6 +37,10 @@ class Gathered:
         """The pytree with a value for each state."""
         return adapters.with_values(self._tree, values)
 
+    def by_state(self, values: Any) -> dict[State, Any]:
+        """The values in such a pytree by state."""
+        return dict(zip(self.states, self.split(values), strict=True))
+
     def split(self, values: Any) -> list[Any]:
         """The value of each state, from such a pytree."""
         found = [(value, as_state(value)) for value in self._treedef.flatten_up_to(values)]

@@ -11,9 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-import jax
-
-from .._jaxcompat import ContextDict
+from .._jaxcompat import ContextDict, run_of_caches
 from .errors import StaleReadWarning
 from .sites import is_shown, user_site
 
@@ -35,8 +33,6 @@ class ReadInRawTransform(BaseException):
         self.around: Frame | None = frame.parent
 
 
-#: JAX's caches of traces are keyed by its value.
-_run: Any = jax.make_user_context(None)
 _runs = itertools.count(1)
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()  # code in which raw transforms read states
 
@@ -47,16 +43,7 @@ _outside = ContextDict()
 
 def renewed() -> Any:
     """A context in which nothing is found that JAX has cached until now."""
-    return _run(next(_runs))
-
-
-def current_run() -> int | None:
-    """The run in whose context something is cached now; None outside of all that have one."""
-    return _run.value
-
-
-#: A context for looking up what belongs to no single run: without the context value of the one that is going on.
-as_ever = functools.partial(_run, None)
+    return run_of_caches(next(_runs))
 
 
 class _Clean(threading.local):
@@ -75,7 +62,7 @@ def note_read() -> None:
 
 def is_clean() -> bool:
     """Whether nothing that JAX has cached in this run, one with fresh caches, knows the value of a state."""
-    return _clean.run is not None and _run.value == _clean.run
+    return _clean.run is not None and run_of_caches.value == _clean.run
 
 
 def code_of(fun: Any) -> Any:
@@ -102,14 +89,13 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | Non
     """
     code = code_of(fun)
     is_reader = code is not None and code in _readers
-    with as_ever():
-        is_suspect = bool(_outside.current())
+    is_suspect = bool(_outside.current())
     if is_suspect and not is_reader:
         if around is not None and around.is_fresh and is_clean():
             return run(True)
         if around is None:
             _clean.run = next(_runs) if _clean.run is None else _clean.run
-            with _run(_clean.run):
+            with run_of_caches(_clean.run):
                 return run(True)
     if not (is_suspect or is_reader):
         try:
@@ -130,8 +116,7 @@ def warn_of_stale(state: State) -> None:
     """Once for each state and place; a static value is nobody's to follow, and a program that is shown is not run."""
     if state._static:
         return
-    with as_ever():
-        _outside.current()["is_read"] = True
+    _outside.current()["is_read"] = True
     if is_shown():
         return
     site = user_site()

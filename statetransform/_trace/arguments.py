@@ -236,14 +236,6 @@ class StaticArguments:
         kwargs = {key: self._static(arg, repr(key)) if key in names else arg for key, arg in kwargs.items()}
         return args, kwargs
 
-    def split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool
-    ) -> tuple[dict[int, Any], dict[str, Any]]:
-        """The static arguments among those given, by position and by name."""
-        hidden, hidden_kwargs = self.hide(args, kwargs, has_self)
-        static = {i: args[i] for i, arg in enumerate(hidden) if isinstance(arg, Static | ByReference)}
-        return static, {k: kwargs[k] for k, arg in hidden_kwargs.items() if isinstance(arg, Static | ByReference)}
-
     def positions(self, n_args: int, has_self: bool) -> set[int]:
         """The positions of the static ones among so many arguments, which do not count `self`."""
         return self._resolve(self._parameters[has_self:], n_args)[0]

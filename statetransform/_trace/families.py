@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from .._jaxcompat import ContextDict
 from .._objects.library import is_users_class
 from .._objects.plain import identity
-from .._state.raw_reads import as_ever
 from .log import Traced
 
 T = TypeVar("T")
@@ -70,11 +69,11 @@ class Family:
 
     def known(self, key: Any) -> list[Any]:
         """What members that live have for a key, the last made first."""
-        return [item for ref in self._current().get(key, ()) if (item := ref()) is not None]
+        return [item for ref in self._found.current().get(key, ()) if (item := ref()) is not None]
 
     def add(self, key: Any, item: Any) -> None:
         """Lets the other members find what one of them has made."""
-        current = self._current()
+        current = self._found.current()
         known = [ref for ref in current.get(key, ()) if (other := ref()) is not None and other is not item]
         current[key] = (weakref.ref(item), *known)[:_SEARCHED]
         current.setdefault(_SPARE, deque(maxlen=_SPARE)).append(item)
@@ -86,10 +85,6 @@ class Family:
                 spare.remove(item)
         for current in _recent.dicts():
             current.pop(item, None)
-
-    def _current(self) -> dict[Any, Any]:
-        with as_ever():
-            return self._found.current()
 
 
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
@@ -125,8 +120,7 @@ def cache_of(fun: Callable[..., Any], way: Hashable, make: Callable[[Family], T]
 
 def keep_recent(item: Any, family: Family) -> None:
     """Keeps what a loop or branch has used, whose function may be gone after the call, and where others find it."""
-    with as_ever():
-        remember(_recent.current(), item, family, _RECENT)
+    remember(_recent.current(), item, family, _RECENT)
 
 
 def _kept_of(root: Any) -> dict[Any, Any]:

@@ -8,6 +8,7 @@ what was written as an auxiliary output. Transforms that stage use the records o
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from .._jaxcompat import take_current_trace, trace_state
+from .._jaxcompat import trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
 from .._state.find import selects
@@ -61,9 +62,7 @@ class Lift:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 frame.place, frame.is_pure = self._place, self._is_pure
                 if frame.here != self._place:
-                    with take_current_trace() as trace:
-                        self._trace = weakref.ref(trace)
-                        del trace
+                    self._trace = weakref.ref(frame.trace)
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
                 args, kwargs = whole if whole is given else jax.tree.map(lambda leaf: leaf, whole)
@@ -93,6 +92,18 @@ class Lift:
         with Frame() as frame:  # takes what is left, so that nothing reaches the states
             out = self.outcome.finish(out, written, born)
             return out, Values({**values, **frame.written(), **frame.born})
+
+
+def with_aux(results: Results, has_aux: bool, where: str) -> tuple[Any, Any]:
+    """Results as `(output, auxiliary data)`, what was written being auxiliary."""
+    out, written, born = results
+    if not has_aux:
+        return out, (None, written, born)
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise TypeError(
+            f"{where}: with has_aux=True the function must return a pair (output, aux), not {type(out).__name__}"
+        )
+    return out[0], (out[1], written, born)
 
 
 def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -152,25 +163,17 @@ class Staged(Transformed):
         self._static = StaticArguments(self._fun, static_argnums, static_argnames, self._counts_given)
         self._is_lifted = None if states is None else selects(states)
         self._key_of_states = _key_of(states)
-        self._cache = self._cache_for(around)
-
-    @property
-    def history(self) -> Any:
-        """The traces made so far."""
-        return self._cache.family.log_of(self._fun)
+        self._store = self._store_for(around)
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
-        return self._cache_for_call(around).find(self._fun, args, kwargs, roots[1:], around, self._is_lifted).run()
+        store = self._store if around is self._around else self._store_for(around)
+        return store.find(self._fun, args, kwargs, roots[1:]).run()
 
-    def _cache_for(self, around: Any) -> TraceCache:
-        return cache_of(self._fun, (around, self._key_of_states), TraceCache)
-
-    def _cache_for_call(self, around: Any) -> TraceCache:
-        """The traces of calls with this transform."""
-        del around
-        return self._cache
+    def _store_for(self, around: Any) -> TraceCache:
+        make = functools.partial(TraceCache, around=around, is_lifted=self._is_lifted)
+        return cache_of(self._fun, (around, self._key_of_states), make)
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""

@@ -40,11 +40,17 @@ class Outcome:
 
     __slots__ = ("born", "has_nodes", "is_closed", "objects", "sites", "static_born", "static_written", "written")
 
-    def __init__(self, frame: Frame, born: dict[State, Any], objects: list[Any], is_rebuilt: bool) -> None:
-        changed = frame.written()
+    def __init__(
+        self,
+        changed: dict[State, Any],
+        sites: dict[State, Site],
+        born: dict[State, Any],
+        objects: list[Any],
+        is_rebuilt: bool,
+    ) -> None:
         self.written: list[State] = [state for state in changed if not state._static]
         self.static_written: list[tuple[State, Any]] = [(s, value) for s, value in changed.items() if s._static]
-        self.sites: dict[State, Site] = dict(frame.sites)
+        self.sites: dict[State, Site] = dict(sites)
         self.born: list[State] = list(born)
         self.static_born: dict[int, Any] = {i: value for i, (s, value) in enumerate(born.items()) if s._static}
         self.objects: list[Any] = objects
@@ -102,7 +108,7 @@ def pack(frame: Frame, out: Any, code: Any = None) -> tuple[Results, Outcome]:
             leaves[i] = REFERENCE
         else:
             is_rebuilt = is_rebuilt or not jax.tree_util.all_leaves([leaf])
-    outcome = Outcome(frame, survivors, objects, is_rebuilt)
+    outcome = Outcome(changed, frame.sites, survivors, objects, is_rebuilt)
     written = [value for state, value in changed.items() if not state._static]
     born = [None if state._static else value for state, value in survivors.items()]
     return (treedef.unflatten(leaves), written, born), outcome

@@ -50,19 +50,10 @@ class StagedFrame(Frame):
 
     def __init__(self, is_lifted: Callable[[State], bool] | None = None) -> None:
         super().__init__()
-        self.traces: tuple[Any, ...] = ()  # of the body, and the one around it in which the inputs are
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted = is_lifted
-        with take_current_trace() as trace:
-            self._trace: Any = trace
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self.forget()
-        self.placed.clear()
-        self._trace, self.traces = None, ()  # a frame that outlives its trace must not keep it
 
     def enter(self, state: State) -> Any:
         # One frame of Python's stack less for each transform that the read has to go through.
@@ -75,7 +66,7 @@ class StagedFrame(Frame):
             self.constants[state] = leaves
             return value
         avals = tuple([self.type_of_input(leaf) for leaf in leaves])
-        inputs = bind_in(self._trace, read_p, avals, position=len(self.reads)) if leaves else []
+        inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
         self.placed.update(noted(inputs, map(sharding_of, leaves)))
         self.reads[state] = (treedef, avals)
         return treedef.unflatten(inputs)
@@ -88,11 +79,6 @@ class StagedFrame(Frame):
         """A jaxpr from the frame's trace, of which the states read are inputs; its constants, and their names."""
         names = [name for state, (_, avals) in self.reads.items() for name in [describe(state)] * len(avals)]
         return *close_over_inputs(closed, read_p, [avals for _, avals in self.reads.values()], names), names
-
-    def runs_here(self) -> None:
-        super().runs_here()
-        with take_current_trace() as trace:
-            self.traces = (trace,) if trace is self._trace else (trace, self._trace)
 
     def check_write(self, state: State) -> None:
         super().check_write(state)
@@ -209,14 +195,18 @@ class _Tracing:
                 )
             frame = self.frame
             frame.runs_here()
+            with take_current_trace() as here:
+                traces = [here] if here is frame.trace else [here, frame.trace]
+                del here
             args, kwargs = reveal((args, kwargs), self._objects)
             try:
                 out = [self._fun(*args, **kwargs)]
             except CONCRETIZATION_ERRORS as error:
-                self._culprit = Culprit(error, frame.traces)
+                self._culprit = Culprit(error, traces)
                 return self._culprit.tracers
             del args, kwargs
-            self._over = tuple(map(weakref.ref, frame.traces))
+            self._over = tuple(map(weakref.ref, traces))
+            traces.clear()
             results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
             frame.forget()  # the transform around the body ends before the frame does
             return results

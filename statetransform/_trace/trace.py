@@ -13,10 +13,9 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import eval_jaxpr, has_rule, has_tracer, typeof
+from .._jaxcompat import eval_jaxpr, has_rule, has_tracer, run_of_caches, typeof
 from .._state.errors import StateTraceError
 from .._state.frame import leave, look_at_all, read
-from .._state.raw_reads import current_run
 from .._state.state import State
 from .arguments import reveal
 from .outcome import Outcome, with_static
@@ -82,7 +81,7 @@ class Trace:
         self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
         self.fitting: set[str] = set()
-        self._run = current_run()
+        self._run = run_of_caches.value
         self._owners: list[Any] = []
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
         self.over: Sequence[Callable[[], Any]] = over
@@ -196,9 +195,10 @@ class Call:
       leaves: those of the arguments.
       values: the leaves of the states read.
       objects: those that stand in the output.
+      leading: the instance of a method, as an argument that comes in front of those that `apply` is given.
     """
 
-    __slots__ = ("__weakref__", "leaves", "objects", "states", "trace", "values")
+    __slots__ = ("__weakref__", "leading", "leaves", "objects", "states", "trace", "values")
 
     def __init__(
         self, trace: Trace, states: Sequence[State], leaves: list[Any], values: list[Any], objects: list[Any]
@@ -208,6 +208,7 @@ class Call:
         self.leaves: list[Any] = leaves
         self.values: list[Any] = values
         self.objects: list[Any] = objects
+        self.leading: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         made = f", {len(self.created)} created" if self.created else ""
@@ -250,6 +251,11 @@ class Call:
         return self.trace.out_avals
 
     @property
+    def written_avals(self) -> dict[State, Any]:
+        """The abstract values of the written states afterwards."""
+        return dict(zip(self.written, self.out_avals[1], strict=True))
+
+    @property
     def sites(self) -> dict[State, Any]:
         """Where each written state was written."""
         return {self.states[i]: site for i, site in self.trace.sites.items()}
@@ -257,7 +263,7 @@ class Call:
     def apply(self, args: Any, kwargs: Any, values: Mapping[State, Any]) -> Any:
         """Runs the jaxpr with the values of the states by state, of at least those read."""
         inputs = jax.tree.leaves([values[state] for state in self.reads])
-        return self.trace.bind(jax.tree.leaves((args, kwargs)), inputs)
+        return self.trace.bind(jax.tree.leaves(((*self.leading, *args), kwargs)), inputs)
 
     def run(self) -> Any:
         """Binds the jaxpr, leaves the states to whoever is outside and returns the output."""

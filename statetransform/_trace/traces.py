@@ -6,6 +6,7 @@ that it was made for, the objects have its structure (`Structure.match`), and th
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,12 +14,11 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import ContextDict, typeof
+from .._jaxcompat import ContextDict, run_of_caches, typeof
 from .._objects.hooks import unheard
 from .._objects.library import is_users_class
 from .._objects.plain import MISSING
 from .._state.errors import RetraceWarning, StateTraceError, hints
-from .._state.raw_reads import as_ever, current_run
 from .._state.sites import user_site
 from .._state.state import State
 from . import stage
@@ -45,15 +45,16 @@ class TraceCache:
     Args:
       family: the functions that share their traces with this one.
       warns: whether it says of what makes it trace again.
-      is_pure: whether the caller threads the values explicitly.
+      birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
+      **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_is_pure", "_records", "_warns", "family")
+    __slots__ = ("__weakref__", "_birthless", "_options", "_records", "_warns", "family")
 
     _BOUND = 64  # traces in a slot
 
-    def __init__(self, family: Family, warns: bool = True, is_pure: bool = False) -> None:
-        self._warns, self._is_pure = warns, is_pure
+    def __init__(self, family: Family, warns: bool = True, birthless: str = "", **options: Any) -> None:
+        self._warns, self._birthless, self._options = warns, birthless, options
         self._records = ContextDict()
         self.family = family
 
@@ -63,17 +64,13 @@ class TraceCache:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         objects: Sequence[Any] = (),
-        around: Callable[..., Any] | None = None,
-        is_lifted: Callable[[State], bool] | None = None,
-        birthless: str = "",
     ) -> Call:
         """The call through the trace that fits now, traced if there is none.
 
         Args:
-          fun, around, is_lifted: as in `trace`.
+          fun: the function.
           args, kwargs: the arguments, with static ones and objects hidden.
           objects: the hidden objects.
-          birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
         """
         leaves, treedef = jax.tree.flatten((args, kwargs))
         try:
@@ -82,9 +79,8 @@ class TraceCache:
             raise refused(fun, args, kwargs) from error
         key = treedef, avals
         roots = (fun, *objects)
-        with as_ever():
-            slot = self._records.current()
-        run = current_run()
+        slot = self._records.current()
+        run = run_of_caches.value
         own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
         found, others = _first_fitting(own, roots), []
         if found is None:
@@ -93,12 +89,14 @@ class TraceCache:
         if found is not None:
             trace, states, values = found
             self._keep(slot, key, trace)
+            if trace not in own:
+                trace.expires_with(roots, weakref.WeakMethod(self.discard))
             return Call(trace, states, leaves, values, trace.objects_at(roots))
-        trace = self.trace(fun, args, kwargs, objects, around, is_lifted, (*own, *others), birthless)
+        trace = self.trace(fun, args, kwargs, objects, (*own, *others))
         states = trace.states
         values = trace.values(states, is_new=True)
         if values is None:  # another thread gave a state a new type meanwhile
-            return self.find(fun, args, kwargs, objects, around, is_lifted, birthless)
+            return self.find(fun, args, kwargs, objects)
         found = Call(trace, states, leaves, values, trace.objects_at(roots))
         if trace.structure is not None:
             self._keep(slot, key, trace)
@@ -127,10 +125,7 @@ class TraceCache:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         objects: Sequence[Any],
-        around: Callable[..., Any] | None = None,
-        is_lifted: Callable[[State], bool] | None = None,
-        known: Sequence[Trace] = (),
-        birthless: str = "",
+        known: Sequence[Trace],
     ) -> Trace:
         """Traces, and says of what will make it trace again; `known` are the traces that did not fit."""
         roots = (fun, *objects)
@@ -139,11 +134,11 @@ class TraceCache:
         try:
             with recorder:
                 recorder.takes_pytrees((args, kwargs))
-                made = stage.trace(fun, args, kwargs, objects, around, is_lifted, self._is_pure)
+                made = stage.trace(fun, args, kwargs, objects, **self._options)
             for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
-            if birthless and made.created:
-                raise StateTraceError.born_inside(birthless, made.created[0])
+            if self._birthless and made.created:
+                raise StateTraceError.born_inside(made.created[0], where=self._birthless)
         except BaseException:
             take_back(recorder)
             raise
@@ -151,7 +146,7 @@ class TraceCache:
             reuse = Reuse(recorder, made)
         self.family.log.append(traced(made, fun, why))
         if self._warns:
-            self._warn(fun, args, kwargs, objects, reuse, why, birthless)
+            self._warn(fun, args, kwargs, objects, reuse, why)
         return made
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
@@ -172,9 +167,7 @@ class TraceCache:
                 structure.forget_in_raw(roots)
         return farthest[1]
 
-    def _warn(
-        self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any, birthless: str
-    ) -> None:
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)
         for state in reuse.loose:
             self._warn_once(RetraceWarning.loose(name, state))
@@ -185,8 +178,8 @@ class TraceCache:
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
-            if birthless and _is_rebound(edge, after):
-                self._warn_once(RetraceWarning.once(birthless, name, *why), why[0])
+            if self._birthless and _is_rebound(edge, after):
+                self._warn_once(RetraceWarning.once(self._birthless, name, *why), why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
             self.family.repeats = None, (), 0
@@ -238,26 +231,25 @@ def _first_fitting(traces: Sequence[Trace], roots: Sequence[Any]) -> tuple[Trace
 
 
 def find_for_once(
-    where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: Sequence[Any], birthless: str = ""
-) -> tuple[Call, tuple[Any, ...]]:
+    where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: Sequence[Any], **options: Any
+) -> Call:
     """The call of a function that a loop or branch was given, and that may be gone after it.
 
     Args:
-      where: the loop or branch.
+      where: the loop or branch, or another transform.
       fun: the function, which may be a bound method.
-      args, kwargs, objects, birthless: as in `TraceCache.find`.
-
-    Returns:
-      The call, and what comes in front of `args`: the instance of a method.
+      args, kwargs, objects: as in `TraceCache.find`.
+      **options: those of the `TraceCache`, the same for each call with `where`.
     """
     fun, obj = unbound(fun)
     instance, owners = hide_self(obj) if obj is not NO_SELF else (None, [])
     leading = () if obj is NO_SELF else (instance,)
-    cache = cache_of(fun, where, TraceCache)
-    call = cache.find(fun, (*leading, *args), kwargs, [*owners, *objects], birthless=birthless)
+    cache = cache_of(fun, where, functools.partial(TraceCache, **options))
+    call = cache.find(fun, (*leading, *args), kwargs, [*owners, *objects])
     if call.trace.structure is not None:
         keep_recent(call.trace, cache.family)
-    return call, leading
+    call.leading = leading
+    return call
 
 
 class RefusedArgument(TypeError):

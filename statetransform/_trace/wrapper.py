@@ -33,6 +33,7 @@ class Transformed:
     where: str = "checkpoint"  # the transform's name, for messages
     _options: dict[str, Any]
     _static: Any = ()
+    _store: Any = None  # its traces, if it is not run at every call
     _fun: Callable[..., Any]  # without the instance, if it is a bound method
     _instance: Any = NO_SELF
     _bound: Callable[..., Any]  # the class of its methods
@@ -118,7 +119,7 @@ class Transformed:
     @property
     def history(self) -> Any:
         """The traces made so far, for `inspect.explain_retrace`; None where the function runs at every call."""
-        return None
+        return None if self._store is None else self._store.family.log_of(self._fun)
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else self._bound(self._call_bound, obj)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._state.frame import only_births
-from .._trace.arguments import NO_SELF, hide, positional_parameters, reveal
+from .._trace.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
 from .._trace.functional import Functionalized
 from .._trace.lift import bind
 from .._trace.tracebacks import boundary
@@ -48,8 +48,8 @@ class AheadOfTime:
     ) -> None:
         self._owner, self._stage, self._program, self._states, self._obj = owner, stage, program, states, obj
         self._takes_obj = takes_obj
-        has_self = obj is not NO_SELF or owner._instance is not NO_SELF
-        self._static_args, self._static_kwargs = owner._static.split(args, kwargs, has_self)
+        static = lambda given: {key: reveal(arg) for key, arg in given if isinstance(arg, Static | ByReference)}
+        self._static_args, self._static_kwargs = static(enumerate(args)), static(kwargs.items())
         self._args, self._kwargs = args, kwargs
         self._leading = len(program.inputs) if takes_obj else program.n_leading
 
@@ -90,8 +90,7 @@ class AheadOfTime:
     def _shapes(self) -> Any:
         """The output of a call, with shapes and dtypes in the place of arrays."""
         roots = self._owner.hidden(self._obj, self._args, self._kwargs)[2]
-        find = lambda trace: trace.objects_at(roots)
-        return only_births(lambda: self._program.finish(self._states, self._stage.out_info, find))
+        return only_births(lambda: self._program.finish(self._states, self._stage.out_info, roots))
 
     def lower(self, *args: Any, **kwargs: Any) -> AheadOfTime:
         """As :meth:`jax.stages.Traced.lower`."""
@@ -117,7 +116,7 @@ class AheadOfTime:
             return fun.apply(values, *filled, **self._static_kwargs, **kwargs)
 
         pure.__name__ = pure.__qualname__ = owner.__name__
-        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 0, 1)
+        options = owner.jax_options(self._args, self._kwargs, obj is not NO_SELF, 1, 0)
         for name in ("donate_argnums", "donate_argnames"):
             options.pop(name, None)
         if "in_shardings" in options:
@@ -158,7 +157,7 @@ class AheadOfTime:
                 f"reaches now: {differs}. Lower and compile it for these."
             )
         results = self._program.run(self._stage, states, args, kwargs)
-        return self._program.finish(states, results, lambda trace: trace.objects_at(roots))
+        return self._program.finish(states, results, roots)
 
     def _other_arguments(self, given: int, needed: int, kwargs: dict[str, Any]) -> str:
         named = lambda names: "".join(f", {name}" for name in sorted(names))

@@ -23,44 +23,21 @@ from .._trace.traces import find_for_once
 Checkpoint = None | int | str | MemoryBudget
 
 
-class TracedFunction:
-    """A function traced once with given abstract arguments, to be re-bound inside a JAX transform.
+def traced_once(
+    where: str, fun: Callable[..., Any], args: tuple[Any, ...], objects: Sequence[Any], values: Mapping[State, Any]
+) -> Call:
+    """The call of a function with abstract arguments, to be re-bound inside a JAX transform.
 
-    Args:
-      values: values on entry that differ from the states' own (with the weak type removed).
-
-    Attributes:
-      found: the call through the trace.
-      leading: the instance of a method, as an argument; to be passed in front of the others.
+    `values` on entry are those that differ from the states' own (with the weak type removed).
     """
-
-    def __init__(
-        self,
-        where: str,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        objects: Sequence[Any],
-        values: Mapping[State, Any],
-    ) -> None:
-        args = jax.tree.map(typeof, args)
-        self.found: Call
-        self.leading: tuple[Any, ...]
-        with Frame() if values else contextlib.nullcontext() as frame:
-            for state, value in values.items():
-                frame.seed(state, value)  # type: ignore[union-attr]
-            self.found, self.leading = find_for_once(where, fun, args, {}, objects, birthless=where)
-        for i, _ in self.found.trace.static_written:
-            raise StateStructureError.static_write(where, self.found.states[i])
-
-    @property
-    def out_avals(self) -> Any:
-        """The abstract values of the output."""
-        return self.found.out_avals[0]
-
-    @property
-    def written_avals(self) -> dict[State, Any]:
-        """The abstract values of the written states afterwards."""
-        return dict(zip(self.found.written, self.found.out_avals[1], strict=True))
+    args = jax.tree.map(typeof, args)
+    with Frame() if values else contextlib.nullcontext() as frame:
+        for state, value in values.items():
+            frame.seed(state, value)  # type: ignore[union-attr]
+        call = find_for_once(where, fun, args, {}, objects, birthless=where)
+    for i, _ in call.trace.static_written:
+        raise StateStructureError.static_write(call.states[i], where=where)
+    return call
 
 
 def bind(trace: Trace, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
@@ -93,50 +70,49 @@ class Body:
     ) -> None:
         entry: dict[State, Any] = {}
         while True:
-            self.staged = TracedFunction(where, fun, make_args(carry), objects, entry)
-            trace = self.staged.found.trace
+            self.found = found = traced_once(where, fun, make_args(carry), objects, entry)
+            trace = found.trace
             if where in trace.fitting:
                 break
-            after = self.staged.written_avals
+            after = found.written_avals
             before = {state: entry.get(state, look_at(state)) for state in after}
-            new_carry, carry_changed = _without_weak_type(carry, carry_of(self.staged.out_avals))
+            new_carry, carry_changed = _without_weak_type(carry, carry_of(found.out_avals[0]))
             stronger = {state: _without_weak_type(value, after[state]) for state, value in before.items()}
             if not carry_changed and not any(changed for _, changed in stronger.values()):
                 break
             # As in JAX: a weakly typed value on entry takes the type of what follows; trace once more.
             carry, entry = new_carry, {state: value for state, (value, _) in stronger.items()}
-        self.written: list[State] = self.staged.found.written
+        self.written: list[State] = found.written
         self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
         self.init: tuple[Any, list[Any]] = (carry, [*self.entry.values()])
-        self._sites = self.staged.found.sites
+        self._sites = found.sites
         if where not in trace.fitting:
-            after = self.staged.written_avals
-            _check_carry(where, carry, carry_of(self.staged.out_avals))
+            after = found.written_avals
+            _check_carry(where, carry, carry_of(found.out_avals[0]))
             for state in self.written:
                 _check_type(where, state, self.entry[state], after[state], self._sites[state])
             # The types on entry are the trace's own, unless a state is written without being read.
             if not entry and max(trace.written, default=-1) < trace.n_reads:
                 trace.fitting.add(where)
         if objects:
-            check_objects(where, carry, objects, self.staged.found.objects)
+            check_objects(where, carry, objects, found.objects)
 
-    def over_states(self, staged: TracedFunction) -> Callable[..., tuple[Any, list[Any]]]:
+    def over_states(self, found: Call) -> Callable[..., tuple[Any, list[Any]]]:
         """A traced function of `(values of the written states, *args)`; it gives its output and the new values.
 
         The states that it only reads are constants of the loop. It holds no state: JAX may keep it.
         """
         place = {state: i for i, state in enumerate(self.written)}
-        constants = [state for state in staged.found.reads if state not in place]
+        constants = [state for state in found.reads if state not in place]
         place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        order, held = tuple(place[state] for state in staged.found.reads), look_at_all(constants)
-        trace, leading = staged.found.trace, staged.leading
+        order, held = tuple(place[state] for state in found.reads), look_at_all(constants)
+        trace, leading = found.trace, found.leading
         return lambda values, *args: bind(trace, order, leading, args, (*values, *held))
 
     def finish(self, out: Any, values: Sequence[Any]) -> Any:
         """Hands on the states' values after the loop; gives the output with the objects in their places."""
         leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
-        found = self.staged.found
-        return reveal(out, found.objects) if found.trace.has_nodes else out
+        return reveal(out, self.found.objects) if self.found.trace.has_nodes else out
 
 
 def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
@@ -207,7 +183,8 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
     else:
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
-    raise StateStructureError.carry(where, state, show_types(before), show_types(after), show_site(site), cure)
+    types = {"before": show_types(before), "after": show_types(after)}
+    raise StateStructureError.carry(state, where=where, site=show_site(site), cure=cure, **types)
 
 
 def cure_on_mesh(name: str, before: Any, after: Any) -> str:

@@ -16,8 +16,9 @@ from .._state.frame import leave, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
+from .._trace.trace import Call
 from .._trace.tracebacks import boundary
-from ._bodies import TracedFunction, bind, cure_on_mesh
+from ._bodies import bind, cure_on_mesh, traced_once
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 
@@ -123,14 +124,13 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
 def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
     """The branch with its functions traced."""
     operands, objects = hide(operands)
-    staged = [TracedFunction(where, fun, operands, objects, {}) for fun in named.values()]
-    found = [branch.found for branch in staged]
+    found = [traced_once(where, fun, operands, objects, {}) for fun in named.values()]
     written = list(dict.fromkeys(state for call in found for state in call.written))
     used = list(dict.fromkeys([*written, *[state for call in found for state in call.reads]]))
     place = {state: i for i, state in enumerate(used)}
     values = look_at_all(used)
     for state in written:
-        _check_types(where, state, values[place[state]], dict(zip(named, staged, strict=True)))
+        _check_types(where, state, values[place[state]], dict(zip(named, found, strict=True)))
     traces = [call.trace for call in found]
     orders = tuple(tuple(place[state] for state in call.reads) for call in found)
     targets = tuple(tuple(place[state] for state in call.written) for call in found)
@@ -141,11 +141,11 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         changed = dict(zip(targets[i], changed, strict=True))
         return out, [changed.get(k, values[k]) for k in range(n_written)]
 
-    leading = [branch.leading for branch in staged]
+    leading = [call.leading for call in found]
     try:
         out, results = select(index, [partial(call, i, leading, values) for i in range(len(traces))], operands)
     except TypeError as error:
-        text = _differences(where, named, staged)
+        text = _differences(where, named, found)
         if text is None:
             raise
         raise TypeError(text) from error
@@ -157,14 +157,14 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     return reveal(out, found[0].objects)
 
 
-def _check_types(where: str, state: State, entry: Any, branches: dict[str, TracedFunction]) -> None:
+def _check_types(where: str, state: State, entry: Any, branches: dict[str, Call]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
     values = [branch.written_avals.get(state, entry) for branch in branches.values()]
     if len({type_on_mesh(value) for value in values}) == 1:
         return
     rows: list[tuple[str, str]] = []
     for (name, branch), value in zip(branches.items(), values, strict=True):
-        site = branch.found.sites.get(state)
+        site = branch.sites.get(state)
         where_written = f"written at {show_site(site)}" if site else "not written"
         rows.append((name, f"{show_types(value)}   ({where_written})"))
     cure = _cure("Write values of one", "in every branch", values)
@@ -182,18 +182,18 @@ def _cure(verb: str, where: str, values: Sequence[Any]) -> str:
     return f"{verb} structure, shape and dtype {where}, `x.astype(...)` for example."
 
 
-def _differences(where: str, named: _Named, staged: list[TracedFunction]) -> str | None:
+def _differences(where: str, named: _Named, found: list[Call]) -> str | None:
     """What a message has to say of branches whose outputs differ; JAX's own would speak of the functions made here."""
-    if len({type_on_mesh(branch.out_avals) for branch in staged}) == 1:
+    if len({type_on_mesh(branch.out_avals[0]) for branch in found}) == 1:
         return None
     rows = []
-    for (name, fun), branch in zip(named.items(), staged, strict=True):
+    for (name, fun), branch in zip(named.items(), found, strict=True):
         code = getattr(inspect.unwrap(fun), "__code__", None)
         site = f"   ({fun.__name__} at {show_site((code.co_filename, code.co_firstlineno))})" if code else ""
-        rows.append(f"  {name}: {show_types(branch.out_avals)}{site}")
+        rows.append(f"  {name}: {show_types(branch.out_avals[0])}{site}")
     return (
         f"{where}: the branches must return values of the same types, but they return\n"
         + "\n".join(rows)
         + "\n"
-        + _cure("Return the same", "from every branch", [branch.out_avals for branch in staged])
+        + _cure("Return the same", "from every branch", [branch.out_avals[0] for branch in found])
     )

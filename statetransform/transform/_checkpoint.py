@@ -179,9 +179,6 @@ class Checkpointed(Staged):
         whole = (*(True,) * has_self, *[flag is None or flag for flag in flags])
         return dataclasses.replace(self._around, prevent_cse=whole)
 
-    def _cache_for_call(self, around: Around) -> Any:
-        return self._cache_for(around) if around.lanes.axes else self._cache
-
 
 @dataclasses.dataclass(frozen=True)
 class Around:

@@ -16,12 +16,12 @@ import jax
 from .._jaxcompat import typeof
 from .._state.errors import describe
 from .._state.formatting import show_types
-from .._state.frame import read
-from .._state.gather import states_of_a_model
+from .._state.frame import look_at_all
+from .._state.gather import Gathered, differentiated_states, states_of_a_model
 from .._state.state import State
-from .._trace.lift import Direct, Lift
+from .._trace.arguments import is_reference, without_objects
+from .._trace.lift import Direct, Lift, with_aux
 from .._trace.wrapper import decorate
-from ._differentiated import Differentiated, with_aux
 from ._options import bound_as_in
 
 P = ParamSpec("P")
@@ -49,46 +49,74 @@ class Derivative(Direct):
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         argnums = 0 if self._argnums is None and self._states is None else self._argnums
-        self._refuse_positions(argnums, len(args))
-        wrt = Differentiated(self.where, self._states, argnums, args)
-        if not self._jax_options.get("allow_int"):
-            self._refuse_integers(wrt.states)
+        positions, is_single = self._positions(argnums, args), isinstance(argnums, int)
+        # All that is differentiated is gathered into one pytree, so that no index has to be shifted.
+        chosen, whole = without_objects(tuple([args[i] for i in positions]))
+        primal = chosen[0] if is_single else chosen
+        states = None if self._states is None else differentiated_states(self._states, f"{self.where}: ")
+        if states is not None:
+            values = self._values(states, argnums)
+            primal = values if argnums is None else (values, primal)
         lift = Lift(fun)
 
         def pure(primal: Any) -> Any:
-            values, args = wrt.split(primal)
-            return with_aux(lift.call(values, args, kwargs), self._has_aux, self.where)
+            values: dict[State, Any] = {}
+            if states is not None:
+                by_state, primal = (primal, ()) if argnums is None else primal
+                values = states.by_state(by_state)
+            given = dict(zip(positions, whole((primal,) if is_single else primal), strict=True))
+            arguments = [given.get(i, arg) for i, arg in enumerate(args)]
+            return with_aux(lift.call(values, arguments, kwargs), self._has_aux, self.where)
 
-        first, second = self._derive(pure, has_aux=True, **self._jax_options)(wrt.primal)
+        first, second = self._derive(pure, has_aux=True, **self._jax_options)(primal)
         # JAX puts the auxiliary data beside the derivative, or beside the value where that is wanted, too.
         has_value = self._derive is jax.value_and_grad
         result, (aux, written, born) = first if has_value else (first, second)
         result = (result, aux) if self._has_aux else result
         return lift.leave((result, second) if has_value else result, written, born)
 
-    def _refuse_positions(self, argnums: Any, n_args: int) -> None:
-        """Refuses what JAX refuses; positions out of range are left to `Differentiated` for the others, as to JAX."""
-        positions = () if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
+    def _positions(self, argnums: Any, args: tuple[Any, ...]) -> list[int]:
+        """The positions of the arguments to differentiate with respect to; refuses what JAX refuses."""
+        n, given = len(args), () if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
         if argnums == () and self._states is None:
             raise ValueError(f"{self.where}: `argnums` is empty, so there is nothing to differentiate with respect to")
-        if len({i % n_args if n_args else i for i in positions}) < len(positions):
+        if len({i % n if n else i for i in given}) < len(given):
             raise TypeError(f"{self.where}: argnums={argnums} names an argument twice")
-        if self._derive in (jax.grad, jax.value_and_grad) and max(positions, default=-1) >= n_args:
+        if self._derive in (jax.grad, jax.value_and_grad) and max(given, default=-1) >= n:
             raise TypeError(
-                f"{self.where}: differentiating with respect to argnums={argnums} needs at least {max(positions) + 1} "
-                f"positional argument(s), but the function was called with {n_args}"
-                + ("" if n_args else f". To differentiate with respect to states, write {states_of_a_model()}.")
+                f"{self.where}: differentiating with respect to argnums={argnums} needs at least {max(given) + 1} "
+                f"positional argument(s), but the function was called with {n}"
+                + ("" if n else f". To differentiate with respect to states, write {states_of_a_model()}.")
             )
+        for i in given:
+            if not -n <= i < n:
+                raise ValueError(
+                    f"{self.where}: argnums={i}, but the function was called with {n} positional argument(s)"
+                )
+            if not jax.tree.leaves(args[i]) and any(map(is_reference, jax.tree.leaves(args[i], is_leaf=is_reference))):
+                raise TypeError(
+                    f"{self.where}: argument {i} is passed by reference (it is a state, or holds states), and nothing "
+                    f"can be differentiated with respect to it. Name the states instead: {states_of_a_model()}."
+                )
+        return [i % n for i in given]
 
-    def _refuse_integers(self, states: list[State]) -> None:
-        """JAX's own message would not know the state."""
-        for state in states:
-            kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(read(state))}
+    def _values(self, states: Gathered, argnums: Any) -> Any:
+        """The values of the states; refuses integers, where JAX's own message would not know the state."""
+        if not states.states and argnums is None:
+            raise ValueError(
+                f"{self.where}: `states=` has no state in it, so there is nothing to differentiate with respect to. If "
+                f"it comes from `st.states(model, kind)`, the model has no state of this kind. Write for example "
+                f"{states_of_a_model()}."
+            )
+        values = look_at_all(states.states)
+        for state, value in [] if self._jax_options.get("allow_int") else zip(states.states, values, strict=True):
+            kinds = {typeof(leaf).dtype for leaf in jax.tree.leaves(value)}
             if not all(jax.numpy.issubdtype(dtype, jax.numpy.inexact) for dtype in kinds):
                 raise TypeError(
-                    f"{self.where}: {describe(state)} holds {show_types(read(state))}, but derivatives need "
+                    f"{self.where}: {describe(state)} holds {show_types(value)}, but derivatives need "
                     "floating-point values. Leave it out of `states=`, or start it as a float."
                 )
+        return states.values(values)
 
 
 def _indices(where: str, argnums: Any) -> int | tuple[int, ...]:

@@ -9,8 +9,6 @@ fit goes the slow way: find a trace or make one, keep it, call.
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -59,17 +57,12 @@ class Jitted(Transformed):
         own = () if self._options["state_shardings"] is None else (Unshared(),)
         return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
-    @property
-    def history(self) -> Any:
-        """The traces made so far."""
-        return self._store.traces.family.log_of(self._fun)
-
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
         self._store.clear()
 
     def jax_options(
-        self, args: tuple[Any, ...], keywords: Collection[str], has_self: bool, n_donated: int, leading: int
+        self, args: tuple[Any, ...], keywords: Collection[str], has_self: bool, leading: int, n_donated: int
     ) -> dict[str, Any]:
         """The options for the underlying `jax.jit`, whose function has leading arguments and a second output.
 
@@ -141,8 +134,8 @@ class Jitted(Transformed):
                     return out
         if is_jit_disabled():
             return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
-        program, states, results, objects_at = self.run("__call__", obj, args, kwargs)
-        return program.finish(states, results, objects_at)
+        program, *found = self.run("__call__", obj, args, kwargs)
+        return program.finish(*found)
 
     def _failed(self, program: Program, error: Exception, obj: Any, args: Any, kwargs: Any) -> Any:
         """After an error in a program: OTHER when it is not the user's, but says that another program has to run."""
@@ -160,13 +153,12 @@ class Jitted(Transformed):
 
     def _finish(self, program: Program, obj: Any, args: Any, kwargs: Any, results: Any, states: list[State]) -> Any:
         """After a program gave more than ordinary values of written states."""
-        roots = self.hidden(obj, args, kwargs)[2]
-        return program.finish(states, results, lambda trace: trace.objects_at(roots))
+        return program.finish(states, results, self.hidden(obj, args, kwargs)[2])
 
     def run(self, method: str, obj: Any, args: Any, kwargs: Any) -> tuple[Program, Sequence[State], Any, Any]:
         """Calls a method of the `jax.jit` function that fits these arguments, tracing where none does.
 
-        Gives the program, its states, what the method returned, and what finds the objects in the output.
+        Gives the program, its states, what the method returned, and the roots.
         """
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs, roots = self.hidden(obj, args, kwargs)
@@ -184,8 +176,8 @@ class Jitted(Transformed):
             if stack.frame is None:  # it is not used within a transform
                 program.settle(args, kwargs)
             self._store.use(program)
-            return program, states, results, lambda trace: trace.objects_at(roots)
-        call = self._store.traces.find(self._fun, args, kwargs, roots[1:])
+            return program, states, results, roots
+        call = self._store.find(self._fun, args, kwargs, roots[1:])
         states = call.states
         program = next((program for program, _ in fitting if program.takes(call.trace)), None)
         if program is None:
@@ -194,11 +186,8 @@ class Jitted(Transformed):
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:
             self._store.use(program)
-            self._store.traces.family.add(program.treedef, program)  # for others to find
-            forget = functools.partial(_forget, weakref.ref(self._store), weakref.ref(program))
-            call.trace.expires_with(roots, forget)
-        objects = call.objects
-        return program, states, results, lambda trace: objects
+            self._store.family.add(program.treedef, program)  # for others to find
+        return program, states, results, roots
 
     @boundary
     def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:
@@ -224,12 +213,6 @@ class Jitted(Transformed):
         with jax.disable_jit(False):  # as in JAX, asking for a program gives one
             program, states, stage, _ = self.run(method, obj, args, kwargs)
         return AheadOfTime(self, stage, program, states, obj, is_unbound, args, kwargs)
-
-
-def _forget(store: Callable[[], Store | None], program: Callable[[], Program | None]) -> Any:
-    """What forgets a program with one of its traces."""
-    owner, gone = store(), program()
-    return None if owner is None or gone is None else lambda trace: owner.drop(gone)
 
 
 def _sharding(key: Any, sharding: Any) -> Any:

@@ -46,7 +46,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     (args, kwargs), objects = hide(abstract((args, kwargs)))
-    call, _ = find_for_once("eval_shape", fun, args, kwargs, objects)
+    call = find_for_once("eval_shape", fun, args, kwargs, objects)
     return only_births(lambda: call.finish(*_shapes(call.out_avals)))
 
 
@@ -111,7 +111,7 @@ class Shown(Transformed):
         args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         (args, kwargs), objects = hide((args, kwargs))
         args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))
-        found: list[tuple[Call, tuple[Any, ...]]] = []
+        found: list[Call] = []
 
         def find(*args: Any, **kwargs: Any) -> None:
             with kept_by_nobody():
@@ -119,11 +119,11 @@ class Shown(Transformed):
 
         names = positional_parameters(fun)[0][: len(args)]
         jax.make_jaxpr(name_inputs(find, names, kwargs), axis_env=self._make_options["axis_env"])(*args, **kwargs)
-        call, leading = found[0]
+        call = found[0]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
         def pure(values: Any, /, *args: Any, **kwargs: Any) -> Any:
-            out, written, _ = call.apply((*leading, *args), kwargs, values)
+            out, written, _ = call.apply(args, kwargs, values)
             return out, Values(dict(zip(call.written, written, strict=True)))
 
         values = Values({state: read(state) for state in call.reads})

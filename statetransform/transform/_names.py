@@ -12,13 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._state.state import State
-
-
-def names_of(states: Iterable[State]) -> list[str]:
-    """What the inputs for the values of states are called; of a state without a name, its kind."""
-    return [state._name or getattr(state, "_kind", type(state)).__name__.lower() for state in states]
-
 
 def name_inputs(fun: Callable[..., Any], names: Sequence[str], keywords: Iterable[str]) -> Callable[..., Any]:
     """Gives a function of ours the signature with these names of positional parameters, as far as they are free."""

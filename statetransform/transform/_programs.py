@@ -8,6 +8,7 @@ structure says which states were written.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import types
@@ -28,7 +29,7 @@ from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry, pays_after
-from ._names import name_inputs, names_of
+from ._names import name_inputs
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
@@ -86,7 +87,7 @@ class Program:
         self._sharding_of: Callable[[State], Any] = jitted._shardings.of
         pure = self._pure(jitted._fun, call)
         keywords = call.trace.arguments[1].keys()
-        options_of = lambda n: jitted.jax_options(args[has_self:], keywords, has_self, n, self.n_leading)
+        options_of = functools.partial(jitted.jax_options, args[has_self:], keywords, has_self, self.n_leading)
         self.jitted: Any = jax.jit(pure, **options_of(len(self.donated)))
         # A transform around keeps the states' values until it is done, and residuals for longer.
         self.within: Any = jax.jit(pure, **options_of(0)) if self.donated else self.jitted
@@ -111,7 +112,10 @@ class Program:
         own = [name for name, arg in zip(names, args, strict=False) if self.keeps_places or not is_dropped(arg)]
         instance = ["self"] if self._has_instance else []
         keywords = [key for key, arg in kwargs.items() if self.keeps_places or not is_dropped(arg)]
-        return name_inputs(pure, [*names_of(call.states[i] for i in self.inputs), *instance, *own], keywords)
+        states = [call.states[i] for i in self.inputs]
+        kinds = [getattr(state, "_kind", type(state)).__name__.lower() for state in states]
+        named = [state._name or kind for state, kind in zip(states, kinds, strict=True)]
+        return name_inputs(pure, [*named, *instance, *own], keywords)
 
     def bind(self, trace: Trace, states: Sequence[State], args: Any, kwargs: Any) -> Any:
         """Called by JAX for types that it has not seen: re-binds the trace into JAX's own trace."""
@@ -197,12 +201,12 @@ class Program:
             for leaf in leaves(state):
                 other = holders.setdefault(id(leaf), state)
                 if other is not state and other in donated:
-                    raise StateTraceError.donated_twice(other, describe(state)) from error
+                    raise StateTraceError.donated_twice(other, other=describe(state)) from error
         for leaf in jax.tree.leaves(arguments):
             if (holder := holders.get(id(leaf))) is not None and holder in donated:
-                raise StateTraceError.donated_twice(holder, "an argument of the call") from error
+                raise StateTraceError.donated_twice(holder, other="an argument of the call") from error
 
-    def finish(self, states: Sequence[State], results: Any, objects_at: Callable[[Trace], list[Any]]) -> Any:
+    def finish(self, states: Sequence[State], results: Any, roots: Sequence[Any]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
         out, written = results
         if type(written) is not dict:
@@ -211,16 +215,15 @@ class Program:
             return out
         ((number, (written, born)),) = written.items()
         trace = self._outputs[number]
-        return Call(trace, states, [], [], objects_at(trace) if trace.has_nodes else []).finish(out, written, born)
+        objects = trace.objects_at(roots) if trace.has_nodes else []
+        return Call(trace, states, [], [], objects).finish(out, written, born)
 
 
-class Store:
-    """The programs of a function with the same options, the one used last first, and its traces."""
+class Store(TraceCache):
+    """The traces of a function under `jit` with the same options, and its programs, the one used last first."""
 
-    _BOUND = 64
-
-    def __init__(self, family: Family, warns: bool = True) -> None:
-        self.traces = TraceCache(family, warns)
+    def __init__(self, family: Family, **options: Any) -> None:
+        super().__init__(family, **options)
         self.arrange(())
 
     def arrange(self, programs: Sequence[Program]) -> None:
@@ -232,21 +235,24 @@ class Store:
     def known(self, treedef: Any) -> list[Program]:
         """The programs for arguments of a structure: of this function, then of others with the same code."""
         own = [program for program in self.programs if program.treedef == treedef]
-        return own + [program for program in self.traces.family.known(treedef) if program not in own]
+        return own + [program for program in self.family.known(treedef) if program not in own]
 
     def use(self, program: Program) -> None:
         """Puts a program in front."""
         self.arrange([program, *[other for other in self.programs if other is not program]])
 
-    def drop(self, program: Program) -> None:
-        """Forgets a program."""
-        self.arrange([other for other in self.programs if other is not program])
-        self.traces.family.discard(program)
+    def discard(self, trace: Trace) -> None:
+        """Keeps a trace no longer, nor the programs that may have it."""
+        super().discard(trace)
+        gone = [program for program in self.programs if program.takes(trace)]
+        for program in gone:
+            self.family.discard(program)
+        self.arrange([program for program in self.programs if program not in gone])
 
     def clear(self) -> None:
         """Forgets everything."""
         self.arrange(())
-        self.traces.clear()
+        super().clear()
 
 
 def _with_sharding(leaf: Any, sharding: Any) -> Any:

@@ -204,7 +204,7 @@ def _scan(
     body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
     n = loops.steps_of(xs, options["length"])
     watch = ProgressBar(where, n, progress) if progress and n else None
-    step = body.over_states(body.staged)
+    step = body.over_states(body.found)
 
     def pure(carry: Any, x: Any) -> tuple[Any, Any]:
         user_carry, values = carry

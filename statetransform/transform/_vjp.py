@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 
+from .._state.frame import look_at_all
+from .._state.gather import differentiated_states
 from .._trace.arguments import hide, revealing, without_objects
-from .._trace.lift import Lift
+from .._trace.lift import Lift, with_aux
 from .._trace.tracebacks import boundary
-from ._differentiated import Differentiated, with_aux
 from ._options import as_in
 
 
@@ -153,9 +154,9 @@ def _first_primal(
     lift = Lift(revealing(fun, objects))
     if states is None:
         return lift, lambda *primals: with_aux(lift.call({}, whole(primals), {}), has_aux, where), primals
-    wrt = Differentiated(where, states, (), ())
+    wrt = differentiated_states(states, f"{where}: ")
 
     def pure(leading: Any, *primals: Any) -> Any:
-        return with_aux(lift.call(wrt.split((leading, ()))[0], whole(primals), {}), has_aux, where)
+        return with_aux(lift.call(wrt.by_state(leading), whole(primals), {}), has_aux, where)
 
-    return lift, pure, (wrt.primal[0], *primals)
+    return lift, pure, (wrt.values(look_at_all(wrt.states)), *primals)

@@ -70,12 +70,6 @@ class LaneFrame(Frame):
         self._lanes = lanes
         self._advanced: dict[State, Any] = {}
         self._mesh = jax.sharding.get_abstract_mesh()
-        with take_current_trace() as trace:
-            self._trace: Any = trace
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._trace = None
 
     def enter(self, state: State) -> Any:
         value, lanes = super().enter(state), self._lanes
@@ -96,7 +90,7 @@ class LaneFrame(Frame):
     @contextlib.contextmanager
     def _around(self) -> Iterator[None]:
         """The frame's own trace and mesh: the first read may stand in a `shard_map` within it."""
-        with set_current_trace(self._trace), jax.sharding.use_abstract_mesh(self._mesh):
+        with set_current_trace(self.trace), jax.sharding.use_abstract_mesh(self._mesh):
             yield
 
     def written(self) -> dict[State, Any]:
@@ -106,7 +100,7 @@ class LaneFrame(Frame):
         """
         written = super().written()
         for state, value in written.items():
-            differs = any(is_batched(leaf, self._trace) for leaf in jax.tree.leaves(value))
+            differs = any(is_batched(leaf, self.trace) for leaf in jax.tree.leaves(value))
             if not differs or self._lanes.axes.of(state) is not None or state.static:
                 continue
             if state not in self._advanced:

@@ -16,7 +16,7 @@ from .._state.errors import StateTraceError
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
-from ._bodies import Body, Checkpoint, TracedFunction, check_loop, number_of_steps
+from ._bodies import Body, Checkpoint, check_loop, number_of_steps, traced_once
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 
@@ -90,12 +90,12 @@ def while_loop(
             return out
     init_val, objects = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
-    test = TracedFunction("while_loop", cond_fun, (body.init[0],), objects, body.entry)
-    for state in test.found.written:
+    test = traced_once("while_loop", cond_fun, (body.init[0],), objects, body.entry)
+    for state in test.written:
         raise StateTraceError.written_in_predicate(state)
     watch = ProgressBar("while_loop", None, progress) if progress else None
     options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
-    step, holds = body.over_states(body.staged), body.over_states(test)
+    step, holds = body.over_states(body.found), body.over_states(test)
     carry, values = loops.while_loop(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init, **options)
     return body.finish(carry, values)
 
@@ -165,7 +165,7 @@ def fori_loop(
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
     watch = ProgressBar("fori_loop", n, progress) if progress and n != 0 else None
 
-    step = body.over_states(body.staged)
+    step = body.over_states(body.found)
     one = lambda i, carry: step(carry[1], i, carry[0])
     count = lambda state: (state[0] + 1, one(*state))
     options: Any = {"where": "fori_loop", "checkpoint": checkpoint, "watch": watch}
