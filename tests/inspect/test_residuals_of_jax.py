@@ -12,9 +12,7 @@ import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
 from statetransform import inspect
-from statetransform.policies._apply import checkpointed
 
-from ..policies.saved import TABLE, W, X, layers
 from .programs import PROGRAMS
 
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", "u8": "uint8",
@@ -55,14 +53,3 @@ def test_the_list_is_that_of_jax_and_so_are_the_lines_where_jax_tells_as_much(na
         if record.kind in ("computed", "named") and name != "sine":  # jnp.sin has no line of the user's
             assert record.primitive is not None
             assert pathlib.Path(record.file).parent == pathlib.Path(__file__).parent
-
-
-def listing(policy) -> list:
-    records = inspect.residuals(checkpointed(layers, policy=policy), W, X)
-    return [(record.kind, record.name, record.shape, record.bytes) for record in records]
-
-
-def test_the_listings_are_the_same_with_remat3(request):
-    expected = {name: listing(policy) for name, policy in TABLE.items()}
-    request.getfixturevalue("remat3")
-    assert {name: listing(policy) for name, policy in TABLE.items()} == expected
