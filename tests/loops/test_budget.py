@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import copy
 import dataclasses
-import functools
-import gc
 import logging
 import pickle
 from typing import Any
@@ -42,39 +39,8 @@ def test_what_is_no_size_is_refused(size: Any) -> None:
         st.MemoryBudget(size)
 
 
-@pytest.mark.parametrize("size", [None, True, [1]])
-def test_what_is_neither_number_nor_text_is_refused(size: Any) -> None:
-    with pytest.raises(TypeError, match="a number of bytes or a text such as"):
-        st.MemoryBudget(size)
-
-
-@functools.cache
-def fewest(n: int, room: int, carry: int, residual: int) -> float:
-    """The fewest evaluations to reverse `n` steps from a stored carry, all mixtures tried."""
-    if n * residual <= room:
-        return n
-    best = min(
-        [(n - b) + b + fewest(n - b, room, carry, residual) for b in range(1, room // residual + 1)], default=1e9
-    )
-    if room >= carry:
-        for m in range(1, n):
-            best = min(best, m + fewest(n - m, room - carry, carry, residual) + fewest(m, room, carry, residual))
-    return best
-
-
 def evaluations(n: int, k: int, block: int) -> Any:
     return budgets.Choice(n, k, block, budgets.Sizes(0, 0), 0).evaluations
-
-
-@pytest.mark.parametrize(("carry", "residual"), [(1, 1), (1, 3), (3, 1)])
-@pytest.mark.parametrize("n", [10, 30])
-def test_plans_are_near_the_best_of_all_mixtures(n: int, carry: int, residual: int) -> None:
-    """Property: blocks of one size and binomial carries take at most an eighth more than the best mixture."""
-    for room in range(carry + residual, n * residual, max(1, n * residual // 12)):
-        found = min(
-            evaluations(n, k, b) - (b == 1) for k in range(n) for b in range(1, n) if k * carry + b * residual <= room
-        )
-        assert found <= 1.125 * fewest(n, room, carry, residual)
 
 
 @pytest.mark.parametrize(("k", "block"), [(0, 2), (1, 3), (3, 2), (0, 29), (0, 30), (2, 13)])
@@ -225,25 +191,6 @@ def test_choices_are_those_of_equal_budgets_and_no_more_than_64_are_kept() -> No
     assert other.choices == ()
     assert [choice.n for choice in budget.choices] == list(range(37, 101))
     assert copy.copy(budget).choices == st.MemoryBudget(1023).choices == budget.choices
-
-
-def test_choices_go_with_the_last_budget_of_their_value() -> None:
-    budget = st.MemoryBudget(1019)
-    again = copy.copy(budget)
-    budget.choose("scan", 100, FOUR)
-    del budget
-    gc.collect()
-    assert again.choices
-    del again
-    gc.collect()
-    assert st.MemoryBudget(1019).choices == ()
-
-
-def test_threads_lose_no_choice() -> None:
-    budget = st.MemoryBudget(1023)  # of a size that no other test has: equal budgets have the same choices
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: budget.choose("scan", n, FOUR), range(1, 61)))
-    assert sorted(choice.n or 0 for choice in budget.choices) == list(range(1, 61))
 
 
 def test_a_budget_equal_to_one_that_was_used_says_what_was_chosen_as_well() -> None:

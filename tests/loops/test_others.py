@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import statetransform as st
-from statetransform import RandomState, State, inspect, policies, transform
+from statetransform import RandomState, State, policies, transform
 
 X = jnp.linspace(0.3, 0.9, 4)
 
@@ -317,9 +317,3 @@ def test_it_is_for_checkpoint_alone() -> None:
     for policy in (policies.loops(20), policies.any_of(policies.loops(20), policies.dots_saveable)):
         with pytest.raises(TypeError, match=r"as `transform.checkpoint\(f, policy=policies.loops\(20\)\)`, not in"):
             jax.grad(jax.checkpoint(jnp.sin, policy=policy))(1.0)
-
-
-def test_reports_take_it() -> None:
-    table = inspect.compare({"two": policies.loops(2), "twenty": policies.loops(20)}, lambda x: by_scan(50, x).sum(), X)
-    few, many = (row["residual_bytes"] for row in table.to_dicts())
-    assert few < many

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.loop_steps import STEPS, temporary
 from statetransform import State, transform
-from statetransform._planner.barriers import keeps_barriers
 
 BEYOND = 8.05  # carries in temporary memory besides the stored ones, and a few numbers
 
@@ -54,26 +53,3 @@ def test_a_state_keeps_the_last_carry() -> None:
 
     compiled = transform.jit(transform.grad(loss)).lower(jnp.float32(0.9)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes <= (20 + BEYOND) * u.value.nbytes
-
-
-@pytest.mark.optimized
-@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
-def test_barriers_between_the_stages_of_a_stencil_free_what_the_compiler_holds() -> None:
-    """If it fails for the first figure, the limitation is gone from the compiler and can go from the documentation."""
-    barrier, u = jax.lax.optimization_barrier, jnp.linspace(0, 1, 100 * 100).reshape(100, 100)
-
-    def slope(u: Any) -> Any:
-        return jnp.tanh(sum(jnp.roll(u, shift, axis) for shift in (1, -1) for axis in (0, 1)) - 4 * u)
-
-    def carries(f: Any) -> float:
-        def step(u: Any, _: Any) -> Any:
-            a = f(u)
-            b = f(u + 0.05 * a)
-            c = f(u + 0.05 * b)
-            return u + (a + 2 * b + 2 * c + f(u + 0.1 * c)) / 6, None
-
-        loop = lambda u: transform.scan(step, u, None, 50, checkpoint=6)[0].sum()
-        return jax.jit(jax.grad(loop)).lower(u).compile().memory_analysis().temp_size_in_bytes / u.nbytes
-
-    assert carries(slope) > 6 + 8 + 20
-    assert carries(lambda u: barrier(slope(barrier(u)))) < 6 + 8 + 6

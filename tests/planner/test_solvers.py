@@ -47,36 +47,6 @@ def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, bud
     assert found.cost - graph.cost <= advances(n, budget - 1) + 1
 
 
-def test_a_wide_value_that_is_cheap_to_have_again_is_dropped_while_others_need_room() -> None:
-    """Of a narrow value a wide one is made for the backward pass; between its two uses there, something large runs."""
-    nodes = (
-        Node((), (0,), cost=9.0),
-        Node((0,), (1,), cost=1.0),
-        Node((1,), (2,)),
-        Node((1,), (3,), is_backward=True),
-        Node((3,), (4,), is_backward=True),
-        Node((4, 1), (5,), is_backward=True),
-    )
-    graph = Graph(nodes, (1, 8, 0, 8, 8, 0), frozenset({2}), frozenset({5}))
-    assert peak(graph, graph.plain) == 24
-    found = Solver(graph).plan(17)
-    assert found is not None and found.cost == graph.cost + 1.0
-
-
-def test_the_least_plan_needs_fewer_bytes_than_the_plain_one() -> None:
-    solver = Solver(chain(32))
-    least = solver.least
-    assert 2 <= least.bytes <= 8
-    assert solver.plain.bytes == 32
-
-
-def test_the_least_plan_is_found_again_when_its_bytes_are_the_budget() -> None:
-    for seed in range(60):
-        solver = Solver(random_graph(seed))
-        found = Solver(solver.graph).plan(solver.least.bytes)
-        assert found is not None and found.bytes <= solver.least.bytes, seed
-
-
 def of_layers(n: int) -> Graph:
     """Layers of a product and something cheap, which is what the backward pass uses."""
     nodes: list[Node] = []
