@@ -12,15 +12,6 @@ import pytest
 from statetransform import State, transform
 
 
-def test_the_index_of_a_fori_loop_has_the_type_of_its_bounds() -> None:
-    far = lambda loop: lambda u: loop(np.int8(100), u, lambda i, c: (c[0] + 1, i * 2), (0, jnp.int8(0)))
-    for jit, loop in ((transform.jit, transform.fori_loop), (jax.jit, jax.lax.fori_loop)):
-        n, last = jit(far(loop))(np.int8(110))
-        assert (int(n), int(last), last.dtype) == (10, int(np.int8(-38)), jnp.int8)
-    with_carries = lambda u: transform.fori_loop(np.int8(0), u, lambda i, c: c + i, jnp.float32(0), checkpoint=2)
-    assert transform.jit(with_carries)(np.int8(4)) == 6.0
-
-
 def test_a_loop_in_python_leaves_the_arrays_of_the_caller_alone() -> None:
     mine = np.zeros(2)
 

@@ -82,17 +82,6 @@ def test_a_cache_for_decoding_goes_on() -> None:
     same(ours, theirs)
 
 
-def test_metrics_are_counted_and_reset() -> None:
-    metric, values = nnx.metrics.Average("loss"), jnp.arange(4.0)
-    update = transform.jit(lambda x: metric.update(loss=x))
-    for x in values:
-        update(x)
-    np.testing.assert_allclose(metric.compute(), 1.5)
-    metric.reset()
-    update(values[3])
-    np.testing.assert_allclose(metric.compute(), 3)
-
-
 class Sets(nnx.Module):
     def __init__(self) -> None:
         self.w, self.n, self.h = nnx.Param(jnp.ones(3)), 0, nnx.data(jnp.zeros(3))

@@ -95,21 +95,6 @@ def test_gradients_have_the_structure_of_the_states_that_nnx_names(options: str)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("wrap", [transform.jit, transform.checkpoint])
-def test_made_inside_and_used_afterwards(wrap: Any, options: str) -> None:
-    made = wrap(lambda: Cell(**OPTIONS[options]))()
-    if REF.items() <= OPTIONS[options].items():
-        assert type(made.h.get_raw_value()) is jax.Ref
-    held = values(Cell())
-    if options == "ref":  # JAX 0.12 takes no variables of both kinds
-        jax.jit(lambda v: v.set_value(v[...] * 0))(made.h)  # JAX carries out what is written to a Ref
-        held["h"] = held["h"] * 0
-    expected, held = pure(held, XS[1])
-    close(transform.jit(lambda m, x: m(x))(made, XS[1]), expected)
-    close(values(made), held)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
 def test_a_whole_network_as_with_plain_variables(options: str) -> None:
     fun = lambda m: m(X)
     expected, gradient = nnx.value_and_grad(fun)(theirs := Net())
@@ -122,18 +107,6 @@ def test_a_whole_network_as_with_plain_variables(options: str) -> None:
     np.testing.assert_allclose(found["linear.kernel"], gradient["linear"]["kernel"][...], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(ours.norm.mean[...], theirs.norm.mean[...], rtol=1e-4)
     np.testing.assert_allclose(ours.calls[...], 1)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_metadata_count(options: str) -> None:
-    step = transform.jit(lambda m, x: m(x))
-    cells = [Cell(**OPTIONS[options]) for _ in range(2)]
-    for cell in cells:
-        step(cell, XS[0])
-    cells[0].n.set_metadata(scale=5.0)
-    for cell in cells:
-        step(cell, XS[0])
-    close([cell.n[0] for cell in cells], [2 + 5, 2 + 2])
 
 
 def test_a_variable_of_a_high_type_keeps_its_structure_inside() -> None:

@@ -327,6 +327,13 @@ def names_that_are_bound_later() -> Scene:
     return make, read, [lambda m: m.bind(), put_global("later", 9), lambda m: globals().pop("later", None)]
 
 
+@scene
+def the_last_of_more_names_than_one_byte_can_count() -> Scene:
+    exec("def read(m): return m.u.value * (" + " + ".join(f"n{i}" for i in range(300)) + ")", globals())
+    globals().update({f"n{i}": i for i in range(300)})
+    return Base, globals()["read"], [put_global("n299", 7)]
+
+
 def in_a_list(module: Any) -> Any:
     held = [module]
     return lambda: held[0]

@@ -464,32 +464,6 @@ def test_a_loop_or_branch_that_changes_an_attribute_it_reads_says_so(where: str)
 # -- traces within traces
 
 
-scale = State(jnp.float32(2), name="scale")
-
-
-class Scaled:
-    def __call__(self, x: Any) -> Any:
-        return x * scale.value
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [transform.checkpoint(Scaled)(), lambda x: transform.fori_loop(0, 1, lambda i, c: c * scale.value, x)],
-    ids=["checkpointed class", "loop"],
-)
-def test_a_trace_that_uses_another_one_knows_which_names_of_modules_that_has_looked_up(
-    inner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def around(fun: Any) -> Any:
-        return transform.jit(lambda x: fun(x) + 1.0)
-
-    assert around(inner)(3.0) == 7.0
-    again = around(inner)  # another closure: its trace finds the one of the body
-    assert again(3.0) == again(3.0) == 7.0
-    monkeypatch.setitem(globals(), "scale", State(jnp.float32(5), name="scale"))
-    assert again(3.0) == 16.0
-
-
 def test_models_of_equinox_are_traced_once() -> None:
     eqx = pytest.importorskip("equinox")
 

@@ -59,24 +59,6 @@ def test_where_a_peer_is_faster_is_said(columns: list[str], rows: list[list[str]
     assert all(text in sentence for text, sentence in zip(said, found, strict=True))
 
 
-def test_a_run_replaces_its_tables_and_keeps_the_others(tmp_path: pathlib.Path) -> None:
-    page = tmp_path / "measured.md"
-    show("First", ["", "by hand"], ["a", "1.000"])
-    show("Second", ["", "by hand"], ["b", "2.000"])
-    report.write(page)
-    report.tables.clear()
-    show("Second", ["", "by hand"], ["b", "3.000"])
-    report.write(page)
-    assert re.findall(r"\| ([ab]) \| ([\d.]+) \|", page.read_text()) == [("a", "1.000"), ("b", "3.000")]
-
-
-def test_a_table_with_the_same_columns_is_put_up_to_date() -> None:
-    report.keep("python examples/a.py", ["a step", "time, ms"], [["plain", "2.0"]])
-    old = "Before\n\n| a step | time, ms |\n|:-|-:|\n| plain | 1.0 |\n| gone | 1.0 |\n\n| other |\n|-|\n| 3 |\n"
-    new = "Before\n\n| a step | time, ms |\n| :--- | ---: |\n| plain | 2.0 |\n\n| other |\n|-|\n| 3 |\n"
-    assert report.refreshed(old) == new
-
-
 @pytest.mark.parametrize("example", SHOWN)
 def test_the_readme_shows_the_columns_of_the_examples(example: str) -> None:
     """Else a run would leave its figures as they are."""

@@ -80,16 +80,3 @@ def test_the_halves_are_two_columns_in_text_in_rich_and_in_html():
     assert "forward of &lt;lambda&gt;" in html
     assert html.count("<td") == 2
     assert "\n".join(found.backward) in html
-
-
-def test_integers_keys_and_constants():
-    big = jnp.arange(9.0).reshape(3, 3)
-    found = inspect.fwd_bwd(lambda x, i: (big @ x)[i] ** 2, X, 1)
-    assert "constant0:f32[3,3]" in found.forward[0]
-    assert "d i" not in found.backward[-1]
-
-
-def test_a_number_that_is_kept_is_shown_as_it_is():
-    found = inspect.fwd_bwd(lambda x: x * jnp.float32(2.0), 1.0)
-    assert found.forward[-1].split() == ["keep", "2.0:f32[]"]
-    assert any("= mul ct 2.0" in line for line in found.backward)

@@ -29,11 +29,6 @@ def each(x):
     return x.sum()
 
 
-exec(
-    compile("def f(x):\n" + "    x = jnp.sin(x)\n" * 11 + "    return x.sum()", __file__, "exec"), globals(), many_lines
-)
-
-
 def test_arguments_states_and_lines_sum_up_to_what_is_alive():
     line = inspect.timeline(net, X)
     assert [sum(values) for values in zip(*line.groups.values(), strict=True)] == [m.bytes for m in line]

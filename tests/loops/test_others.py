@@ -128,8 +128,11 @@ def twice(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: f(f(x))
 
 
-#: What is around the loop, beside what `property/test_random_loops.py` draws.
+#: What is around the loop.
 NESTS: dict[str, Callable[[Any], Any]] = {
+    "scan": lambda f: lambda x: lax.scan(lambda c, s: (f(c * s), c.sum()), x, jnp.linspace(1.0, 0.9, 3))[0],
+    "cond": lambda f: lambda x: lax.cond(x.sum() > 0, f, jnp.cos, x),
+    "switch in jit": lambda f: jax.jit(lambda x: lax.switch(1, [jnp.cos, f], x)),
     "while_loop": lambda f: lambda x: in_while(f, x),
     "two calls of one jit": twice,
     "checkpoint with a policy": lambda f: jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable),

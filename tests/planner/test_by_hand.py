@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import BudgetError, State, policies, transform
+from statetransform import BudgetError, policies, transform
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
 from statetransform._planner.measure import Decision, Planner, excess_message
@@ -85,41 +85,6 @@ def test_jitted_layers_may_hold_arrays_of_their_own() -> None:
         gradient(3 * ROWS.nbytes)
     ours, plain = gradient(caught.value.least), jax.grad(loss)(MATRICES, ROWS)
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(*map(jax.tree.leaves, (ours, plain)), strict=True))
-
-
-def wave(size: int) -> tuple[Callable[[Any], Callable[[Any], Any]], Any, int]:
-    """Steps of an explicit scheme on a grid, as a loss; its arguments; and the bytes of a checkpoint each.
-
-    Compilers fuse each step as a whole when it is recomputed: that takes half of what is planned.
-    """
-    u = State(jnp.ones((size, size)), name="u")
-
-    def step(u: Any, k: Any) -> Any:
-        slope = u[1:] - u[:-1]
-        return u + 0.1 * k * (jnp.pad(slope, ((0, 1), (0, 0))) - jnp.pad(slope, ((1, 0), (0, 0)))) - 0.01 * u**3
-
-    def loss_of(around: Any) -> Callable[[Any], Any]:
-        def loss(ks: Any, start: Any) -> Any:
-            u.value = start
-            for k in ks:
-                u.value = around(step)(u.value, k)
-            return (u.value**2).mean()
-
-        return loss
-
-    return loss_of, ([jnp.ones((size, size))] * 8, jnp.ones((size, size))), 2 * 4 * size * size
-
-
-def bytes_of(loss: Any, args: Any) -> int:
-    return transform.jit(transform.grad(loss)).lower(*args).compile().memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
-def test_what_was_compiled_for_one_budget_keeps_another_one() -> None:
-    """No plan is found for either, but the form by hand, compiled for the first one, fits both."""
-    loss_of, args, by_hand = wave(24)
-    for budget in (by_hand, int(1.1 * by_hand), int(1.3 * by_hand), int(1.94 * by_hand)):
-        assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=policies.fit(budget)), args) <= budget
 
 
 def test_a_warning_says_which_budget_can_be_kept_and_whether_a_newer_jax_needs_less() -> None:

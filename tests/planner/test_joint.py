@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform._planner import barriers, cost
+from statetransform._planner import barriers
 from statetransform._planner.emit import Emitted, whole
 from statetransform._planner.joint import Pattern, build, flattened, joint_step, without_equal
 from statetransform._planner.measure import Decision, Planner, temporary_bytes
@@ -80,27 +80,6 @@ def test_a_budget_is_given_up_only_when_checkpoints_by_hand_do_not_honour_it(ste
     assert found.compiled <= budget and found.cost < most
 
 
-@pytest.mark.optimized
-@pytest.mark.skipif(not HAS_BARRIERS, reason="a loop in the place of a barrier holds more")
-@pytest.mark.parametrize("shape", [(512, 16), (8, 64, 16)])
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_products_with_more_dimensions_are_not_overwritten(shape: tuple[int, ...], share: float) -> None:
-    """They are computed as products of matrices, and reshaped within the elementwise operations behind them."""
-
-    def loss(x: Any, ws: Any, u: Any) -> Any:
-        for w in ws:
-            x = jnp.sin(jnp.tanh(x @ w) @ u)
-        return (x**2).sum()
-
-    args = jnp.ones(shape), jnp.ones((4, 16, 128)), jnp.ones((128, 16))
-    planner = Planner(jax.make_jaxpr(loss)(*args))
-    version = planner.versions(Pattern((False, True, False), (True,))).first
-    plan = version.solver.plan(int(share * version.solver.plain.bytes))
-    assert plan is not None
-    compiled = temporary_bytes(version.as_outermost(whole(Emitted(version.joint, plan.sequence), 3)), version)
-    assert compiled == pytest.approx(plan.bytes, rel=0.03)
-
-
 def experts(x: Any, ws: Any) -> Any:
     """Layers of products with weights that have to be copied for them."""
     for w in ws:
@@ -133,22 +112,3 @@ def test_copies_that_operations_need_are_made_when_they_are_needed(fun: Any, x: 
     step = version.as_outermost(whole(Emitted(version.joint, plan.sequence), 7))
     found = temporary_bytes(step, version)
     assert found is not None and found <= 1.25 * plan.bytes
-
-
-@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NCHW", "HWIO", "NHWC")])
-@pytest.mark.parametrize("way", ["forward", "of the image", "of the kernel"])
-def test_the_copies_of_a_convolution_are_those_of_the_compiler(layout: tuple[str, str, str], way: str) -> None:
-    sizes = {"N": 4, "H": 16, "W": 16, "C": 8, "I": 8, "O": 32}
-    x, w = (jnp.ones([3 if name in "HW" and "I" in dims else sizes[name] for name in dims]) for dims in layout[:2])
-    run = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
-    pull = lambda x, w, ct: jax.vjp(run, x, w)[1](ct)
-    step, args = {
-        "forward": (run, (x, w)),
-        "of the image": (lambda w, ct: pull(x, w, ct)[0], (w, run(x, w))),
-        "of the kernel": (lambda x, ct: pull(x, w, ct)[1], (x, run(x, w))),
-    }[way]
-    eqn = [eqn for eqn in jax.make_jaxpr(step)(*args).eqns if eqn.primitive.name == "conv_general_dilated"][-1]
-    alone = lambda *operands: eqn.primitive.bind(*operands, **eqn.params)
-    operands = [jnp.ones(var.aval.shape) for var in eqn.invars]
-    compiled = jax.jit(alone).lower(*operands).compile(compiler_options={"xla_backend_optimization_level": 0})
-    assert compiled.memory_analysis().temp_size_in_bytes == cost.scratch(eqn)

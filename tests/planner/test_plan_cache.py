@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -54,13 +53,6 @@ def test_the_plain_step_is_compiled_once_for_all_budgets(sizes: list[int]) -> No
     gradient(share=0.6)
     assert len(sizes) > first
     assert sizes.count(max(sizes)) == 1
-
-
-def test_the_plain_step_is_not_compiled_for_a_budget_far_below_it(sizes: list[int]) -> None:
-    gradient(share=0.5)
-    assert 0 < max(sizes) < PLAIN
-    gradient(share=0.9)
-    assert max(sizes) >= PLAIN
 
 
 def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(sizes: list[int]) -> None:
@@ -125,21 +117,3 @@ def test_a_bar_moves_while_a_function_is_planned(
     monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))
     gradient(share=0.65, progress=True)
     assert "compiling" in capfd.readouterr().err
-
-
-def test_what_the_compiler_needs_besides_is_known_for_the_next_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that needs as much more for each plan: only the first plan for the first budget is too large."""
-    besides, tried = PLAIN // 12, list[int]()
-
-    def compiled(self: measure.Planner, pattern: Any, found: measure.MeasuredPlan, budget: int) -> measure.MeasuredPlan:
-        tried.append(found.planned + besides)
-        return dataclasses.replace(found, compiled=found.planned + besides, is_sure=True)
-
-    monkeypatch.setattr(measure.Planner, "_both", compiled)
-    monkeypatch.setattr(measure.Planner, "_bytes_of", lambda *_, **__: 2 * PLAIN)
-    excesses = []
-    for share in (0.55, 0.6, 0.5):
-        tried.clear()
-        gradient(share=share)
-        excesses.append([size > int(share * PLAIN) for size in tried].count(True))
-    assert excesses == [1, 0, 0]
