@@ -126,26 +126,6 @@ def test_a_state_that_is_only_read_is_a_constant_of_the_loop_and_not_carried() -
     assert (64, 64) not in [var.aval.shape for var in scan.outvars]
 
 
-def test_a_state_may_be_carried_and_passed_by_reference() -> None:
-    s = State(jnp.float32(1), name="s")
-
-    def body(carry: Any, x: Any) -> Any:
-        state, total = carry
-        state.value = state.value * 2.0
-        return (state, total + state.value), x
-
-    (state, total), _ = transform.scan(body, (s, jnp.float32(0)), jnp.arange(3))
-    assert state is s
-    assert (s.value, total) == (8.0, 14.0)
-
-    def branch(state: State, x: Any) -> Any:
-        state.value = x
-        return x
-
-    transform.cond(True, branch, lambda state, x: x, s, 5.0)
-    assert s.value == 5.0
-
-
 @pytest.mark.parametrize("is_disabled", [False, True])
 def test_an_object_in_a_carry_stays_the_same(is_disabled: bool) -> None:
     a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")

@@ -90,22 +90,6 @@ def test_a_value_that_all_lanes_share_may_go_through_a_rule(rule: str, around: s
     assert u.value.shape == () and u.value == 2.0
 
 
-@pytest.mark.parametrize("checkpoint", [None, "step", 2, "sqrt", "log"])
-def test_a_loop_inside_the_lanes_writes_a_state_that_they_share(checkpoint: Any) -> None:
-    u = State(jnp.float32(1), name="u")
-
-    def f(x: Any) -> Any:
-        def body(c: Any, _: Any) -> Any:
-            u.value = 2 * u.value
-            return c + x, None
-
-        return transform.scan(body, 0.0 * x, length=5, checkpoint=checkpoint)[0]
-
-    assert transform.vmap(f)(XS).tolist() == [0.0, 5.0, 10.0]
-    assert transform.vmap(transform.grad(f))(XS).tolist() == [5.0] * 3
-    assert u.value.shape == () and u.value == 2.0**10
-
-
 @pytest.mark.parametrize(
     "axes", [0, 1, True, "u", (0,), [0], {State: True}, {State: 1.5}, {State: "0"}, {State: (0,)}, ()]
 )

@@ -20,11 +20,8 @@ XS = jnp.linspace(0, 1, 24).reshape(2, 4, 3)
 LAYERS = {
     "Linear": lambda: nnx.Sequential(nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(4, 2, rngs=nnx.Rngs(1))),
     "BatchNorm": lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
-    "LayerNorm": lambda: nnx.LayerNorm(3, rngs=nnx.Rngs(0)),
     "Dropout": lambda: nnx.Dropout(0.5, rngs=nnx.Rngs(0)),
     "GRU": lambda: nnx.RNN(nnx.GRUCell(3, 5, rngs=nnx.Rngs(0))),
-    "OptimizedLSTM": lambda: nnx.RNN(nnx.OptimizedLSTMCell(3, 5, rngs=nnx.Rngs(0))),
-    "SimpleCell": lambda: nnx.RNN(nnx.SimpleCell(3, 5, rngs=nnx.Rngs(0))),
     "Attention": lambda: nnx.MultiHeadAttention(
         num_heads=1, in_features=3, qkv_features=4, decode=False, dropout_rate=0.3, deterministic=False,
         rngs=nnx.Rngs(0),

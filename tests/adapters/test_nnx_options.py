@@ -13,7 +13,7 @@ import pytest
 import statetransform as st
 from statetransform import policies, transform
 
-from .modules import HIJAX, REF, Net, X, nnx
+from .modules import HIJAX, REF, nnx
 
 pytestmark = pytest.mark.skipif(not hasattr(nnx, "var_defaults"), reason="this flax has no such variables")
 
@@ -92,21 +92,6 @@ def test_gradients_have_the_structure_of_the_states_that_nnx_names(options: str)
         gradient = transform.grad(wrap(cell.__call__), states=nnx.state(cell, nnx.Param))(XS[0])
         assert type(gradient) is nnx.State
         close(jax.tree.leaves(gradient["w"][...]), expected)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_whole_network_as_with_plain_variables(options: str) -> None:
-    fun = lambda m: m(X)
-    expected, gradient = nnx.value_and_grad(fun)(theirs := Net())
-    with nnx.var_defaults(**({"hijax": False} | OPTIONS[options])):
-        ours = Net()
-        params = st.states(ours, nnx.Param)
-        step = transform.jit(transform.value_and_grad(transform.checkpoint(lambda: fun(ours)), states=params))
-        value, found = step()
-    close(value, expected)
-    np.testing.assert_allclose(found["linear.kernel"], gradient["linear"]["kernel"][...], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(ours.norm.mean[...], theirs.norm.mean[...], rtol=1e-4)
-    np.testing.assert_allclose(ours.calls[...], 1)
 
 
 def test_a_variable_of_a_high_type_keeps_its_structure_inside() -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, transform
+from statetransform import transform
 
 N, SIZE = 60, 1 << 12
 X = jnp.linspace(0.1, 0.9, SIZE)
@@ -75,19 +75,3 @@ def test_a_callback_sees_the_values_of_the_forward_sweep_again() -> None:
     jax.block_until_ready(jax.grad(loss)(1.0))
     jax.effects_barrier()
     assert set(seen) == {1.0, 2.0, 4.0}
-
-
-def test_outputs_and_inputs_of_a_linear_loop() -> None:
-    def loss(x: Any, xs: Any, checkpoint: Any) -> Any:
-        u = State(x, name="u")
-
-        def step(total: Any, x: Any) -> Any:
-            u.value = 0.5 * u.value + jnp.sin(x)
-            return total + u.value, jnp.cos(x) * u.value
-
-        total, ys = transform.scan(step, 0.0, xs, reverse=True, checkpoint=checkpoint)
-        return total + (ys * jnp.arange(7.0)).sum()
-
-    arguments = jnp.float32(0.3), jnp.linspace(0, 1, 7)
-    found, expected = [transform.grad(loss, (0, 1))(*arguments, checkpoint) for checkpoint in (2, None)]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
