@@ -82,18 +82,6 @@ def test_closed_over_and_passed(wrap: str, options: str) -> None:
             close(values(over), held)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_gradients_have_the_structure_of_the_states_that_nnx_names(options: str) -> None:
-    cell = Cell(**OPTIONS[options])
-    before = values(cell)
-    expected = jax.grad(lambda w: pure(before | {"w": w}, XS[0])[0])(before["w"])
-    for wrap in (lambda f: f, transform.jit, transform.checkpoint):
-        cell = Cell(**OPTIONS[options])
-        gradient = transform.grad(wrap(cell.__call__), states=nnx.state(cell, nnx.Param))(XS[0])
-        assert type(gradient) is nnx.State
-        close(jax.tree.leaves(gradient["w"][...]), expected)
-
-
 def test_a_variable_of_a_high_type_keeps_its_structure_inside() -> None:
     variable = nnx.Variable({"a": jnp.zeros(2)}, **HIJAX)
 

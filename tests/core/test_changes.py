@@ -397,38 +397,6 @@ def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None
     follows(read, [functools.partial(change, module) for change in changes])
 
 
-somebodys: Any = None  # the module, for the time of a test
-
-
-def _k_of(module: Any) -> Any:
-    return module.k
-
-
-def _inner() -> Any:
-    return somebodys.inner
-
-
-def as_an_argument(x: Any) -> Any:
-    return _k_of(somebodys) * _k_of(somebodys.inner) * x
-
-
-def as_a_result(x: Any) -> Any:
-    return _inner().k * _inner().other * x
-
-
-@pytest.mark.parametrize("read", [as_an_argument, as_a_result])
-def test_a_module_that_several_functions_look_into_is_followed(
-    read: Any, module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "somebodys", module)
-    module.inner.other = 2.0
-    other = types.ModuleType("somebodys.inner")
-    vars(other).update(k=4.0, other=5.0)
-    put_inner = lambda name, value: lambda: setattr(module.inner, name, value)
-    changes = [lambda: put("k", 5.0)(module), put_inner("k", 7.0), put_inner("other", 9.0)]
-    follows(read, [*changes, lambda: put("inner", other)(module)])
-
-
 def test_a_name_of_a_module_counts_in_each_module_that_has_it(module: Any) -> None:
     first, second = types.ModuleType("first"), types.ModuleType("second")
     for user in (first, second):

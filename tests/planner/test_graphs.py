@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import jax
@@ -125,14 +124,6 @@ def test_every_plan_is_valid_and_within_its_budget() -> None:
     assert solved > 200
 
 
-def test_larger_budgets_cost_no_more() -> None:
-    graph = chain(24)
-    solver = Solver(graph)
-    costs = [plan.cost if (plan := solver.plan(budget)) else math.inf for budget in range(4, 26)]
-    assert costs == sorted(costs, reverse=True)
-    assert costs[-1] == graph.cost
-
-
 @pytest.mark.parametrize(("n", "budget"), [(8, 5), (12, 6), (16, 8)])
 def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, budget: int) -> None:
     graph = chain(n)
@@ -140,30 +131,6 @@ def test_a_chain_is_solved_at_most_one_step_beside_the_best_schedule(n: int, bud
     assert found is not None and found.bytes <= budget
     # Griewank and Walther's schedule for as many slots as there are beside the two values at work.
     assert found.cost - graph.cost <= advances(n, budget - 1) + 1
-
-
-def of_layers(n: int) -> Graph:
-    """Layers of a product and something cheap, which is what the backward pass uses."""
-    nodes: list[Node] = []
-    for i in range(n):
-        before = (2 * i - 1,) if i else ()
-        nodes += [Node(before, (2 * i,), cost=9.0, is_product=True), Node((2 * i,), (2 * i + 1,))]
-    sizes = [1] * (2 * n - 1) + [0]
-    for i in range(n - 1, -1, -1):
-        value = len(sizes)
-        above = (value - 1,) if i < n - 1 else ()
-        nodes.append(Node((2 * i, *above), (value,), cost=9.0, is_backward=True))
-        sizes.append(1 if i else 0)
-    return Graph(tuple(nodes), tuple(sizes), frozenset({2 * n - 1}), frozenset({len(sizes) - 1}))
-
-
-def test_no_plan_by_hand_that_fits_is_better() -> None:
-    for graph in (*map(random_graph, range(60)), chain(12), of_layers(8)):
-        solver = Solver(graph)
-        for by_hand in solver.by_hand:
-            check(graph, by_hand.sequence)
-            found = solver.plan(by_hand.bytes)
-            assert found is not None and found.cost <= by_hand.cost + 1e-9
 
 
 def test_a_network_that_is_called_twice_is_planned_once() -> None:

@@ -88,6 +88,33 @@ def a_longer_simulation() -> Any:
     return a_simulation(24)
 
 
+@program(0.5, 0.25, by=1, over=1.05, with_any=False)
+def layers_with_norms() -> Any:
+    """Compilers compute the sums along the layers again where they are read, and hold all products up to there."""
+
+    def loss(x: Any, ws: Any) -> Any:
+        for a, b, c in ws:
+            y = x - x.mean(-1, keepdims=True)
+            y = y / jnp.sqrt((y**2).mean(-1, keepdims=True) + 1e-6)
+            x = x + jax.nn.gelu(y @ a) @ b + c
+        return (x**2).mean()
+
+    return loss, (noise(256, 32), [(noise(32, 64), noise(64, 32), noise(32))] * 8)
+
+
+@program(0.5, by=1, over=1.05, with_any=False)
+def patches_of_images() -> Any:
+    """Compilers move the dimensions of the input once for both passes."""
+
+    def loss(x: Any, ws: Any) -> Any:
+        y = x.reshape(8, 8, 4, 8, 4).transpose(0, 1, 3, 2, 4).reshape(8, 64, 16)
+        for w in ws:
+            y = jnp.tanh(y @ w)
+        return (y**2).mean()
+
+    return loss, (noise(8, 32, 32), [noise(16, 16)] * 8)
+
+
 @program(0.5, optimized=True)
 def a_graph_network() -> Any:
     """Its plan leaves compilers a choice, which depends on what is around the step."""
