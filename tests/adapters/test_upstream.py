@@ -167,7 +167,9 @@ def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap
 WAYS = ["def outer(make=MAKE):", "def outer(make=functools.partial(MAKE)):", "def outer(make=lambda x: MAKE(x)):"]
 
 
-@pytest.mark.parametrize(("way", "make"), zip(WAYS, ["nnx.Variable", "brainstate.State", "nnx.Variable"], strict=True))
+@pytest.mark.parametrize(
+    ("way", "make"), [*zip(WAYS, ("nnx.Variable", "brainstate.State", "nnx.Variable"), strict=True)]
+)
 def test_a_class_of_cells_that_a_function_closes_over_is_met(way: str, make: str) -> None:
     framework, *_ = make.split(".")
     pytest.importorskip({"nnx": "flax.nnx"}.get(framework, framework))

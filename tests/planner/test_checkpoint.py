@@ -314,19 +314,6 @@ def test_the_least_that_is_named_is_kept_as_compiled(f: Any, ws: Any) -> None:
     assert_close(compiled(X, ws), jax.value_and_grad(f, (0, 1))(X, ws), 1e-4)
 
 
-def test_the_body_runs_once_per_trace() -> None:
-    runs = []
-
-    def counted(x: Any, ws: Any) -> Any:
-        runs.append(1)
-        return loss(x, ws)
-
-    f = fitting(counted)
-    for _ in range(3):
-        transform.grad(f, argnums=1)(X, WS)
-    assert len(runs) == 1
-
-
 def test_a_function_that_computes_nothing_has_a_curve() -> None:
     (point,) = policies.plan(lambda x: x, jnp.ones(3))
     assert point.flops_over_plain == 1.0
