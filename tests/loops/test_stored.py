@@ -1,4 +1,4 @@
-"""A loop stores only those leaves of its carry that the derivative depends on: none if it is linear."""
+"""What a loop stores: the carries once, and of them only the leaves that the derivative depends on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import transform
+from benchmarks.loop_steps import STEPS, temporary
+from statetransform import State, transform
 
 N, SIZE = 60, 1 << 12
 X = jnp.linspace(0.1, 0.9, SIZE)
@@ -75,3 +76,47 @@ def test_a_callback_sees_the_values_of_the_forward_sweep_again() -> None:
     jax.block_until_ready(jax.grad(loss)(1.0))
     jax.effects_barrier()
     assert set(seen) == {1.0, 2.0, 4.0}
+
+
+BEYOND = 8.05  # carries in temporary memory besides the stored ones, and a few numbers
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", STEPS)
+def test_each_step_holds_the_stored_carries_once(name: str) -> None:
+    assert temporary(name, 400, 20) <= 20 + BEYOND
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", ["logistic", "sine of a stencil", "leapfrog", "network"])
+def test_so_does_a_loop_of_unknown_length(name: str) -> None:
+    assert temporary(name, 400, 20, is_unknown=True) <= 20 + BEYOND
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize(("n", "k"), [(400, 0), (400, 10), (400, 40), (4000, 20)])
+def test_so_it_is_for_any_number_of_steps_and_carries(n: int, k: int) -> None:
+    assert temporary("sine of a stencil", n, k) <= k + BEYOND
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", ["logistic", "leapfrog"])
+def test_each_device_holds_its_part_once(name: str) -> None:
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cpu")[:4])
+    assert temporary(name, 400, 20, size=4096, mesh=mesh) <= 20 + BEYOND
+
+
+@pytest.mark.optimized
+def test_a_state_keeps_the_last_carry() -> None:
+    u = State(jnp.linspace(0.1, 0.9, 1 << 15), name="u")
+
+    def loss(r: Any) -> Any:
+        def step(_: Any, __: Any) -> Any:
+            u.value = jnp.sin(r * u.value)
+            return None, None
+
+        transform.scan(step, None, length=400, checkpoint=20)
+        return u.value.mean()
+
+    compiled = transform.jit(transform.grad(loss)).lower(jnp.float32(0.9)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= (20 + BEYOND) * u.value.nbytes
