@@ -189,11 +189,6 @@ CASES = [
 BY_NAME = {case.name: case for case in CASES}
 
 
-def run_twin(case: Case, transform: Callable[..., Any], values: Values, x: Any) -> tuple[Any, Values]:
-    """Applies a transform of twins, `(values, x) -> (out, values)`, to a case's twin."""
-    return transform(case.twin)(values, x)
-
-
 def assert_same(ours: Any, reference: Any) -> None:
     """Equal structure, shapes, dtypes and values."""
     assert jax.tree.structure(ours) == jax.tree.structure(reference)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, transform
-from statetransform._trace.arguments import named_arguments
 
 
 @pytest.mark.parametrize("name", ["jit", "checkpoint", "named_call"])
@@ -162,13 +161,6 @@ def test_a_position_counts_the_arguments_of_a_bound_method_without_its_instance(
 
     step = getattr(transform, name)(Model().step, static_argnums=place)
     assert [float(step(2.0, order)) for order in (1, 2, 1)] == [2.0, 6.0, 2.0]
-
-
-def test_arguments_are_named_as_the_user_would() -> None:
-    names = lambda fun, *args, **kwargs: [name for name, _ in named_arguments(fun, args, kwargs)]
-    assert names(lambda x, y=2, *, k=1: None, 1, k=2) == ["x", "k"]
-    assert names(lambda *xs, **ks: None, 1, [2, 3], b=4, a=5) == ["xs[0]", "xs[1][0]", "xs[1][1]", "ks['a']", "ks['b']"]
-    assert names(max, 1, 2) == ["args[0]", "args[1]"]
 
 
 @pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}], ids=str)

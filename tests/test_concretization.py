@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -89,20 +88,6 @@ def test_every_concretization_error_carries_the_note(body: Any, kind: type[Excep
     is_for_numpy = kind is jax.errors.TracerArrayConversionError
     assert ("write `jnp` in place of `np`" in notes) == is_for_numpy
     assert ("Python cannot branch" in notes) != is_for_numpy
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_the_note_is_there_when_the_body_stands_deep_inside(depth: int) -> None:
-    s = State(jnp.float32(1), name="inner")
-
-    @transform.checkpoint
-    def f(x: Any) -> Any:
-        return x if s.value > 0 else -x
-
-    stack = [transform.checkpoint, transform.grad, transform.jit][:depth]
-    g = functools.reduce(lambda f, t: t(f), stack, f)
-    assert "State 'inner'" in notes_of(lambda: g(1.0))
-    assert s.value == 1.0
 
 
 def test_a_decision_inside_a_raw_loop_still_carries_the_advice() -> None:

@@ -300,63 +300,40 @@ def test_a_rule_reads_the_states_of_the_call_when_they_were_replaced() -> None:
             assert make()(X) == 2 * w * v
 
 
-class Layer:
-    def __init__(self) -> None:
-        self.w = State(jnp.float32(2), name="w")
-
-    def _f(self, n: int, x: Any) -> Any:
-        return self.w.value * x * n
-
-    named = transform.custom_vjp(nondiff_argnames=("n",))(_f)
-    named.defvjp(lambda self, n, x: (self.w.value * x * n, None), lambda n, _, ct: (100.0 * n * ct,))
-    numbered = transform.custom_vjp(_f, nondiff_argnums=(0,))
-    numbered.defvjp(lambda self, n, x: (self.w.value * x * n, None), lambda n, _, ct: (100.0 * n * ct,))
-    forward = transform.custom_jvp(_f, nondiff_argnames="n")
-    forward.defjvp(lambda n, primals, tangents: (primals[0], 100.0 * n * tangents[0]))
-
-
-@pytest.mark.parametrize("name", ["named", "numbered", "forward"])
-@pytest.mark.parametrize("way", ["grad", "grad of jit", "grad in lanes"])
-def test_arguments_of_methods_that_are_not_differentiated_do_not_count_self(way: str, name: str) -> None:
-    layer = Layer()
-    for call in (getattr(layer, name), functools.partial(getattr(Layer, name), layer)):
-        assert call(3, X) == 12.0
-        assert WAYS[way](lambda x: call(3, x))(X) == 300.0  # noqa: B023 - called at once
-
-
 class Rules:
-    """A class whose rules are methods, too."""
+    """A class whose rules are methods, as its functions are; indices do not count the instance."""
 
     def __init__(self, w: float) -> None:
         self.w, self.k = State(jnp.float32(w), name="w"), w
 
-    @transform.custom_vjp
-    def pulled(self, x: Any) -> Any:
-        return self.w.value * x
-
-    def forward(self, x: Any) -> Any:
-        return self.w.value * x, x
-
-    def backward(self, x: Any, ct: Any) -> Any:
-        return (ct * x * self.w.value * self.k,)
-
-    pulled.defvjp(forward, backward)
-
-    @transform.custom_jvp(nondiff_argnums=0)
-    def pushed(self, n: int, x: Any) -> Any:
+    def _f(self, n: int, x: Any) -> Any:
         return self.w.value * x * n
 
-    @pushed.defjvp
+    def forward(self, n: int, x: Any) -> Any:
+        return self._f(n, x), x
+
+    def backward(self, n: int, x: Any, ct: Any) -> Any:
+        return (ct * x * self.w.value * self.k * n,)
+
     def rule(self, n: int, primals: Any, tangents: Any) -> Any:
-        return self.pushed(n, *primals), tangents[0] * self.w.value * self.k * n
+        return self._f(n, *primals), tangents[0] * primals[0] * self.w.value * self.k * n
+
+    named = transform.custom_vjp(nondiff_argnames=("n",))(_f)
+    named.defvjp(forward, backward)
+    numbered = transform.custom_vjp(_f, nondiff_argnums=(0,))
+    numbered.defvjp(forward, backward)
+    pushed = transform.custom_jvp(_f, nondiff_argnames="n")
+    pushed.defjvp(rule)
 
 
+@pytest.mark.parametrize("name", ["named", "numbered", "pushed"])
 @pytest.mark.parametrize("way", ["grad", "grad of jit", "grad in lanes"])
-def test_every_rule_of_a_method_may_take_the_instance(way: str) -> None:
+def test_every_rule_of_a_method_may_take_the_instance(way: str, name: str) -> None:
     for w in (2.0, 3.0):
         rules = Rules(w)
-        assert WAYS[way](rules.pulled)(X) == X * w * w
-        assert WAYS[way](lambda x: rules.pushed(3, x))(X) == 3 * w * w  # noqa: B023 - called at once
+        for call in (getattr(rules, name), functools.partial(getattr(Rules, name), rules)):
+            assert call(3, X) == 3 * w * X
+            assert WAYS[way](lambda x: call(3, x))(X) == 3 * X * w * w  # noqa: B023 - called at once
 
 
 def test_symbolic_zeros_say_which_arguments_move(w: State) -> None:

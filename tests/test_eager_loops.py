@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import State, transform
+from statetransform import MemoryBudget, State, transform
 
 from .core.compiling import compilations
 from .tables import JAX
@@ -105,6 +105,8 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "fori_loop": lambda t, w: t.fori_loop(0, 3, lambda i, c: c * w + i, INIT),
     "fori_loop with an array for a bound": lambda t, w: t.fori_loop(0, jnp.int32(3), lambda i, c: c * w + i, INIT),
     "while_loop": while_loop,
+    "map": lambda t, w: t.map(lambda x: x * w, XS).sum(),
+    "for_loop within a budget": lambda t, w: rod(t, w, checkpoint=MemoryBudget("1MiB")),
     "cond": lambda t, w: t.cond(w > 0, lambda: jnp.sin(w), lambda: -w),
     "cond of functions of a library": lambda t, w: t.cond(True, jnp.sin, jnp.cos, w),
     "switch": lambda t, w: t.switch(1, [lambda: w, lambda: w * w]),

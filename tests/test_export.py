@@ -81,12 +81,3 @@ def test_the_derivative_is_exported() -> None:
     values = Values({w: w.value})
     (by_values, by_x) = jax.grad(lambda values, x: exported.call(values, x)[0], argnums=(0, 1))(values, jnp.float32(2))
     assert (float(by_values[w]), float(by_x)) == (4.0, 12.0)
-
-
-def test_sizes_may_be_symbolic() -> None:
-    w = Param(jnp.float32(3), name="w")
-    f = transform.jit(lambda x: (w.value * x).sum())
-    (n,) = jax.export.symbolic_shape("n")
-    exported = jax.export.export(f)(jax.ShapeDtypeStruct((n,), jnp.float32))
-    for size in (2, 5):
-        assert float(exported.call(Values({w: w.value}), jnp.ones(size))[0]) == 3.0 * size

@@ -167,19 +167,8 @@ w = Param(1.0, name="w")
 SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a negative length": (lambda: transform.for_loop(lambda: None, length=-1), ValueError,
         ("for_loop: `length` must be 0 or more, not -1",)),
-    "a class in the place of a policy": (lambda: transform.checkpoint(double, policy=st.MemoryBudget), TypeError,
-        ('policy=st.MemoryBudget("2GiB")',)),
-    "a maker of budgets in the place of a policy": (
-        lambda: transform.checkpoint(double, policy=policies.fit), TypeError,
-        ('policy=policies.fit("2GiB")',)),
-    "a size in the place of a policy": (lambda: transform.checkpoint(double, policy="1MB"), TypeError,
-        ("not the text '1MB'", "policy=policies.fit('1MB')")),
-    "a number in the place of a policy": (lambda: transform.checkpoint(double, policy=1000), TypeError,
-        ("policy=policies.fit(1000)", "policies.save_larger_than(1000)")),
     "an option of loops for a function": (lambda: transform.checkpoint(double, checkpoint=20), TypeError,
         ("`checkpoint=` is an option of loops", "`policy=`")),
-    "a size without a unit": (lambda: st.MemoryBudget("2"), ValueError,
-        ("'2' has no unit", "'2GB'")),
     "values that are missing": (lambda: pure().apply(2.0), TypeError,
         ("the first argument must be a mapping from State to value", "2.0 of type float", "pure.values(*args)")),
     "values by name": (lambda: pure().apply({"u": 1.0}, 2.0), TypeError,
@@ -243,8 +232,6 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a reference of JAX under checkpoint": (
         lambda: jax.jit(lambda: transform.checkpoint(lambda r: r[...])(jax.new_ref(1.0)))(), TypeError,
         ("is a `jax.Ref`", "repeat the writes", "`State`")),
-    "a text in the place of a policy": (lambda: transform.checkpoint(double, policy="dots_savable"), TypeError,
-        ("a policy is a function, not the text 'dots_savable'", "policies.dots_saveable")),
     "a text in a state": (lambda: State("hello", name="text"), TypeError,
         ("State 'text' (created at test_messages.py:", "is given a value of type str", "static=True")),
     "an object in the value of a state": (

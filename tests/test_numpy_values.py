@@ -109,18 +109,6 @@ def test_addition_in_place_is_a_write(derive: Any) -> None:
         assert np.asarray(s.value).tolist() == [i, i]
 
 
-@pytest.mark.parametrize("derive", [lambda f: f, transform.grad], ids=["eager", "grad"])
-def test_a_change_in_place_is_a_write_like_that_of_a_container(derive: Any) -> None:
-    s = State(np.zeros(2, np.float32), name="u")
-
-    def f(x: Any) -> Any:
-        s.value[0] = 3
-        return x
-
-    derive(transform.named_call(f))(1.0)
-    assert s.value.tolist() == [3.0, 0.0]
-
-
 def test_a_change_in_place_is_discarded_and_taken_back() -> None:
     s = State(np.zeros(2, np.float32), name="u")
     transform.discard_writes(add_in_place(s))(1.0)

@@ -30,15 +30,6 @@ def parameters(fun: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_decorator_shows_the_parameters_of_jax_in_their_order_and_then_its_own(name: str) -> None:
-    ours, theirs = parameters(getattr(transform, name)), parameters(getattr(jax, name))
-    assert list(ours)[: len(theirs)] == list(theirs)
-    assert set(ours) - set(theirs) == OWN[name]
-    assert all(ours[key].kind is KEYWORD_ONLY for key in OWN[name])
-    assert {key: p.kind for key, p in ours.items() if key in theirs} == {key: p.kind for key, p in theirs.items()}
-
-
-@pytest.mark.parametrize("name", OWN)
 def test_each_option_of_jax_can_be_given_with_its_default(name: str) -> None:
     options = {key: p.default for key, p in parameters(getattr(jax, name)).items() if key != "fun"}
     fun, x = (lambda x: (x**2).sum()), jnp.arange(3.0)
@@ -47,14 +38,6 @@ def test_each_option_of_jax_can_be_given_with_its_default(name: str) -> None:
     positional = [p.default for p in parameters(getattr(jax, name)).values() if p.kind is not KEYWORD_ONLY][1:]
     by_position = getattr(transform, name)(fun, *positional)(x)
     assert jax.tree.all(jax.tree.map(jnp.array_equal, by_position, plain))
-
-
-@pytest.mark.parametrize("name", [*OWN, "scan", "vjp", "linearize", "jvp"])
-def test_an_option_that_nobody_knows_is_a_type_error_that_names_it(name: str) -> None:
-    args: dict[str, Any] = {"scan": (lambda c, x: (c, x), 0.0, jnp.ones(3)), "jvp": (jnp.sin, (1.0,), (1.0,))}
-    few = (jnp.sin,) if name in OWN else (jnp.sin, 1.0)
-    with pytest.raises(TypeError, match="nothing"):
-        getattr(transform, name)(*args.get(name, few), nothing=1)
 
 
 # A JAX that knows one option more.

@@ -32,23 +32,10 @@ class Slotted:
     step = Plain.step
 
 
-class SlottedWeakly(Slotted):
-    __slots__ = ("__weakref__",)
-
-
 @dataclasses.dataclass
 class Record:
     n: Any = 0.0
     step = Plain.step
-
-
-@dataclasses.dataclass(slots=True)
-class SlottedRecord:
-    n: Any = 0.0
-
-    def step(self, x: Any) -> Any:
-        self.n = self.n * x
-        return jnp.sum(jnp.sin(self.n))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,21 +70,11 @@ class RegisteredByFunctions(ByProperty):
     pass
 
 
-class RegisteredSlots:
-    __slots__ = ("n",)
-
-    def __init__(self, n: Any) -> None:
-        self.n = n
-
-    step = Plain.step
-
-
 st.register_state_type(Registered, attribute="n")
 st.register_state_type(RegisteredByFunctions, get=lambda c: c._n, set=lambda c, n: setattr(c, "_n", n))
-st.register_state_type(RegisteredSlots, attribute="n")
 
-OF_OBJECTS = [Plain, Slotted, SlottedWeakly, Record, SlottedRecord, Frozen, ByProperty]
-OF_CLASSES = [Registered, RegisteredByFunctions, RegisteredSlots]
+OF_OBJECTS = [Plain, Slotted, Record, Frozen, ByProperty]
+OF_CLASSES = [Registered, RegisteredByFunctions]
 KINDS = [*OF_OBJECTS, *OF_CLASSES]
 
 

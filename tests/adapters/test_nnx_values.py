@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import statetransform as st
 from statetransform import transform
 
-from .modules import Net, X, arrays, nnx, same
+from .modules import HIJAX, REF, Net, X, arrays, nnx, same
 
 
 def loss(params: Any) -> Any:
@@ -129,3 +130,38 @@ def test_a_transform_inside_lifts_the_argument_of_the_one_around() -> None:
     np.testing.assert_allclose(transform.jit(body)(params), expected, rtol=1e-4)
     found = transform.jit(transform.grad(body))(params)
     np.testing.assert_allclose(found["linear"]["kernel"][...], jnp.cos(kernel) + 2 * jnp.cos(2 * kernel), rtol=1e-4)
+
+
+has_options = pytest.mark.skipif(not hasattr(nnx, "var_defaults"), reason="this flax has no such variables")
+
+
+@has_options
+def test_a_variable_of_a_high_type_keeps_its_structure_inside() -> None:
+    variable = nnx.Variable({"a": jnp.zeros(2)}, **HIJAX)
+
+    def grow() -> None:
+        variable.set_value({"a": jnp.ones(2), "b": jnp.ones(2)})
+
+    for wrap in (transform.jit, transform.checkpoint):
+        with pytest.raises(st.StateTraceError, match="another structure"):
+            wrap(grow)()
+    same(variable.get_value(), {"a": jnp.zeros(2)})
+    handle = st.states([variable])["0"]
+    with pytest.raises(ValueError, match="keeps the structure"):
+        handle.value = {"b": 1.0}
+    grow()
+    same(transform.jit(lambda: variable.get_value())(), {"a": jnp.ones(2), "b": jnp.ones(2)})
+    same(handle.value, {"a": jnp.ones(2), "b": jnp.ones(2)})
+
+
+@has_options
+def test_a_layer_with_a_ref_of_outside_in_it_writes_that_ref() -> None:
+    outer = nnx.Variable(jnp.zeros(3), **REF)
+
+    @transform.jit
+    def write(x: Any) -> None:
+        graph, state = nnx.split([outer])
+        nnx.merge(graph, state)[0].set_value(x)
+
+    write(jnp.ones(3))
+    same(outer[...], jnp.ones(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,21 +13,6 @@ import pytest
 from statetransform import BudgetError, policies, transform
 
 START = np.array([1.0, 2.0])
-PENDULUM = """
-<mujoco>
-  <option timestep="0.01" iterations="10" tolerance="1e-8" solver="Newton"/>
-  <worldbody>
-    <body>
-      <joint type="hinge" axis="0 1 0" limited="true" range="-20 20"/>
-      <geom type="capsule" fromto="0 0 0 0.3 0 0" size=".02" contype="0" conaffinity="0"/>
-      <body pos="0.3 0 0">
-        <joint type="hinge" axis="0 1 0" limited="true" range="-20 20"/>
-        <geom type="capsule" fromto="0 0 0 0.3 0 0" size=".02" contype="0" conaffinity="0"/>
-      </body>
-    </body>
-  </worldbody>
-</mujoco>
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +25,6 @@ def descent(jaxopt: Any) -> Callable[[Any], Any]:
     def f(a: Any) -> Any:
         loss = lambda w: jnp.sum((w - a) ** 4 + w**2)
         return jaxopt.GradientDescent(loss, maxiter=50, implicit_diff=False, unroll=False).run(START).params.sum()
-
-    return f
-
-
-def conjugate_gradients(lineax: Any) -> Callable[[Any], Any]:
-    def f(a: Any) -> Any:
-        matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]]).at[0, 0].add(a)
-        solver = lineax.CG(rtol=1e-10, atol=1e-10)
-        operator = lineax.MatrixLinearOperator(matrix, lineax.positive_semidefinite_tag)
-        return solver.compute(solver.init(operator, {}), jnp.asarray(START), {})[
-            0
-        ].sum()  # without its implicit derivative
 
     return f
 
@@ -78,24 +50,11 @@ def differential_equation(diffrax: Any) -> Callable[[Any], Any]:
     return f
 
 
-def pendulum(mjx: Any) -> Callable[[Any], Any]:
-    model = mjx.put_model(importlib.import_module("mujoco").MjModel.from_xml_string(PENDULUM))
-    data = mjx.make_data(model)
-
-    def f(v: Any) -> Any:
-        after = mjx.step(model, data.replace(qpos=jnp.array([0.4, 0.2]), qvel=jnp.array([v, 1.0])))
-        return (after.qpos**2).sum() + after.qvel[0] ** 2
-
-    return f
-
-
 # The module, what is made with it, and whether JAX alone cannot differentiate that.
 SOLVERS = {
     "gradient descent": ("jaxopt", descent, True),
-    "conjugate gradients": ("lineax", conjugate_gradients, True),
     "a root with a rule of its own": ("optimistix", root, False),
     "a differential equation": ("diffrax", differential_equation, True),
-    "a pendulum at its limits": ("mujoco.mjx", pendulum, True),
 }
 
 

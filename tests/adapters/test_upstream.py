@@ -140,7 +140,7 @@ MAKES = {
 }
 
 
-@pytest.mark.parametrize(("wrap", "is_early"), [("jit", False), ("grad", False), ("grad", True), ("checkpoint", False)])
+@pytest.mark.parametrize(("wrap", "is_early"), [("jit", False), ("grad", True)])
 @pytest.mark.parametrize("framework", MAKES)
 def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap: str, is_early: bool) -> None:
     """The cell is made after calls of the same function that met none, and the framework imported before or then."""
@@ -167,8 +167,9 @@ def test_the_first_cell_of_a_process_may_come_with_any_call(framework: str, wrap
 WAYS = ["def outer(make=MAKE):", "def outer(make=functools.partial(MAKE)):", "def outer(make=lambda x: MAKE(x)):"]
 
 
-@pytest.mark.parametrize("make", ["nnx.Variable", "brainstate.State"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "make"), [*zip(WAYS, ("nnx.Variable", "brainstate.State", "nnx.Variable"), strict=True)]
+)
 def test_a_class_of_cells_that_a_function_closes_over_is_met(way: str, make: str) -> None:
     framework, *_ = make.split(".")
     pytest.importorskip({"nnx": "flax.nnx"}.get(framework, framework))

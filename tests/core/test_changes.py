@@ -327,6 +327,13 @@ def names_that_are_bound_later() -> Scene:
     return make, read, [lambda m: m.bind(), put_global("later", 9), lambda m: globals().pop("later", None)]
 
 
+@scene
+def the_last_of_more_names_than_one_byte_can_count() -> Scene:
+    exec("def read(m): return m.u.value * (" + " + ".join(f"n{i}" for i in range(300)) + ")", globals())
+    globals().update({f"n{i}": i for i in range(300)})
+    return Base, globals()["read"], [put_global("n299", 7)]
+
+
 def in_a_list(module: Any) -> Any:
     held = [module]
     return lambda: held[0]
@@ -388,38 +395,6 @@ def by_import_elsewhere(x: Any) -> Any:
 def test_a_name_imported_in_the_body_is_followed(read: Any, module: Any) -> None:
     changes = [put("k", 5.0), put("k", 5), put("s", new(7)), lambda m: put("k", 7.0)(m.inner)]
     follows(read, [functools.partial(change, module) for change in changes])
-
-
-somebodys: Any = None  # the module, for the time of a test
-
-
-def _k_of(module: Any) -> Any:
-    return module.k
-
-
-def _inner() -> Any:
-    return somebodys.inner
-
-
-def as_an_argument(x: Any) -> Any:
-    return _k_of(somebodys) * _k_of(somebodys.inner) * x
-
-
-def as_a_result(x: Any) -> Any:
-    return _inner().k * _inner().other * x
-
-
-@pytest.mark.parametrize("read", [as_an_argument, as_a_result])
-def test_a_module_that_several_functions_look_into_is_followed(
-    read: Any, module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "somebodys", module)
-    module.inner.other = 2.0
-    other = types.ModuleType("somebodys.inner")
-    vars(other).update(k=4.0, other=5.0)
-    put_inner = lambda name, value: lambda: setattr(module.inner, name, value)
-    changes = [lambda: put("k", 5.0)(module), put_inner("k", 7.0), put_inner("other", 9.0)]
-    follows(read, [*changes, lambda: put("inner", other)(module)])
 
 
 def test_a_name_of_a_module_counts_in_each_module_that_has_it(module: Any) -> None:

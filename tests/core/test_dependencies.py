@@ -79,30 +79,25 @@ def test_jax_does_not_remember_how_it_converted_an_array_that_has_changed(dtype:
 
 
 chosen: Any = None
-holder: Any = None
-
-
-@pytest.mark.parametrize(("one", "other"), [(jnp.sum, jnp.mean), (abs, jnp.sin), (int, float), (jnp.tanh, jnp.prod)])
-def test_a_global_name_may_be_given_another_function_of_a_library(
-    one: Any, other: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    f = transform.jit(lambda x: jnp.sum(chosen(2.5) * x))
-    for function in (one, other, one):
-        monkeypatch.setitem(globals(), "chosen", function)
-        assert float(f(X)) == pytest.approx(float(function(2.5)))
+DOUBLE = types.ModuleType("jax.double")  # stands for one of a library
+DOUBLE.sum = lambda x: 2 * jnp.sum(x)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("held_by", ["global", "module"])
-def test_a_name_may_be_given_another_module_of_a_library(held_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = types.ModuleType("holder_of_a_module")
-    monkeypatch.setitem(globals(), "holder", holder)
-    double = types.ModuleType("jax.double")  # stands for one of a library
-    double.sum = lambda x: 2 * jnp.sum(x)  # type: ignore[attr-defined]
-    f = transform.jit((lambda x: chosen.sum(x)) if held_by == "global" else lambda x: holder.chosen.sum(x))
-    for module, result in ((jnp, 1), (double, 2), (jnp, 1)):
-        monkeypatch.setitem(globals(), "chosen", module)
-        monkeypatch.setattr(holder, "chosen", module, raising=False)
-        assert float(f(X)) == result
+@pytest.mark.parametrize(
+    ("use", "one", "other"),
+    [(lambda f: f(2.5), *both) for both in ((jnp.sum, jnp.mean), (abs, jnp.sin), (int, float), (jnp.tanh, jnp.prod))]
+    + [(lambda module: module.sum(X), jnp, DOUBLE)],
+)
+def test_a_name_may_be_given_another_function_or_module_of_a_library(
+    use: Any, one: Any, other: Any, held_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder: Any = types.ModuleType("holder_of_a_module")
+    f = transform.jit((lambda x: use(chosen) * x) if held_by == "global" else lambda x: use(holder.chosen) * x)
+    for value in (one, other, one):
+        monkeypatch.setitem(globals(), "chosen", value)
+        holder.chosen = value
+        assert float(f(jnp.float32(1))) == pytest.approx(float(use(value)))
 
 
 def test_a_read_only_array_is_compared_by_identity_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +209,7 @@ class Gains:
         return Gains.gain
 
 
-GAINS, BODY = Gains(), Gains()
+GAINS, BODY, CURRENT = Gains(), Gains(), 1.0
 
 
 def _of_a_module() -> float:
@@ -225,8 +220,14 @@ def _of_a_module() -> float:
 
 @pytest.mark.parametrize(
     "body",
-    [lambda: GAINS.gain, lambda: Gains()(), lambda: getattr(GAINS, "ga" + "in"), lambda: _of_a_module()],
-    ids=["global object", "made inside", "computed name", "module"],
+    [
+        lambda: GAINS.gain,
+        lambda: Gains()(),
+        lambda: getattr(GAINS, "ga" + "in"),
+        lambda: _of_a_module(),
+        lambda: CURRENT,
+    ],
+    ids=["global object", "made inside", "computed name", "module", "global name"],
 )
 def test_a_trace_depends_on_what_a_known_trace_within_it_has_used(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State(jnp.float32(0))
@@ -249,6 +250,7 @@ def test_a_trace_depends_on_what_a_known_trace_within_it_has_used(body: Any, mon
     second, calls = new()
     assert [float(second()), float(second()), len(calls)] == [1, 1, 1]
     monkeypatch.setattr(Gains, "gain", 2.0)
+    monkeypatch.setitem(globals(), "CURRENT", 2.0)
     assert float(second()) == 2
 
 

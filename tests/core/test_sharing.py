@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import statetransform as st
 from statetransform import State, transform
 
 from .compiling import compilations
@@ -125,59 +124,3 @@ def test_a_thousand_instances_are_compiled_once_and_leave_nothing() -> None:
     assert compiled == []
     assert Simulator.runs - runs <= 1  # another test may have traced it
     assert len(gc.get_objects()) - before < 100
-
-
-k = State(jnp.float32(2))
-u = State(jnp.float32(1))
-ONE = jnp.float32(1)
-
-
-def powers(c: Any, **options: Any) -> Any:
-    return transform.scan(lambda c, x: (c * k.value * x, None), c, jnp.arange(1.0, 17.0), **options)[0]
-
-
-def counted() -> Any:
-    transform.for_loop(lambda: setattr(u, "value", u.value * 1.5), length=4)
-    return u.value
-
-
-EAGER: dict[str, Callable[[], Any]] = {
-    "scan": lambda: powers(ONE),
-    "scan that stores every fourth carry": lambda: powers(ONE, checkpoint=4),
-    "scan within a budget": lambda: powers(ONE, checkpoint=st.MemoryBudget("1MiB")),
-    "for_loop": counted,
-    "fori_loop": lambda: transform.fori_loop(0, 5, lambda i, c: c * k.value, ONE),
-    "while_loop": lambda: transform.while_loop(lambda c: c < 50, lambda c: c * k.value, ONE),
-    "map": lambda: transform.map(lambda x: x * k.value, jnp.arange(4.0)),
-    "cond": lambda: transform.cond(True, lambda x: x * k.value, lambda x: x, ONE),
-    "switch": lambda: transform.switch(1, [lambda x: x * k.value, lambda x: x, lambda x: -x], ONE),
-    "grad of scan": lambda: transform.grad(powers)(ONE),
-    "grad of scan that stores every fourth carry": lambda: transform.grad(lambda c: powers(c, checkpoint=4))(ONE),
-    "grad of cond": lambda: transform.grad(
-        lambda c: transform.cond(True, lambda x: x * k.value, lambda x: x, c)
-    )(ONE),
-    "vmap of scan": lambda: transform.vmap(powers)(jnp.arange(3.0)),
-    "vmap of switch": lambda: transform.vmap(
-        lambda i: transform.switch(i, [lambda x: x * k.value, lambda x: x], ONE)
-    )(jnp.arange(2)),
-    "jvp of while_loop": lambda: transform.jvp(
-        lambda c: transform.while_loop(lambda c: c < 50, lambda c: c * k.value, c), (ONE,), (ONE,)
-    ),
-    "hessian of scan": lambda: transform.hessian(powers)(ONE),
-    "grad of map": lambda: transform.grad(lambda c: transform.map(lambda x: x * k.value, c).sum())(jnp.arange(4.0)),
-    "loop in a loop": lambda: transform.fori_loop(
-        0, 3, lambda i, c: transform.fori_loop(0, 3, lambda j, d: d * k.value, c), ONE
-    ),
-}  # fmt: skip
-
-
-def second(call: Callable[[], Any]) -> int:
-    call()
-    with compilations() as compiled:
-        call()
-    return len(compiled)
-
-
-@pytest.mark.parametrize("name", EAGER)
-def test_the_second_eager_call_of_a_loop_or_branch_compiles_nothing(name: str) -> None:
-    assert second(EAGER[name]) == 0

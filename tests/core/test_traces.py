@@ -10,9 +10,7 @@ import enum
 import functools
 import itertools
 import logging
-import operator
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -201,19 +199,6 @@ def caches_that_fill_in_the_first_trace_cost_one_for_each_object() -> Any:
 
 
 @program
-def sorting_by_an_attribute() -> Any:
-    def make(i: int) -> Any:
-        return types.SimpleNamespace(x=new(i), tag=f"p{i}", order=-i)
-
-    @transform.jit
-    def last(world: Any) -> Any:
-        return sorted(world.ps, key=operator.attrgetter("order"))[0].x.value
-
-    world = lambda: types.SimpleNamespace(ps=[make(i) for i in range(4)])
-    return last, [(lambda: last(world()), 3, 1)] * 4
-
-
-@program
 def layers_with_a_set_of_states() -> Any:
     class Layer:
         def __init__(self, *more: State) -> None:
@@ -225,23 +210,6 @@ def layers_with_a_set_of_states() -> Any:
 
     larger = Layer(State(jnp.ones(5)))
     return Layer.__call__, [(lambda: Layer()(2.0), 20, 1)] * 50 + [(lambda: larger(2.0), 30, 2)]
-
-
-@program
-def functions_that_differ_in_an_attribute_that_nobody_looks_at() -> Any:
-    class Layer:
-        def __init__(self, i: int) -> None:
-            def act(x: Any) -> Any:
-                return jnp.sum(x)
-
-            act.tag = i  # type: ignore[attr-defined]
-            self.w, self.act = State(X), act
-
-        @transform.checkpoint
-        def __call__(self, x: Any) -> Any:
-            return self.act(x * self.w.value)
-
-    return Layer.__call__, [(lambda i=i: Layer(i)(X), 4, 1) for i in range(4)]
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
@@ -462,32 +430,6 @@ def test_a_loop_or_branch_that_changes_an_attribute_it_reads_says_so(where: str)
 
 
 # -- traces within traces
-
-
-scale = State(jnp.float32(2), name="scale")
-
-
-class Scaled:
-    def __call__(self, x: Any) -> Any:
-        return x * scale.value
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [transform.checkpoint(Scaled)(), lambda x: transform.fori_loop(0, 1, lambda i, c: c * scale.value, x)],
-    ids=["checkpointed class", "loop"],
-)
-def test_a_trace_that_uses_another_one_knows_which_names_of_modules_that_has_looked_up(
-    inner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def around(fun: Any) -> Any:
-        return transform.jit(lambda x: fun(x) + 1.0)
-
-    assert around(inner)(3.0) == 7.0
-    again = around(inner)  # another closure: its trace finds the one of the body
-    assert again(3.0) == again(3.0) == 7.0
-    monkeypatch.setitem(globals(), "scale", State(jnp.float32(5), name="scale"))
-    assert again(3.0) == 16.0
 
 
 def test_models_of_equinox_are_traced_once() -> None:

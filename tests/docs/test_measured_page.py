@@ -7,74 +7,11 @@ import pathlib
 import re
 
 import pytest
-from rich.table import Table
 
 from benchmarks import report
 from benchmarks.examples import SHOWN
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(autouse=True)
-def no_tables_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "tables", {})
-
-
-def show(title: str, columns: list[str], *rows: list[str]) -> None:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    report.show(table)
-
-
-@pytest.mark.parametrize(
-    ("columns", "rows", "said"),
-    [
-        (["", "by hand", "method", "nnx"], [["1 state", "1.00", "1.20", "1.10"]], ["1 state: nnx takes 1.10"]),
-        (["", "by hand", "method", "nnx"], [["1 state", "1.00", "1.20", "9.00"]], []),
-        (
-            ["", "wall over plain"],
-            [["plain scan", "1.00"], ["checkpoint=20", "1.50"], ["equinox, 20", "1.40"], ["brainstate", "1.60"]],
-            ["equinox, 20 takes 1.40"],
-        ),
-        (
-            ["", "trace + lower"],
-            [["layer, by hand", "1.00"], ["layer, statetransform", "1.10"], ["layer, flax.nnx", "1.05"]],
-            ["layer: flax.nnx takes 1.05"],
-        ),
-        (
-            ["", "time"],
-            [["by hand", "1.00"], ["statetransform", "1.10"], ["flax.nnx", "1.05"]],
-            ["flax.nnx takes 1.05"],
-        ),
-    ],
-    ids=["faster", "slower", "loops", "peers in rows", "only peers in rows"],
-)
-def test_where_a_peer_is_faster_is_said(columns: list[str], rows: list[list[str]], said: list[str]) -> None:
-    show("Time", columns, *rows)
-    found = report.faster_peers("Time", report.tables["Time"])
-    assert len(found) == len(said)
-    assert all(text in sentence for text, sentence in zip(said, found, strict=True))
-
-
-def test_a_run_replaces_its_tables_and_keeps_the_others(tmp_path: pathlib.Path) -> None:
-    page = tmp_path / "measured.md"
-    show("First", ["", "by hand"], ["a", "1.000"])
-    show("Second", ["", "by hand"], ["b", "2.000"])
-    report.write(page)
-    report.tables.clear()
-    show("Second", ["", "by hand"], ["b", "3.000"])
-    report.write(page)
-    assert re.findall(r"\| ([ab]) \| ([\d.]+) \|", page.read_text()) == [("a", "1.000"), ("b", "3.000")]
-
-
-def test_a_table_with_the_same_columns_is_put_up_to_date() -> None:
-    report.keep("python examples/a.py", ["a step", "time, ms"], [["plain", "2.0"]])
-    old = "Before\n\n| a step | time, ms |\n|:-|-:|\n| plain | 1.0 |\n| gone | 1.0 |\n\n| other |\n|-|\n| 3 |\n"
-    new = "Before\n\n| a step | time, ms |\n| :--- | ---: |\n| plain | 2.0 |\n\n| other |\n|-|\n| 3 |\n"
-    assert report.refreshed(old) == new
 
 
 @pytest.mark.parametrize("example", SHOWN)

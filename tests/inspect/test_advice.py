@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from statetransform import State, inspect, policies, transform
+from statetransform import inspect, policies, transform
 
 W = jnp.ones((64, 64))
 X = jnp.ones((64,))
@@ -48,18 +48,3 @@ def test_a_checkpoint_around_nearly_everything_is_said_in_one_sentence(checkpoin
 )
 def test_a_checkpoint_that_helps_is_not_talked_about(fun):
     assert inspect.residuals(fun, W, X).notes == ()
-
-
-def test_a_step_of_a_simulation_is_not_talked_about():
-    u = State(X, name="u")
-
-    @transform.checkpoint
-    def step(dt):
-        u.value = u.value + dt * jnp.sin(W @ u.value)
-
-    def run(dt):
-        transform.for_loop(lambda: step(dt), length=10)
-        return u.value.sum()
-
-    assert inspect.residuals(run, 0.1).notes == ()
-    assert all("returns nothing" in note for note in inspect.residuals(step, 0.1).notes)

@@ -140,14 +140,6 @@ def test_wrappers_of_one_function_share_their_log_and_clearing_forgets():
     assert len(inspect.explain_retrace(transform.jit(f))) == 0
 
 
-def test_functionalized_functions_are_explained_too():
-    u = State(1.0, name="u")
-    pure = transform.functionalize(lambda x: u.value * x)
-    pure.values(1.0)
-    pure.values(jnp.ones(2))
-    assert changes(pure, 1) == [("argument", "x", "float32[] (weak)", "float32[2]")]
-
-
 def test_the_table_and_the_export():
     f = transform.jit(lambda x: x + 1)
     f(1.0)
@@ -216,13 +208,6 @@ def test_a_weak_type_comes_with_advice_that_works(wrap):
     f()
     assert len(inspect.explain_retrace(f)) == 1
     assert inspect.explain_retrace(f).notes == ()
-
-
-def test_an_argument_of_a_weak_type_comes_with_advice():
-    f = transform.jit(lambda dt: dt * 2)
-    f(0.1)
-    f(jnp.float32(0.1))
-    assert "The argument `dt` was a Python number" in str(inspect.explain_retrace(f))
 
 
 @pytest.mark.parametrize(

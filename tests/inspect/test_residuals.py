@@ -63,26 +63,6 @@ def test_a_checkpointed_method_keeps_its_arguments_and_states():
     assert kinds(inspect.residuals(lambda m, x: m.again(x), model, X)) == kinds(inspect.residuals(model.again, X))
 
 
-def test_a_step_that_returns_nothing_is_about_what_it_writes():
-    u = State(X, name="u")
-
-    def step(dt):
-        u.value = u.value + dt * jnp.sin(u.value)
-
-    found = inspect.residuals(step, 0.1)
-    assert {r.primitive for r in found} == {"convert_element_type", "sin", "cos"}
-    assert "step returns nothing to differentiate" in found.notes[0]
-
-
-def test_what_jax_cannot_trace_may_be_an_argument():
-    def f(model, kind, activation, x, states):
-        return activation(model(x)) * states["s"].value if kind == "scaled" else x
-
-    s = State(X, name="s")
-    found = inspect.residuals(f, Model(), "scaled", jnp.tanh, X, {"s": s})
-    assert [r.name for r in found if r.kind in ("argument", "state")] == ["x", "s", "w"]  # as created
-
-
 def test_constants_random_states_and_pytrees_of_states_have_kinds_and_names():
     rng, params = RandomState(0, name="rng"), State({"w": X, "b": X}, name="params")
     (record,) = inspect.residuals(lambda x: W @ x, X)
@@ -140,29 +120,6 @@ def test_residuals_in_a_loop_are_counted_per_iteration_and_in_total_with_their_n
     assert {(r.iterations, r.per_iteration) for r in nested if r.iterations > 1} >= {(21, 16)}
 
 
-def test_a_name_inside_a_checkpointed_loop_is_shown():
-    policy = jax.checkpoint_policies.save_only_these_names("inner")
-    body = transform.checkpoint(lambda c, x: (jnp.sin(checkpoint_name(jnp.sin(c * x), "inner")), None), policy=policy)
-    found = inspect.residuals(lambda c: transform.scan(body, c, jnp.ones((5, 4)))[0], X)
-    (record,) = [r for r in found if r.kind == "named"]
-    assert (record.name, record.primitive, record.iterations, record.per_iteration) == ("inner", "sin", 5, 16)
-    assert "named 'inner'" in record.listed
-    assert "(in 5 iterations of scan)" in record.listed
-
-
-def test_what_comes_out_of_a_branch_has_a_line_also_where_it_only_passes_through(capsys):
-    w = State(X, name="w")
-    through = lambda x: transform.cond(x[0] > 0, lambda x: jnp.sin(x) * w.value, lambda x: x, x)
-    for fun in (
-        through,
-        transform.jit(through),
-        lambda x: transform.scan(lambda c, _: (through(c), None), x, length=3)[0],
-    ):
-        inspect.print_saved_residuals(fun, X)
-        for line in capsys.readouterr().out.splitlines():
-            assert "from the " in line or f"from {__file__}:" in line
-
-
 def test_within_a_budget_it_is_said_what_is_kept_and_what_is_recomputed_at_which_cost():
     w = State(jnp.full((64, 64), 0.1), name="w")
 
@@ -184,14 +141,6 @@ def test_within_a_budget_it_is_said_what_is_kept_and_what_is_recomputed_at_which
     assert f"dot_general of test_residuals.py:{line} (" in note
     enough = transform.checkpoint(net, policy=policies.fit("1 GiB", compile=False))
     assert inspect.residuals(enough, x).notes == ("Nothing is recomputed to meet the budget.",)
-
-
-def test_an_offloaded_value_keeps_its_name():
-    policy = policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[], names_which_can_be_offloaded=["a"], offload_src="device", offload_dst="pinned_host"
-    )
-    f = transform.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "a")), policy=policy)
-    assert [(r.kind, r.name, r.primitive) for r in inspect.residuals(f, X)][1:] == [("named", "a", "sin")]
 
 
 def test_equal_rows_are_one_row_and_say_how_many_they_are():

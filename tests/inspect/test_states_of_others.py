@@ -29,20 +29,6 @@ def of_nnx():
     return model, model.w, nnx.state(model, nnx.Param)
 
 
-def of_brainstate():
-    brainstate = pytest.importorskip("brainstate")
-
-    class Model:
-        def __init__(self):
-            self.w = brainstate.ParamState(W)
-
-        def __call__(self, x):
-            return jnp.sin(self.w.value @ x).sum()
-
-    model = Model()
-    return model, model.w, {"w": model.w}
-
-
 def of_attributes():
     class Model:
         def __init__(self):
@@ -56,7 +42,7 @@ def of_attributes():
     return model, w, [w]
 
 
-@pytest.mark.parametrize("make", [of_nnx, of_brainstate, of_attributes])
+@pytest.mark.parametrize("make", [of_nnx, of_attributes])
 @pytest.mark.parametrize("wrap", [lambda f: f, transform.jit], ids=["bare", "jit"])
 @pytest.mark.parametrize("is_argument", [False, True], ids=["closed over", "argument"])
 def test_they_are_states_with_their_names(make, wrap, is_argument):

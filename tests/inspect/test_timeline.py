@@ -29,12 +29,6 @@ def each(x):
     return x.sum()
 
 
-many_lines = {}  # more places than a plot can show one by one
-exec(
-    compile("def f(x):\n" + "    x = jnp.sin(x)\n" * 11 + "    return x.sum()", __file__, "exec"), globals(), many_lines
-)
-
-
 def test_arguments_states_and_lines_sum_up_to_what_is_alive():
     line = inspect.timeline(net, X)
     assert [sum(values) for values in zip(*line.groups.values(), strict=True)] == [m.bytes for m in line]
@@ -91,11 +85,3 @@ def test_the_plot_names_units_phases_sources_and_the_peak(matplotlib):
     assert "(KiB" in ax.get_ylabel()
     assert ax.get_title() == f"peak {line.peak / 1024:.4g} KiB at {line[line.peak_at].source}"
     assert {"state w", "forward | backward"} <= {text.get_text() for text in ax.get_legend().get_texts()}
-
-
-def test_many_sources_are_drawn_as_few(matplotlib):
-    line = inspect.timeline(many_lines["f"], X, compile=False)
-    ax = line.plot()
-    shown = {text.get_text() for text in ax.get_legend().get_texts()} - {"forward | backward"}
-    assert len(shown) == len(ax.collections) == 10
-    assert f"{len(line.groups) - 9} others" in shown

@@ -62,17 +62,6 @@ def test_residuals_and_the_backward_pass_are_those_of_the_gradient_that_is_asked
     assert sorted(part.split()[0] for part in last.split("d ")[1:]) == sorted(names)
 
 
-@pytest.mark.optimized
-@pytest.mark.parametrize("choice", CHOICES)
-def test_cost_is_that_of_the_gradient_that_is_asked_for(choice):
-    options, positions = CHOICES[choice]
-    found = inspect.cost(f, X, Y, **options)
-    by_hand = jax.value_and_grad(lambda *args: (twin(*args[:4]), args[4] + 1), argnums=positions, has_aux=True)
-    memory = jax.jit(by_hand).lower(W, B, X, Y, 0).compile().memory_analysis()
-    assert found.output_bytes == memory.output_size_in_bytes
-    assert found.argument_bytes == memory.argument_size_in_bytes
-
-
 def test_timeline_and_compare_look_at_the_gradient_that_is_asked_for():
     whole, part = inspect.timeline(f, X, Y), inspect.timeline(f, X, Y, states=b)
     assert len(part) < len(whole)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import BudgetError, State, StateStructureError, StateTraceError, inspect, policies, transform
-from statetransform._jaxpr.sources import Source
 
 X = jnp.ones(3)
 
@@ -68,11 +67,6 @@ def test_a_policy_takes_the_place_as_it_is_printed(notebook):
         transform.checkpoint(lambda x: jnp.exp(notebook["f"](x)), policy=policies.save_from(where)), X
     )
     assert "sin" in {record.primitive for record in kept("Cell In[3]:4")}
-
-
-def test_a_file_is_shown_without_its_folders_and_outside_of_notebooks_nothing_is_asked():
-    source = Source("/home/me/heat.py", 12, "step", 4)
-    assert (source.short, source.full) == ("heat.py:12", "/home/me/heat.py:12:4 (step)")
 
 
 def test_a_line_below_many_frames_of_the_package_is_found():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import logging
 import pickle
 from typing import Any
@@ -34,15 +33,10 @@ def test_sizes(size: Any, n: int) -> None:
     assert st.MemoryBudget(size).bytes == n
 
 
-@pytest.mark.parametrize("size", ["", "2 XB", "GiB", "-1GB", "1GiB 2", "1,5 GB", "2", "0B", 0, -5, "0.1B"])
+@pytest.mark.parametrize("size", ["", "2 XB", "GiB", "-1GB", "1GiB 2", "1,5 GB", "2", "0B", 0, -5, "0.1B", None, True])
 def test_what_is_no_size_is_refused(size: Any) -> None:
-    with pytest.raises(ValueError, match=r"is not a size|has no unit|must be positive|must not be negative"):
-        st.MemoryBudget(size)
-
-
-@pytest.mark.parametrize("size", [None, True, [1]])
-def test_what_is_neither_number_nor_text_is_refused(size: Any) -> None:
-    with pytest.raises(TypeError, match="a number of bytes or a text such as"):
+    said = r"is not a size|has no unit|must be positive|must not be negative|a number of bytes or a text such as"
+    with pytest.raises((ValueError, TypeError), match=said):
         st.MemoryBudget(size)
 
 
@@ -198,18 +192,6 @@ def test_choices_are_those_of_equal_budgets_and_no_more_than_64_are_kept() -> No
     assert other.choices == ()
     assert [choice.n for choice in budget.choices] == list(range(37, 101))
     assert copy.copy(budget).choices == st.MemoryBudget(1023).choices == budget.choices
-
-
-def test_choices_go_with_the_last_budget_of_their_value() -> None:
-    budget = st.MemoryBudget(1019)
-    again = copy.copy(budget)
-    budget.choose("scan", 100, FOUR)
-    del budget
-    gc.collect()
-    assert again.choices
-    del again
-    gc.collect()
-    assert st.MemoryBudget(1019).choices == ()
 
 
 def test_a_budget_equal_to_one_that_was_used_says_what_was_chosen_as_well() -> None:

@@ -181,16 +181,6 @@ def test_forward_mode_and_second_derivatives(places: str, folder: pathlib.Path) 
         )
 
 
-def test_rows_of_the_loop_go_to_host_memory_and_nothing_else_does() -> None:
-    far = budget("host=100", pathlib.Path())
-    jaxpr = str(jax.make_jaxpr(jax.grad(lambda x: program(x, ARGS[1], far)))(ARGS[0]))
-    rows = far.choices[-1].host
-    assert f"f32<host>[{rows},{SIZE}]" in jaxpr or f"float32<host>[{rows},{SIZE}]" in jaxpr
-    sizes = {line.split("<host>")[1].split("]")[0] for line in jaxpr.split("32") if line.startswith("<host>")}
-    assert sizes == {"[", f"[1,{SIZE}", f"[{rows},{SIZE}"}
-    assert "scatter" not in jaxpr.partition("<host>")[2].partition("pjit")[0]
-
-
 def test_lanes_make_no_gathers_and_scatters_of_host_memory() -> None:
     far = budget("host=100", pathlib.Path(), 3)
     gradient = jax.vmap(jax.grad(lambda x: program(x, ARGS[1], far)))

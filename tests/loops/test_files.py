@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import pathlib
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
-import textwrap
-import time
 from typing import Any
 
 import jax
@@ -133,43 +128,6 @@ def test_a_full_disk_is_an_error_that_writes_no_state(tmp_path: pathlib.Path) ->
     assert int(count.value) == 1 and number_of_open_files(tmp_path) == 0
     np.testing.assert_array_equal(gradient(X), expected)
     assert int(count.value) == 2 and not list(tmp_path.iterdir())
-
-
-KILLED = """
-    import sys, jax, jax.numpy as jnp, statetransform as st
-    budget = st.MemoryBudget(12 * 4_000, disk="10MB", folder=sys.argv[1])
-    step = lambda c, _: (jnp.sin(c), None)
-    loss = lambda x: st.transform.scan(step, x, None, 2_000, checkpoint=budget)[0].sum()
-    gradient = jax.jit(jax.grad(loss))
-    while True:
-        jax.block_until_ready(gradient(jnp.ones(1_000)))
-        print("done", flush=True)
-"""
-
-
-def test_killed_processes_leave_no_file(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
-    rng = np.random.default_rng(0)
-    for _ in range(int(os.environ.get("STATETRANSFORM_KILLS", "1"))):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None and process.stdout.readline() == "done\n"
-            time.sleep(rng.uniform(0, 0.2))
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
-        assert not list(tmp_path.iterdir())
-    jax.block_until_ready(gradient_of(on_disk(tmp_path))(X))
-
-
-def test_files_that_nobody_read_are_closed_with_the_process(tmp_path: pathlib.Path) -> None:
-    program = """
-        import sys, jax, jax.numpy as jnp, statetransform as st
-        budget = st.MemoryBudget(12 * 4_000, disk="10MB", folder=sys.argv[1])
-        step = lambda c, _: (jnp.sin(c), None)
-        jax.vjp(lambda x: st.transform.scan(step, x, None, 100, checkpoint=budget)[0], jnp.ones(1_000))
-    """
-    command = [sys.executable, "-W", "always::ResourceWarning", "-c", textwrap.dedent(program), str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "unclosed file" not in found.stderr
 
 
 def test_an_interrupt_in_a_transfer_leaves_no_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

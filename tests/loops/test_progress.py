@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
-import types
-import warnings
 from typing import Any
 
 import jax
@@ -15,7 +12,6 @@ import pytest
 import tqdm
 
 from statetransform import State, transform
-from statetransform._loops.progress import ProgressBar
 
 
 def shown(run: Any) -> str:
@@ -108,25 +104,6 @@ def test_under_vmap() -> None:
     assert "6/6" in text
     plain = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 6)[0]
     assert (found[0] == jax.vmap(jax.grad(plain))(jnp.arange(3.0))).all()
-
-
-def test_the_kind_of_bar_is_the_one_for_the_place_and_says_nothing_about_it(monkeypatch: Any) -> None:
-    auto = types.ModuleType("tqdm.auto")
-
-    def chosen(name: str) -> Any:
-        if name != "tqdm":
-            raise AttributeError(name)
-        warnings.warn("IProgress not found. Please update jupyter and ipywidgets.", tqdm.TqdmWarning, stacklevel=2)
-        return Widget
-
-    class Widget(tqdm.tqdm):
-        """What a notebook shows."""
-
-    auto.__getattr__ = chosen  # type: ignore[method-assign]
-    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    bars = ProgressBar("x", 10, {"file": io.StringIO()})
-    bars.forward(5)
-    assert type(bars._bar) is Widget
 
 
 @pytest.mark.parametrize("progress", [1.5, object(), {"every": 0}, {"every": 1.5}, {"color": "red", "unit": "step"}])

@@ -34,13 +34,6 @@ def test_what_no_tangent_comes_to_is_not_differentiated(options: dict[str, Any])
     np.testing.assert_allclose(jax.jvp(gradient, (0.7,), (1.0,))[1], jax.hessian(plain)(0.7), rtol=1e-5)
 
 
-def test_a_tangent_comes_to_a_carry_by_way_of_others() -> None:
-    step = lambda c, _: ((c[0], c[0] * c[2], jnp.sin(c[1])), None)
-    total = lambda loop: lambda p: loop(step, (p, 0.2, 0.3), None, 9)[0][2]
-    few = lambda *args: transform.scan(*args, checkpoint=2)
-    np.testing.assert_allclose(jax.grad(total(few))(0.9), jax.grad(total(jax.lax.scan))(0.9), rtol=1e-6)
-
-
 @jax.custom_jvp
 def rounded(x: Any) -> Any:
     return jnp.round(10 * x) / 10

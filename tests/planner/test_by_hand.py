@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import BudgetError, State, policies, transform
+from statetransform import BudgetError, policies, transform
 from statetransform._planner.barriers import keeps_barriers
 from statetransform._planner.checkpoints import by_source
 from statetransform._planner.measure import Decision, Planner, excess_message
@@ -60,19 +60,56 @@ def test_layers_are_found_by_the_source(layer: Any) -> None:
     assert len(layers) == DEPTH and len({end - start for start, end in layers}) == 1
 
 
+def attention(x: Any, p: Any) -> Any:
+    q, k, v = (y.reshape(*x.shape[:2], 4, -1) for y in jnp.split(x @ p[0], 3, -1))
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+    x = x + jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
+    return x + jax.nn.gelu(x @ p[1]) @ p[2]
+
+
+def looped(block: Any) -> Any:
+    return lambda ps, x: (jax.lax.scan(lambda x, p: (block(x, p), None), x, ps)[0] ** 2).mean()
+
+
+def row(x: Any, w: Any) -> Any:
+    return jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w).sum()
+
+
+def mapped(row: Any) -> Any:
+    return lambda w, xs: jax.lax.map(lambda x: row(x, w), xs, batch_size=32).mean()
+
+
+ATTENTION = [
+    0.2 * jax.random.normal(jax.random.key(i), (8, *shape)) for i, shape in enumerate([(32, 96), (32, 128), (128, 32)])
+]
+SEQUENCES = 0.2 * jax.random.normal(jax.random.key(3), (8, 64, 32))
+DOTS = jax.checkpoint_policies.dots_saveable
+
+
 @pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
-@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
-def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(policy: Any) -> None:
+@pytest.mark.parametrize(
+    ("loss_of", "part", "args", "policy"),
+    [
+        (loss_of, block, (WEIGHTS, IMAGES), None),
+        (loss_of, block, (WEIGHTS, IMAGES), DOTS),
+        (looped, attention, (ATTENTION, SEQUENCES), DOTS),
+        (mapped, row, (0.1 * jnp.sin(jnp.arange(4096.0)).reshape(64, 64), jnp.ones((192, 8, 64))), None),
+    ],
+    ids=["layers", "layers that keep products", "a loop that keeps products", "a map"],
+)
+def test_a_budget_is_never_worse_than_the_form_by_hand_that_fits_it(
+    loss_of: Any, part: Any, args: Any, policy: Any
+) -> None:
     def figures(loss: Any) -> tuple[int, float]:
-        compiled = jax.jit(jax.value_and_grad(loss)).lower(WEIGHTS, IMAGES).compile()
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(*args).compile()
         return compiled.memory_analysis().temp_size_in_bytes, compiled.cost_analysis()["flops"]
 
-    size, work = figures(loss_of(jax.checkpoint(block, policy=policy)))
-    fitting = transform.checkpoint(loss_of(block), policy=policies.fit(size))
+    size, work = figures(loss_of(jax.checkpoint(part, policy=policy)))
+    fitting = transform.checkpoint(loss_of(part), policy=policies.fit(size))
     found = figures(fitting)
     assert found[0] <= size and found[1] <= 1.01 * work
-    ours, plain = jax.jit(jax.grad(fitting))(WEIGHTS, IMAGES), jax.jit(jax.grad(loss_of(block)))(WEIGHTS, IMAGES)
+    ours, plain = jax.jit(jax.grad(fitting))(*args), jax.jit(jax.grad(loss_of(part)))(*args)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         assert jnp.allclose(a, b, atol=1e-5)
 
@@ -85,41 +122,6 @@ def test_jitted_layers_may_hold_arrays_of_their_own() -> None:
         gradient(3 * ROWS.nbytes)
     ours, plain = gradient(caught.value.least), jax.grad(loss)(MATRICES, ROWS)
     assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(*map(jax.tree.leaves, (ours, plain)), strict=True))
-
-
-def wave(size: int) -> tuple[Callable[[Any], Callable[[Any], Any]], Any, int]:
-    """Steps of an explicit scheme on a grid, as a loss; its arguments; and the bytes of a checkpoint each.
-
-    Compilers fuse each step as a whole when it is recomputed: that takes half of what is planned.
-    """
-    u = State(jnp.ones((size, size)), name="u")
-
-    def step(u: Any, k: Any) -> Any:
-        slope = u[1:] - u[:-1]
-        return u + 0.1 * k * (jnp.pad(slope, ((0, 1), (0, 0))) - jnp.pad(slope, ((1, 0), (0, 0)))) - 0.01 * u**3
-
-    def loss_of(around: Any) -> Callable[[Any], Any]:
-        def loss(ks: Any, start: Any) -> Any:
-            u.value = start
-            for k in ks:
-                u.value = around(step)(u.value, k)
-            return (u.value**2).mean()
-
-        return loss
-
-    return loss_of, ([jnp.ones((size, size))] * 8, jnp.ones((size, size))), 2 * 4 * size * size
-
-
-def bytes_of(loss: Any, args: Any) -> int:
-    return transform.jit(transform.grad(loss)).lower(*args).compile().memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
-def test_what_was_compiled_for_one_budget_keeps_another_one() -> None:
-    """No plan is found for either, but the form by hand, compiled for the first one, fits both."""
-    loss_of, args, by_hand = wave(24)
-    for budget in (by_hand, int(1.1 * by_hand), int(1.3 * by_hand), int(1.94 * by_hand)):
-        assert bytes_of(transform.checkpoint(loss_of(lambda f: f), policy=policies.fit(budget)), args) <= budget
 
 
 def test_a_warning_says_which_budget_can_be_kept_and_whether_a_newer_jax_needs_less() -> None:

@@ -24,10 +24,6 @@ def loss(ws: Any, x: Any) -> Any:
     return (x**2).mean()
 
 
-def in_pairs(xs: Any) -> Any:
-    return xs.reshape(2, 2, 256, 32)
-
-
 Step = Callable[[Any], Callable[[Any, Any], Any]]
 
 

@@ -55,13 +55,6 @@ def test_the_plain_step_is_compiled_once_for_all_budgets(sizes: list[int]) -> No
     assert sizes.count(max(sizes)) == 1
 
 
-def test_the_plain_step_is_not_compiled_for_a_budget_far_below_it(sizes: list[int]) -> None:
-    gradient(share=0.5)
-    assert 0 < max(sizes) < PLAIN
-    gradient(share=0.9)
-    assert max(sizes) >= PLAIN
-
-
 def test_the_same_budget_for_the_same_function_plans_and_compiles_nothing(sizes: list[int]) -> None:
     expected = gradient()
     before = len(sizes)

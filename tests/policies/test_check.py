@@ -25,6 +25,8 @@ from .saved import W, X, layers
         ("nothing", "policy=policies.nothing_saveable "),
         ("act", "policy=policies.save_only_these_names('act')"),
         ("2GiB", "policy=policies.fit('2GiB')"),
+        (policies.MemoryBudget, 'policy=st.MemoryBudget("2GiB")'),
+        (policies.fit, 'policy=policies.fit("2GiB")'),
         (1024, "policy=policies.save_larger_than(1024)"),
         ([policies.dots_saveable], "policy=policies.any_of(p, q)"),
         (policies.save_only_these_names, "policy=policies.save_only_these_names(names_which_can_be_saved)"),

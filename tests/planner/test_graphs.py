@@ -1,0 +1,123 @@
+"""Graphs of gradient steps: what a plan holds at each step; plans are valid, within budgets and near the best."""
+
+from __future__ import annotations
+
+import random
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from statetransform._planner.graph import Graph, Node
+from statetransform._planner.joint import Pattern, build, flattened, joint_step, without_equal
+from statetransform._planner.simulate import InvalidPlanError, check, peak, profile
+from statetransform._planner.solve import Solver
+
+
+def random_graph(seed: int, n_forward: int | None = None) -> Graph:
+    """A forward pass of a few nodes, and a backward pass in which each node needs some of what the forward one had."""
+    rng = random.Random(seed)
+    n = n_forward or rng.randint(2, 4)
+    nodes: list[Node] = []
+    sizes: list[int] = []
+    for i in range(n):
+        inputs = tuple(sorted(rng.sample(range(i), min(i, rng.randint(1, 2))))) if i else ()
+        nodes.append(Node(inputs, (i,), cost=rng.choice([1.0, 2.0, 5.0])))
+        sizes.append(rng.choice([1, 2, 4]))
+    sizes[n - 1] = 0
+    gradients = set()
+    for i in range(n - 1, -1, -1):
+        value = len(sizes)
+        above = [value - 1] if nodes[-1].is_backward else []
+        used = {i if i < n - 1 else max(n - 2, 0), *nodes[i].inputs} - {n - 1}
+        some = sorted(rng.sample(sorted(used), min(len(used), rng.randint(1, 2)))) if used else []
+        nodes.append(Node((*some, *above), (value,), cost=rng.choice([1.0, 2.0]), is_backward=True))
+        is_last = i == 0
+        sizes.append(0 if is_last else rng.choice([1, 2]))
+        if is_last:
+            gradients.add(value)
+    return Graph(tuple(nodes), tuple(sizes), frozenset({n - 1}), frozenset(gradients))
+
+
+def interpreted(graph: Graph, sequence: list[int]) -> list[int]:
+    """Bytes at each step: a value is held if a later step uses it before it is computed again."""
+    found = []
+    for t, i in enumerate(sequence):
+        held = set(graph.nodes[i].outputs)
+        for v in range(len(graph.sizes)):
+            made = [s for s in range(t) if v in graph.nodes[sequence[s]].outputs]
+            if not made:
+                continue
+            for later in range(t, len(sequence)):
+                if v in graph.nodes[sequence[later]].inputs:
+                    held.add(v)
+                    break
+                if v in graph.nodes[sequence[later]].outputs:
+                    break
+        found.append(sum(graph.sizes[v] for v in held) + graph.nodes[i].scratch)
+    return found
+
+
+def a_sequence(graph: Graph, seed: int) -> list[int]:
+    """The plain order with forward nodes run again at random places."""
+    rng = random.Random(seed)
+    found: list[int] = []
+    for i in graph.plain:
+        while found and rng.random() < 0.4:
+            found.append(rng.choice([j for j in set(found) if not graph.nodes[j].is_backward]))
+        found.append(i)
+    return found
+
+
+def test_the_profile_is_that_of_an_interpreter_on_random_graphs() -> None:
+    for seed in range(300):
+        graph = random_graph(seed)
+        sequence = a_sequence(graph, seed)
+        assert profile(graph, sequence).tolist() == interpreted(graph, sequence), seed
+
+
+PINNED = Graph(
+    (Node((), (0,)), Node((0,), (1,)), Node((0,), (2,), is_backward=True)),
+    (4, 0, 0), frozenset({1}), frozenset({2}), pinned=frozenset({0}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("graph", "sequence", "words"),
+    [
+        (PINNED, [1, 0, 2], "before they are computed"),
+        (PINNED, [0, 2, 1], "before the forward pass is complete"),
+        (PINNED, [0, 1, 0, 2], "an effect happens more than once"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused(graph: Graph, sequence: list[int], words: str) -> None:
+    with pytest.raises(InvalidPlanError, match=words):
+        check(graph, sequence)
+
+
+def test_every_plan_is_valid_and_within_its_budget() -> None:
+    solved = 0
+    for seed in range(200):
+        graph = random_graph(seed)
+        top = peak(graph, graph.plain)
+        for budget in {top, (3 * top) // 4, top // 2}:
+            found = Solver(graph).plan(budget)
+            if found is not None:
+                check(graph, found.sequence)
+                assert peak(graph, found.sequence) == found.bytes <= budget
+                assert graph.cost_of(found.sequence) == pytest.approx(found.cost)
+                solved += 1
+    assert solved > 200
+
+
+def test_a_network_that_is_called_twice_is_planned_once() -> None:
+    net = lambda x: jnp.tanh(x @ x)
+    x = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+    loss = lambda x: (net(x) ** 2).sum() + jnp.abs(net(x)).sum() + (1 / (0.0 * x)).sum() + (1 / (-0.0 * x)).sum()
+    pattern = Pattern((True,), (True,))
+    flat = without_equal(flattened(joint_step(jax.make_jaxpr(loss)(x), pattern)))
+    products = [node for node in build(flat, pattern).graph.nodes if node.is_product and not node.is_backward]
+    assert len(products) == 1
+    value, gradient = jax.core.eval_jaxpr(flat.jaxpr, flat.consts, x, 1.0)
+    assert jnp.isnan(value)  # zeros of different signs are not equal
+    assert jnp.array_equal(gradient, jax.grad(loss)(x), equal_nan=True)
