@@ -23,7 +23,7 @@ from .._state.adapters import as_state
 from .._state.errors import StateAxisError, show_site
 from .._state.find import states
 from .._state.formatting import show_types
-from .._state.frame import UNSET, Frame, look_at_all, peek
+from .._state.frame import UNSET, Frame, peek
 from .._state.state import RandomState, State
 from .._trace.arguments import is_reference
 from .._trace.lift import Direct, Lift
@@ -134,40 +134,43 @@ class Vectorized(Direct):
         self._axes = ByState("vmap", "state_axes", state_axes, "0", _as_axis)
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        size = self._size(fun, args, kwargs)
+        size, some, axis = self._size(fun, args, kwargs)
         lanes = Lanes(size, self._axes, self._split_rngs, fun)
-        named = self._axes.states.items()
-        mapped = {state: axis for state, axis in named if axis is not None and _fits(peek(state), axis, size)}
         lift = Lift(fun, lambda: LaneFrame(lanes))
 
-        def pure(some: Any, values: Any, args: Any, kwargs: Any) -> Any:
+        def pure(some: Any, args: Any, kwargs: Any) -> Any:
             with take_current_trace() as trace:
-                inputs = jax.tree.leaves((some, values, args, kwargs))
+                inputs = jax.tree.leaves((some, args, kwargs))
                 lanes.mapped = next(leaf for leaf in inputs if is_batched(leaf, trace))
-            out, written, born = lift.call(dict(zip(mapped, values, strict=True)), args, kwargs)
+            out, written, born = lift.call({}, args, kwargs)
             lanes.mapped = None
             assert lift.outcome is not None
             _check_axes(self._out_axes, out)
             by_axis = zip(map(self._axes.of, lift.outcome.written), written, strict=True)
             return out, self._axes.grouped(by_axis), born
 
-        in_axes = (0, list(mapped.values()), self._in_axes, 0)
+        in_axes = (axis, self._in_axes, 0)
         out_axes = (self._out_axes, self._axes.groups, 0)
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
-        some = None if mapped or _sizes_of(args, self._in_axes, kwargs) else np.broadcast_to(np.False_, size)
-        out, by_axis, born = vectorized(some, look_at_all(mapped), args, kwargs)
+        out, by_axis, born = vectorized(some, args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
             self._axes.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
         return lift.leave(out, ungrouped(by_axis), born)
 
-    def _size(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """The number of lanes, from the arguments, or else from a mapped state."""
+    def _size(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int, Any, int | None]:
+        """The number of lanes, from the arguments, or else from a state; then what has so many, along which axis."""
         sizes = _sizes_of(args, self._in_axes, kwargs)
         given = self._jax_options.get("axis_size")
-        if sizes is not None and len({*sizes, given} - {None}) == 1:
-            return sizes[0] if given is None else given
-        if sizes == [] and (found := _lengths(self._axes.found_in(fun))):
-            return found[0]
+        if sizes and len({*sizes, given} - {None}) == 1:
+            return sizes[0], None, None
+        if sizes == []:
+            for found in _mapped_leaves(self._axes.found_in(fun)):
+                if given in (None, found[0]):
+                    return found
+            if given is not None:
+                return given, np.broadcast_to(np.False_, given), 0
         # The arguments do not fit: JAX says how, if asked without the states.
         ignore = functools.wraps(fun, assigned=("__name__", "__qualname__"))(lambda *args, **kwargs: ())
         try:
@@ -269,15 +272,12 @@ def _check_axes(out_axes: Any, out: Any) -> None:
         jax.vmap(lambda _: out, out_axes=out_axes)(np.zeros(1))
 
 
-def _lengths(axes: Mapping[State, int | None]) -> list[int]:
-    """The sizes of the axes of states that have them."""
-    return [
-        np.shape(leaf)[axis]
-        for state, axis in axes.items()
-        if axis is not None
-        for leaf in jax.tree.leaves(peek(state))
-        if leaf is not UNSET and _has_axis(leaf, axis)
-    ]
+def _mapped_leaves(axes: Mapping[State, int | None]) -> Iterator[tuple[int, Any, int]]:
+    """The leaves of states' values that have the axes, each with its size there and the axis."""
+    for state, axis in axes.items():
+        for leaf in [] if axis is None else jax.tree.leaves(peek(state)):
+            if leaf is not UNSET and _has_axis(leaf, axis):
+                yield np.shape(leaf)[axis], leaf, axis
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:
