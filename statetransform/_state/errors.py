@@ -82,15 +82,6 @@ class StateTransformError(Exception):
     """Base of every error that this package raises about states under transforms."""
 
 
-def _says(text: str) -> Any:
-    """What makes an error of a class from a text, in which `{state}` is what errors call the state."""
-
-    def make(cls: Any, state: Any = None, **more: str) -> Any:
-        return cls(text.format(state=describe(state) if state is not None else "", **more))
-
-    return classmethod(make)
-
-
 class StateTraceError(StateTransformError, RuntimeError):
     """A state was written, created or read where its value cannot be carried in or out.
 
@@ -98,22 +89,26 @@ class StateTraceError(StateTransformError, RuntimeError):
     write.
     """
 
-    #: A write under a raw JAX transform.
-    raw_write = _says(
-        "{state} is written inside a raw JAX transform, which cannot carry the new value out. "
-        "Nothing was changed.\n"
-        "Use the transform of the same name from `statetransform.transform` (`transform.jit`, "
-        "`transform.grad`, `transform.vmap`, `transform.scan`, ...) in place of the `jax` one, or "
-        "`transform.functionalize(f).apply(values, ...)` to pass the values explicitly."
-    )
+    @classmethod
+    def raw_write(cls, state: Any) -> StateTraceError:
+        """A write under a raw JAX transform."""
+        return cls(
+            f"{describe(state)} is written inside a raw JAX transform, which cannot carry the new value out. "
+            "Nothing was changed.\n"
+            "Use the transform of the same name from `statetransform.transform` (`transform.jit`, "
+            "`transform.grad`, `transform.vmap`, `transform.scan`, ...) in place of the `jax` one, or "
+            "`transform.functionalize(f).apply(values, ...)` to pass the values explicitly."
+        )
 
-    #: A state made from a tracer of a raw JAX transform.
-    raw_creation = _says(
-        "{state} is created from a traced value inside a raw JAX transform, which cannot carry "
-        "the value out.\n"
-        "Use the transform of the same name from `statetransform.transform`, or create the state "
-        "outside and write it inside."
-    )
+    @classmethod
+    def raw_creation(cls, state: Any) -> StateTraceError:
+        """A state made from a tracer of a raw JAX transform."""
+        return cls(
+            f"{describe(state)} is created from a traced value inside a raw JAX transform, which cannot carry "
+            "the value out.\n"
+            "Use the transform of the same name from `statetransform.transform`, or create the state "
+            "outside and write it inside."
+        )
 
     @classmethod
     def lost(cls, state: Any) -> StateTraceError:
@@ -128,56 +123,70 @@ class StateTraceError(StateTransformError, RuntimeError):
             "the state was stored. Create it again."
         )
 
-    #: A tracer of a finished trace is about to be stored.
-    leaked_tracer = _says(
-        "{state} was assigned a tracer of a trace that has ended, or of a transform that does not "
-        "know the state. Nothing was changed.\n"
-        "Return the value from the transformed function, or write the state inside a function "
-        "that a transform of `statetransform.transform` traces."
-    )
+    @classmethod
+    def leaked_tracer(cls, state: Any) -> StateTraceError:
+        """A tracer of a finished trace is about to be stored."""
+        return cls(
+            f"{describe(state)} was assigned a tracer of a trace that has ended, or of a transform that does not "
+            "know the state. Nothing was changed.\n"
+            "Return the value from the transformed function, or write the state inside a function "
+            "that a transform of `statetransform.transform` traces."
+        )
 
-    #: A container was changed in place where no transform of this package could see it.
-    changed_in_place = _says(
-        "{state} holds a tracer: inside a raw JAX transform, something was put into the container that "
-        "is its value. Give the state a value again.\n"
-        "Use the transform of the same name from `statetransform.transform`: it sees what its function changes in "
-        "place."
-    )
+    @classmethod
+    def changed_in_place(cls, state: Any) -> StateTraceError:
+        """A container was changed in place where no transform of this package could see it."""
+        return cls(
+            f"{describe(state)} holds a tracer: inside a raw JAX transform, something was put into the container that "
+            "is its value. Give the state a value again.\n"
+            "Use the transform of the same name from `statetransform.transform`: it sees what its function changes in "
+            "place."
+        )
 
-    #: An attribute that is a cell is deleted inside a transform.
-    deleted = _says(
-        "{state} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
-        "Delete the attribute outside, or write another value."
-    )
+    @classmethod
+    def deleted(cls, state: Any) -> StateTraceError:
+        """An attribute that is a cell is deleted inside a transform."""
+        return cls(
+            f"{describe(state)} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
+            "Delete the attribute outside, or write another value."
+        )
 
-    #: A cell is an argument of a raw JAX transform, which goes past the value that the frame has.
-    used_by_raw = _says(
-        "{state} is an argument of a raw JAX transform, inside a function that reads or writes it as "
-        "well: neither would see what the other writes. Nothing was changed.\n"
-        "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in place of the "
-        "`jax` one."
-    )
+    @classmethod
+    def used_by_raw(cls, state: Any) -> StateTraceError:
+        """A cell is an argument of a raw JAX transform, which goes past the value that the frame has."""
+        return cls(
+            f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or writes it as "
+            "well: neither would see what the other writes. Nothing was changed.\n"
+            "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in place of the "
+            "`jax` one."
+        )
 
-    #: A write to a state that ``states=`` leaves out.
-    not_lifted = _says(
-        "{state} is written inside a function whose `states=` argument does not include it, "
-        "so its value is a constant of the call. Nothing was changed.\n"
-        "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
-    )
+    @classmethod
+    def not_lifted(cls, state: Any) -> StateTraceError:
+        """A write to a state that ``states=`` leaves out."""
+        return cls(
+            f"{describe(state)} is written inside a function whose `states=` argument does not include it, "
+            "so its value is a constant of the call. Nothing was changed.\n"
+            "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
+        )
 
-    #: A loop's body or a branch made a state that outlives it.
-    born_inside = _says(
-        "{where}: {state} is created inside a function that may run any number of times, or not at "
-        "all, and outlives it. Nothing was changed.\n"
-        "Create the state before the {where} and write it inside, or return its value."
-    )
+    @classmethod
+    def born_inside(cls, where: str, state: Any) -> StateTraceError:
+        """A loop's body or a branch made a state that outlives it."""
+        return cls(
+            f"{where}: {describe(state)} is created inside a function that may run any number of times, or not at "
+            "all, and outlives it. Nothing was changed.\n"
+            f"Create the state before the {where} and write it inside, or return its value."
+        )
 
-    #: A state whose buffer is to be given away shares it with another state, or with an argument.
-    donated_twice = _says(
-        "jit: {state} and {other} hold the same array. Its buffer cannot be donated to the "
-        "program (`donate_states=True`) and kept at the same time. Nothing was changed.\n"
-        "Use a copy for one of them: `jax.numpy.copy(state.value)`."
-    )
+    @classmethod
+    def donated_twice(cls, state: Any, other: str) -> StateTraceError:
+        """A state whose buffer is to be given away shares it with another state, or with an argument."""
+        return cls(
+            f"jit: {describe(state)} and {other} hold the same array. Its buffer cannot be donated to the "
+            "program (`donate_states=True`) and kept at the same time. Nothing was changed.\n"
+            "Use a copy for one of them: `jax.numpy.copy(state.value)`."
+        )
 
     @classmethod
     def kept_tracer(cls, owner: Any, name: str, inner: str, was_state: bool, whole: str = "") -> StateTraceError:
@@ -201,48 +210,61 @@ class StateTraceError(StateTransformError, RuntimeError):
             + (f" It is at `{whole or path + inner}`." if inner or whole not in ("", path) else "")
         )
 
-    #: A callback of a program has changed the objects that the program is about.
-    changed_meanwhile = _says(
-        "an object in the result cannot be found: while the program ran, a callback or another thread changed an "
-        "attribute or item that leads to it.\nLet the callback change a `State` instead."
-    )
+    @classmethod
+    def changed_meanwhile(cls) -> StateTraceError:
+        """A callback of a program has changed the objects that the program is about."""
+        return cls(
+            "an object in the result cannot be found: while the program ran, a callback or another thread changed an "
+            "attribute or item that leads to it.\nLet the callback change a `State` instead."
+        )
 
-    #: A backward rule reads what its own call has changed.
-    read_in_backward_rule = _says(
-        "custom_vjp: the backward rule reads {state}, which the call wrote, so its value is no longer "
-        "the one that the forward pass saw.\n"
-        "Pass the value in the residuals: return it from the forward rule."
-    )
+    @classmethod
+    def read_in_backward_rule(cls, state: Any) -> StateTraceError:
+        """A backward rule reads what its own call has changed."""
+        return cls(
+            f"custom_vjp: the backward rule reads {describe(state)}, which the call wrote, so its value is no longer "
+            "the one that the forward pass saw.\n"
+            "Pass the value in the residuals: return it from the forward rule."
+        )
 
-    #: A rule that is staged reads a state that the function does not read.
-    read_in_rule_only = _says(
-        "The derivative rule reads {state}, which the function itself does not read. The rule runs "
-        "after the call, when the value is no longer available.\n"
-        "Read the state in the function as well, or pass its value as an argument."
-    )
+    @classmethod
+    def read_in_rule_only(cls, state: Any) -> StateTraceError:
+        """A rule that is staged reads a state that the function does not read."""
+        return cls(
+            f"The derivative rule reads {describe(state)}, which the function itself does not read. The rule runs "
+            "after the call, when the value is no longer available.\n"
+            "Read the state in the function as well, or pass its value as an argument."
+        )
 
-    #: The condition of a `while_loop` writes.
-    written_in_predicate = _says(
-        "while_loop: the condition writes {state}. A condition may only read states; write the state in the body."
-    )
+    @classmethod
+    def written_in_predicate(cls, state: Any) -> StateTraceError:
+        """The condition of a `while_loop` writes."""
+        return cls(
+            f"while_loop: the condition writes {describe(state)}. A condition may only read states; "
+            "write the state in the body."
+        )
 
 
 class StateStructureError(StateTransformError, TypeError):
     """A loop's carry or a branch changes the shape, dtype or structure of a state."""
 
-    #: The body of a loop changes the type of a state, which is part of the carry.
-    carry = _says(
-        "{where}: the body changes the type of {state}.\n"
-        "  on entry : {before}\n"
-        "  after    : {after}   (written at {site})\n"
-        "A loop's carry keeps its type. {cure}"
-    )
+    @classmethod
+    def carry(cls, where: str, state: Any, before: str, after: str, site: str, cure: str) -> StateStructureError:
+        """The body of a loop changes the type of a state, which is part of the carry."""
+        return cls(
+            f"{where}: the body changes the type of {describe(state)}.\n"
+            f"  on entry : {before}\n"
+            f"  after    : {after}   (written at {site})\n"
+            f"A loop's carry keeps its type. {cure}"
+        )
 
-    #: A static state is written where its value would have to depend on a traced one.
-    static_write = _says(
-        "{where}: {state} is static but is written inside, and whether and how often that happens is "
-        "known only when the program runs. Write it before or after the {where}."
-    )
+    @classmethod
+    def static_write(cls, where: str, state: Any) -> StateStructureError:
+        """A static state is written where its value would have to depend on a traced one."""
+        return cls(
+            f"{where}: {describe(state)} is static but is written inside, and whether and how often that happens is "
+            f"known only when the program runs. Write it before or after the {where}."
+        )
 
     @classmethod
     def branch(cls, where: str, state: Any, types: list[tuple[str, str]], cure: str) -> StateStructureError:
@@ -272,13 +294,15 @@ class StateStructureError(StateTransformError, TypeError):
             "write the same states: call the function's own helper in both."
         )
 
-    #: ``st.update`` was given a value of another structure.
-    update = _says(
-        "update: the value for {path} does not fit {state}.\n"
-        "  held  : {before}\n"
-        "  given : {after}\n"
-        "Nothing was written. Assign `.value` directly to change a state's type."
-    )
+    @classmethod
+    def update(cls, state: Any, path: str, before: str, after: str) -> StateStructureError:
+        """``st.update`` was given a value of another structure."""
+        return cls(
+            f"update: the value for {path} does not fit {describe(state)}.\n"
+            f"  held  : {before}\n"
+            f"  given : {after}\n"
+            "Nothing was written. Assign `.value` directly to change a state's type."
+        )
 
 
 class StateAxisError(StateTransformError, ValueError):

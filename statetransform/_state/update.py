@@ -71,7 +71,7 @@ def update(states: Any, values: Any) -> None:
         held = read(state)
         if not state.static and type_of(held) != type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
-            raise StateStructureError.update(state, path=where, before=show_types(held), after=show_types(value))
+            raise StateStructureError.update(state, where, show_types(held), show_types(value))
         if any(_is_deleted(leaf) for leaf in jax.tree.leaves(value)):
             raise ValueError(deleted_value(state))
     for (_, state), value in zip(paths, new, strict=True):

@@ -138,7 +138,7 @@ class TraceCache:
             for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
             if self._birthless and made.created:
-                raise StateTraceError.born_inside(made.created[0], where=self._birthless)
+                raise StateTraceError.born_inside(self._birthless, made.created[0])
         except BaseException:
             take_back(recorder)
             raise

@@ -36,7 +36,7 @@ def traced_once(
             frame.seed(state, value)  # type: ignore[union-attr]
         call = find_for_once(where, fun, args, {}, objects, birthless=where)
     for i, _ in call.trace.static_written:
-        raise StateStructureError.static_write(call.states[i], where=where)
+        raise StateStructureError.static_write(where, call.states[i])
     return call
 
 
@@ -184,7 +184,7 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
     types = {"before": show_types(before), "after": show_types(after)}
-    raise StateStructureError.carry(state, where=where, site=show_site(site), cure=cure, **types)
+    raise StateStructureError.carry(where, state, site=show_site(site), cure=cure, **types)
 
 
 def cure_on_mesh(name: str, before: Any, after: Any) -> str:

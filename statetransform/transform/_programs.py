@@ -201,10 +201,10 @@ class Program:
             for leaf in leaves(state):
                 other = holders.setdefault(id(leaf), state)
                 if other is not state and other in donated:
-                    raise StateTraceError.donated_twice(other, other=describe(state)) from error
+                    raise StateTraceError.donated_twice(other, describe(state)) from error
         for leaf in jax.tree.leaves(arguments):
             if (holder := holders.get(id(leaf))) is not None and holder in donated:
-                raise StateTraceError.donated_twice(holder, other="an argument of the call") from error
+                raise StateTraceError.donated_twice(holder, "an argument of the call") from error
 
     def finish(self, states: Sequence[State], results: Any, roots: Sequence[Any]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
