@@ -125,12 +125,11 @@ class Direct(Transformed):
     Subclasses define `_run(fun, args, kwargs)`, with the objects among the arguments hidden; `fun` finds them.
     """
 
+    _run: Callable[..., Any]
+
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         (args, kwargs), objects = hide((args, kwargs))
         return self._run(revealing(bind(self.__wrapped__, obj), objects), args, kwargs)
-
-    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} does not say how it runs")
 
 
 class Staged(Transformed):

@@ -145,7 +145,7 @@ class _Tracing:
             except Exception as error:
                 # The transform around the body met what the body gave it in place of a result.
                 if self._culprit is not None and error is not self._culprit.error:
-                    raise self._culprit.unexplained() from None
+                    raise self._culprit.annotated() from None
                 raise
             if self.frame.constants and not self.frame.reads:
                 _warn_of_nothing_lifted(fun, self.frame.constants)

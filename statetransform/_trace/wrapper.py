@@ -37,6 +37,7 @@ class Transformed:
     _fun: Callable[..., Any]  # without the instance, if it is a bound method
     _instance: Any = NO_SELF
     _bound: Callable[..., Any]  # the class of its methods
+    _call: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         if sys.version_info >= (3, 14) and "__annotations__" in vars(cls):
@@ -66,9 +67,6 @@ class Transformed:
         except Exception as error:
             hide_frames(error)
             raise
-
-    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} does not say how it is called")
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:

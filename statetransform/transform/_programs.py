@@ -124,9 +124,9 @@ class Program:
         inputs = jax.tree.leaves([given[i] for i in range(n)])
         out, written, born = trace.bind(jax.tree.leaves((args[n:], kwargs)), inputs, splice)
         written = [self._placed(value, states[i]) for i, value in zip(self.written, written, strict=True)]
-        if trace.is_plain:
+        if not (created := trace.created) and not trace.static_written and not trace.has_nodes:
             return out, written
-        born = [self._placed(value, state) for state, value in zip(trace.created, born, strict=True)]
+        born = [self._placed(value, state) for state, value in zip(created, born, strict=True)]
         number = next(_numbers)
         self._outputs[number] = trace
         return out, {number: (written, born)}
