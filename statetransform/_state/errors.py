@@ -99,7 +99,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     """
 
     #: A write under a raw JAX transform.
-    raw_write = _says(
+    raw_write: Any = _says(
         "{state} is written inside a raw JAX transform, which cannot carry the new value out. "
         "Nothing was changed.\n"
         "Use the transform of the same name from `statetransform.transform` (`transform.jit`, "
@@ -108,7 +108,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     )
 
     #: A state made from a tracer of a raw JAX transform.
-    raw_creation = _says(
+    raw_creation: Any = _says(
         "{state} is created from a traced value inside a raw JAX transform, which cannot carry "
         "the value out.\n"
         "Use the transform of the same name from `statetransform.transform`, or create the state "
@@ -129,7 +129,7 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     #: A tracer of a finished trace is about to be stored.
-    leaked_tracer = _says(
+    leaked_tracer: Any = _says(
         "{state} was assigned a tracer of a trace that has ended, or of a transform that does not "
         "know the state. Nothing was changed.\n"
         "Return the value from the transformed function, or write the state inside a function "
@@ -137,7 +137,7 @@ class StateTraceError(StateTransformError, RuntimeError):
     )
 
     #: A container was changed in place where no transform of this package could see it.
-    changed_in_place = _says(
+    changed_in_place: Any = _says(
         "{state} holds a tracer: inside a raw JAX transform, something was put into the container that "
         "is its value. Give the state a value again.\n"
         "Use the transform of the same name from `statetransform.transform`: it sees what its function changes in "
@@ -145,13 +145,13 @@ class StateTraceError(StateTransformError, RuntimeError):
     )
 
     #: An attribute that is a cell is deleted inside a transform.
-    deleted = _says(
+    deleted: Any = _says(
         "{state} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
         "Delete the attribute outside, or write another value."
     )
 
     #: A cell is an argument of a raw JAX transform, which goes past the value that the frame has.
-    used_by_raw = _says(
+    used_by_raw: Any = _says(
         "{state} is an argument of a raw JAX transform, inside a function that reads or writes it as "
         "well: neither would see what the other writes. Nothing was changed.\n"
         "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in place of the "
@@ -159,21 +159,21 @@ class StateTraceError(StateTransformError, RuntimeError):
     )
 
     #: A write to a state that ``states=`` leaves out.
-    not_lifted = _says(
+    not_lifted: Any = _says(
         "{state} is written inside a function whose `states=` argument does not include it, "
         "so its value is a constant of the call. Nothing was changed.\n"
         "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
     )
 
     #: A loop's body or a branch made a state that outlives it.
-    born_inside = _says(
+    born_inside: Any = _says(
         "{where}: {state} is created inside a function that may run any number of times, or not at "
         "all, and outlives it. Nothing was changed.\n"
         "Create the state before the {where} and write it inside, or return its value."
     )
 
     #: A state whose buffer is to be given away shares it with another state, or with an argument.
-    donated_twice = _says(
+    donated_twice: Any = _says(
         "jit: {state} and {other} hold the same array. Its buffer cannot be donated to the "
         "program (`donate_states=True`) and kept at the same time. Nothing was changed.\n"
         "Use a copy for one of them: `jax.numpy.copy(state.value)`."
@@ -202,27 +202,27 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     #: A callback of a program has changed the objects that the program is about.
-    changed_meanwhile = _says(
+    changed_meanwhile: Any = _says(
         "an object in the result cannot be found: while the program ran, a callback or another thread changed an "
         "attribute or item that leads to it.\nLet the callback change a `State` instead."
     )
 
     #: A backward rule reads what its own call has changed.
-    read_in_backward_rule = _says(
+    read_in_backward_rule: Any = _says(
         "custom_vjp: the backward rule reads {state}, which the call wrote, so its value is no longer "
         "the one that the forward pass saw.\n"
         "Pass the value in the residuals: return it from the forward rule."
     )
 
     #: A rule that is staged reads a state that the function does not read.
-    read_in_rule_only = _says(
+    read_in_rule_only: Any = _says(
         "The derivative rule reads {state}, which the function itself does not read. The rule runs "
         "after the call, when the value is no longer available.\n"
         "Read the state in the function as well, or pass its value as an argument."
     )
 
     #: The condition of a `while_loop` writes.
-    written_in_predicate = _says(
+    written_in_predicate: Any = _says(
         "while_loop: the condition writes {state}. A condition may only read states; write the state in the body."
     )
 
@@ -231,7 +231,7 @@ class StateStructureError(StateTransformError, TypeError):
     """A loop's carry or a branch changes the shape, dtype or structure of a state."""
 
     #: The body of a loop changes the type of a state, which is part of the carry.
-    carry = _says(
+    carry: Any = _says(
         "{where}: the body changes the type of {state}.\n"
         "  on entry : {before}\n"
         "  after    : {after}   (written at {site})\n"
@@ -239,7 +239,7 @@ class StateStructureError(StateTransformError, TypeError):
     )
 
     #: A static state is written where its value would have to depend on a traced one.
-    static_write = _says(
+    static_write: Any = _says(
         "{where}: {state} is static but is written inside, and whether and how often that happens is "
         "known only when the program runs. Write it before or after the {where}."
     )
@@ -273,7 +273,7 @@ class StateStructureError(StateTransformError, TypeError):
         )
 
     #: ``st.update`` was given a value of another structure.
-    update = _says(
+    update: Any = _says(
         "update: the value for {path} does not fit {state}.\n"
         "  held  : {before}\n"
         "  given : {after}\n"

@@ -152,8 +152,7 @@ class _Tracing:
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
-            leaves, treedef = jax.tree.flatten((args, kwargs))
-            arguments = treedef.unflatten([typeof(leaf) for leaf in leaves])
+            arguments = jax.tree.map(typeof, (args, kwargs))
             trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
             for state in map(adapters.as_state, consts):
                 if any(state is other for other in trace.states):

@@ -94,10 +94,6 @@ class Transformed:
                 fun._owners = (*fun._owners, weakref.ref(owner))
             fun = getattr(fun, "__wrapped__", None)
 
-    def bound_to(self, obj: Any) -> Any:
-        """The method of an instance."""
-        return self._bound(self._call_bound, obj)
-
     def hidden(
         self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
