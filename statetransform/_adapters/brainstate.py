@@ -159,10 +159,10 @@ class BrainStates(CellDescriptor):
         else:
             instance_dict(cell).update(_value=value, _been_writen=True)
 
-    def read_in(self, frame: Frame, state: Any, is_here: bool) -> Any:
+    def read_in(self, frame: Frame, state: Any) -> Any:
         if (cell := self._left_inside(frame, state)) is not None:
             return cell.value
-        return super().read_in(frame, state, is_here)
+        return super().read_in(frame, state)
 
     def check_write(self, frame: Frame, state: Any, value: Any) -> None:
         if self._left_inside(frame, state) is None:

@@ -92,8 +92,7 @@ class CellDescriptor(Cell):
         """Stores the value that a transform leaves, in what is around it."""
         self.set_raw(cell, value)
 
-    def read_in(self, frame: Frame, state: Any, is_here: bool) -> Any:
-        del is_here
+    def read_in(self, frame: Frame, state: Any) -> Any:
         return state._value if state._is_native_to(frame) else frame.read(state)
 
     def read_around(self, frame: Frame, state: Any) -> Any:

@@ -46,15 +46,9 @@ class Cell:
     goes_stale = True
     is_named_by_path = False
 
-    def read_in(self, frame: Frame, state: State, is_here: bool) -> Any:
-        """The value for the function that runs in a frame, the innermost one.
-
-        Args:
-          frame: the frame.
-          state: the state.
-          is_here: whether the function runs in the frame's own trace at the moment.
-        """
-        if not is_here and frame.is_below_raw():
+    def read_in(self, frame: Frame, state: State) -> Any:
+        """The value for the function that runs in a frame, the innermost one."""
+        if frame.is_below_raw():
             if not frame.is_fresh:
                 raise ReadInRawTransform(frame)
             note_read()

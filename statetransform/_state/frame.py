@@ -272,11 +272,8 @@ def trace_around() -> Any:
 
 def read(state: State) -> Any:
     """A state's value as the running function sees it."""
-    frame = stack.frame
-    is_here = frame is None or frame.is_here()  # `innermost`, asking JAX once
-    if frame is not None and ((is_here and not frame.is_eager) or not is_in_callback(frame.runner)):
-        return state._cell.read_in(frame, state, is_here)
-    return committed(state)
+    frame = innermost()
+    return committed(state) if frame is None else state._cell.read_in(frame, state)
 
 
 def committed(state: State) -> Any:
@@ -294,17 +291,20 @@ def committed(state: State) -> Any:
 
 def look_at(state: State) -> Any:
     """Like `read`, for what is to be used: says where the value becomes a constant of a raw transform."""
-    if innermost() is None and not is_top_level() and state._cell.goes_stale:
+    frame = innermost()
+    if frame is not None:
+        return state._cell.read_in(frame, state)
+    if not is_top_level() and state._cell.goes_stale:
         if staging_trace() is not None:
             warn_of_stale(state)
         if not state._static and not isinstance(state._value, _ARRAY_TYPES):
             _lent.add(state)
-    return read(state)
+    return committed(state)
 
 
 def look_at_all(states: Iterable[State]) -> list[Any]:
     """The values of several states, as `look_at` gives them."""
-    look = read if innermost() is not None or is_top_level() else look_at
+    look = committed if innermost() is None and is_top_level() else look_at
     return [look(state) for state in states]
 
 

@@ -308,12 +308,15 @@ class RandomState(State[jax.Array]):
     _instead = "Write `rng.split()` for a fresh key, `rng.key` for the current one."
 
     def __init__(self, seed_or_key: Any, *, name: str | None = None, **metadata: Any) -> None:
-        if not isinstance(seed_or_key, int) and not _is_key_or_seed(seed_or_key):
+        dtype = getattr(seed_or_key, "dtype", None)
+        is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        is_integer = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+        if not is_key and not is_integer and not isinstance(seed_or_key, int):
             raise TypeError(
                 f"{type(self).__name__}: expected an integer seed or a random key, not {show_item(seed_or_key)} of "
                 f"type {type(seed_or_key).__name__}. Write `{type(self).__name__}(0)`, or pass `jax.random.key(0)`."
             )
-        if not hasattr(seed_or_key, "dtype") or (np.ndim(seed_or_key) == 0 and not _is_typed_key(seed_or_key)):
+        if not is_key and np.ndim(seed_or_key) == 0:
             seed_or_key = jax.random.key(seed_or_key)
         super().__init__(seed_or_key, name=name, **metadata)
 
@@ -358,14 +361,6 @@ def _warn_of_slip(key: str) -> None:
         if key.lower() in slips:
             text = f"State: `{key}` is kept as metadata. If `{meant}` was meant, write `{meant}=`."
             warnings.warn_explicit(text, UserWarning, *user_site())
-
-
-def _is_key_or_seed(value: Any) -> bool:
-    return hasattr(value, "dtype") and (_is_typed_key(value) or jnp.issubdtype(value.dtype, jnp.integer))
-
-
-def _is_typed_key(value: Any) -> bool:
-    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _rebuild(kind: type[State], parts: dict[str, Any]) -> State:

@@ -35,10 +35,6 @@ class Culprit:
         of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
         self.tracers = [tracer for tracer in _tracers_in(error) if of_these(tracer)][:1]
 
-    def unexplained(self) -> Exception:
-        """The error, with a note that does not know where the value came from."""
-        return self._annotated([])
-
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
         names = argument_names(jaxpr)
@@ -46,9 +42,9 @@ class Culprit:
         arguments = [f"the argument `{name}`" if name else "an argument" for name in names[:n_args]]
         labels = [*arguments, *state_names]
         sources = [labels[i] for i in sorted(_dependencies(jaxpr, jaxpr.outvars))] if self.tracers else []
-        return self._annotated(list(dict.fromkeys(sources)))
+        return self.annotated(list(dict.fromkeys(sources)))
 
-    def _annotated(self, sources: list[str]) -> Exception:
+    def annotated(self, sources: Sequence[str] = ()) -> Exception:
         """The error, with one note, whatever other traces are around this one: the innermost one that knows."""
         notes = getattr(self.error, "__notes__", [])
         for note in [note for note in notes if _TRACED in note]:
@@ -58,7 +54,7 @@ class Culprit:
         self.error.add_note(self._note(sources))
         return self.error
 
-    def _note(self, sources: list[str]) -> str:
+    def _note(self, sources: Sequence[str]) -> str:
         origin = f"{_ORIGIN} {' and '.join(sources)}.\n" if sources else ""
         said, first = "Python cannot branch on it", ""
         if isinstance(self.error, jax.errors.TracerArrayConversionError):

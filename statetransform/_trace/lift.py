@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import jax
-
 from .._jaxcompat import trace_state
 from .._objects.hooks import unheard
 from .._state import adapters
@@ -54,10 +52,8 @@ class Lift:
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
 
-        given = args, kwargs
-        whole = adapters.detached(given)
-
         def run(is_fresh: bool) -> Results:
+            own_args, own_kwargs = adapters.detached((args, kwargs))
             with self._make_frame() as frame:
                 frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
                 frame.place, frame.is_pure = self._place, self._is_pure
@@ -65,13 +61,12 @@ class Lift:
                     self._trace = weakref.ref(frame.trace)
                 for state, value in values.items():
                     frame.seed(state, own_arrays(value))
-                args, kwargs = whole if whole is given else jax.tree.map(lambda leaf: leaf, whole)
                 try:
-                    out = [self._fun(*args, **kwargs)]
+                    out = [self._fun(*own_args, **own_kwargs)]
                 except Exception:  # not what makes it begin again
                     frame.abandon()
                     raise
-                del args, kwargs
+                del own_args, own_kwargs
                 results, self.outcome = pack(frame, out.pop())
             return results
 
@@ -116,7 +111,7 @@ def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
     """The method of an instance, or the function itself."""
     if obj is NO_SELF:
         return fun
-    return fun.bound_to(obj) if isinstance(fun, Transformed) else types.MethodType(fun, obj)
+    return fun.__get__(obj) if isinstance(fun, Transformed) else types.MethodType(fun, obj)
 
 
 class Direct(Transformed):
@@ -125,12 +120,11 @@ class Direct(Transformed):
     Subclasses define `_run(fun, args, kwargs)`, with the objects among the arguments hidden; `fun` finds them.
     """
 
+    _run: Callable[..., Any]
+
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         (args, kwargs), objects = hide((args, kwargs))
         return self._run(revealing(bind(self.__wrapped__, obj), objects), args, kwargs)
-
-    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} does not say how it runs")
 
 
 class Staged(Transformed):

@@ -145,15 +145,14 @@ class _Tracing:
             except Exception as error:
                 # The transform around the body met what the body gave it in place of a result.
                 if self._culprit is not None and error is not self._culprit.error:
-                    raise self._culprit.unexplained() from None
+                    raise self._culprit.annotated() from None
                 raise
             if self.frame.constants and not self.frame.reads:
                 _warn_of_nothing_lifted(fun, self.frame.constants)
             jaxpr, consts, names = self.frame.over_reads(closed)
             if self._culprit is not None:
                 raise self._culprit.explained(jaxpr, names)
-            leaves, treedef = jax.tree.flatten((args, kwargs))
-            arguments = treedef.unflatten([typeof(leaf) for leaf in leaves])
+            arguments = jax.tree.map(typeof, (args, kwargs))
             trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
             for state in map(adapters.as_state, consts):
                 if any(state is other for other in trace.states):

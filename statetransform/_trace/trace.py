@@ -98,11 +98,6 @@ class Trace:
         return has_rule(self.jaxpr)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing but ordinary values of written states comes out."""
-        return not (self._blanks or self.static_written or self.has_nodes)
-
-    @property
     def created(self) -> list[State]:
         """The states that a call makes; not those of any particular call."""
         return list(self._firsts[0] if self._firsts else self._blanks)

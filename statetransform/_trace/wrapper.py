@@ -37,6 +37,7 @@ class Transformed:
     _fun: Callable[..., Any]  # without the instance, if it is a bound method
     _instance: Any = NO_SELF
     _bound: Callable[..., Any]  # the class of its methods
+    _call: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         if sys.version_info >= (3, 14) and "__annotations__" in vars(cls):
@@ -67,9 +68,6 @@ class Transformed:
             hide_frames(error)
             raise
 
-    def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} does not say how it is called")
-
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
             if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
@@ -95,10 +93,6 @@ class Transformed:
             if isinstance(fun, Transformed):
                 fun._owners = (*fun._owners, weakref.ref(owner))
             fun = getattr(fun, "__wrapped__", None)
-
-    def bound_to(self, obj: Any) -> Any:
-        """The method of an instance."""
-        return self._bound(self._call_bound, obj)
 
     def hidden(
         self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -25,7 +25,7 @@ from .._trace.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._entry import OTHER
 from ._options import ByState, bound_as_in, check_arguments, entries
-from ._programs import Disabled, Program, Store, Untraced
+from ._programs import Program, Store, Untraced
 
 
 class Jitted(Transformed):
@@ -140,7 +140,7 @@ class Jitted(Transformed):
     def _failed(self, program: Program, error: Exception, obj: Any, args: Any, kwargs: Any) -> Any:
         """After an error in a program: OTHER when it is not the user's, but says that another program has to run."""
         # New types, or an object where there was an array.
-        if isinstance(error, Untraced | Disabled) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
+        if isinstance(error, Untraced) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
             return OTHER
         if program.donates:
             program.explain(error, program.match(self.hidden(obj, args, kwargs)[2]) or (), (args, kwargs))

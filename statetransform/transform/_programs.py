@@ -37,11 +37,7 @@ _numbers = itertools.count()
 
 
 class Untraced(Exception):
-    """Leaves a trace of `jax.jit` for types that the program has no trace of."""
-
-
-class Disabled(Exception):
-    """Leaves a call of `jax.jit` under :func:`jax.disable_jit`: JAX calls the function then, with values."""
+    """Leaves a call of `jax.jit` for types that the program has no trace of, and under :func:`jax.disable_jit`."""
 
 
 class _Pending(threading.local):
@@ -97,10 +93,8 @@ class Program:
         program = weakref.ref(self)  # so that both are freed together
 
         def pure(*args: Any, **kwargs: Any) -> Any:
-            if is_jit_disabled():
-                raise Disabled
             pending = _pending.call
-            if pending is None or pending[0] is not program():
+            if is_jit_disabled() or pending is None or pending[0] is not program():
                 raise Untraced
             return pending[0].bind(*pending[1:], args, kwargs)
 
@@ -124,9 +118,9 @@ class Program:
         inputs = jax.tree.leaves([given[i] for i in range(n)])
         out, written, born = trace.bind(jax.tree.leaves((args[n:], kwargs)), inputs, splice)
         written = [self._placed(value, states[i]) for i, value in zip(self.written, written, strict=True)]
-        if trace.is_plain:
+        if not (created := trace.created) and not trace.static_written and not trace.has_nodes:
             return out, written
-        born = [self._placed(value, state) for state, value in zip(trace.created, born, strict=True)]
+        born = [self._placed(value, state) for state, value in zip(created, born, strict=True)]
         number = next(_numbers)
         self._outputs[number] = trace
         return out, {number: (written, born)}
