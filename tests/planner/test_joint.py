@@ -99,27 +99,6 @@ def test_a_plan_that_people_write_is_brought_into_a_budget_that_it_exceeds() -> 
     assert plan is not None and plan.cost <= 1.25 * version.joint.graph.cost
 
 
-@pytest.mark.optimized
-@pytest.mark.skipif(not HAS_BARRIERS, reason="a loop in the place of a barrier holds more")
-@pytest.mark.parametrize("shape", [(512, 16), (8, 64, 16)])
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_products_with_more_dimensions_are_not_overwritten(shape: tuple[int, ...], share: float) -> None:
-    """They are computed as products of matrices, and reshaped within the elementwise operations behind them."""
-
-    def loss(x: Any, ws: Any, u: Any) -> Any:
-        for w in ws:
-            x = jnp.sin(jnp.tanh(x @ w) @ u)
-        return (x**2).sum()
-
-    args = jnp.ones(shape), jnp.ones((4, 16, 128)), jnp.ones((128, 16))
-    planner = Planner(jax.make_jaxpr(loss)(*args))
-    version = planner.versions(Pattern((False, True, False), (True,))).first
-    plan = version.solver.plan(int(share * version.solver.plain.bytes))
-    assert plan is not None
-    compiled = temporary_bytes(version.as_outermost(whole(Emitted(version.joint, plan.sequence), 3)), version)
-    assert compiled == pytest.approx(plan.bytes, rel=0.03)
-
-
 def experts(x: Any, ws: Any) -> Any:
     """Layers of products with weights that have to be copied for them."""
     for w in ws:
