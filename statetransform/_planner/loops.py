@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.primitives import Kind, kind_of
 from .._jaxpr.rewrite import Visitor, evaluate, rescanned, rewrite
-from .._jaxpr.walk import inner_jaxprs, moving, walk
+from .._jaxpr.walk import counts_of_scan, inner_jaxprs, moving, walk
 from .._loops.budget import MemoryBudget
 from .._loops.loops import scan as binomial_scan
 from .._state.errors import BudgetError
@@ -47,6 +47,51 @@ def scans_in(closed: Any) -> list[Any]:
 
 def _can_open(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and eqn.params["length"] > 2
+
+
+def with_inputs_in_place(closed: Any, moves: Sequence[bool]) -> Any:
+    """With scans that read what was transposed for them, as `vmap` does it for data of a batch, from where it was.
+
+    A compiler copies what is transposed for a loop, before the forward pass and before the backward pass. What has
+    tangents stays as it is: its cotangents are stacked in the order of the steps. So do loops within loops and within
+    branches, where it is not known what has tangents.
+
+    Args:
+      closed: the closed jaxpr.
+      moves: which of its inputs are differentiated.
+    """
+    with_tangent = moving(closed, moves)
+    is_moved = lambda eqn: (
+        eqn.primitive.name == "transpose" and eqn.params["permutation"] and eqn.outvars[0] not in with_tangent
+    )
+    if not any(map(is_moved, jaxcompat.opened(closed).eqns)):
+        return closed
+    transposed: dict[int, tuple[Any, Any, int]] = {}  # by identity: the array, what it was made of, the axis of steps
+
+    def visit(eqn: Any, inputs: Sequence[Any], place: Any) -> Sequence[Any]:
+        del place
+        first = sum(counts_of_scan(eqn)) if _can_open(eqn) else len(inputs)
+        sources = {i: found[1:] for i, x in enumerate(inputs[first:]) if (found := transposed.get(id(x)))}
+        if not sources:
+            out = jaxcompat.bind(eqn.primitive, inputs, eqn.params)
+            if is_moved(eqn):
+                axis, *rest = eqn.params["permutation"]
+                if rest == sorted(rest):
+                    transposed[id(out[0])] = out[0], inputs[0], axis
+            return out
+        inner, consts = jaxcompat.opened(eqn.params["jaxpr"]), jaxcompat.consts_of(eqn.params["jaxpr"])
+
+        def step(*values: Any) -> list[Any]:
+            *before, at = values
+            for i, (x, axis) in sources.items():
+                before.insert(first + i, jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False))
+            return jaxcompat.eval_jaxpr(inner, consts, *before)
+
+        others = [x for i, x in enumerate(inputs) if i - first not in sources]
+        carry, ys = rescanned(jax.lax.scan, eqn, [*others, jnp.arange(eqn.params["length"])], step)
+        return [*carry, *ys]
+
+    return rewrite(closed, visit)
 
 
 def with_budget(closed: Any, size: int, moves: Sequence[bool]) -> Opened:

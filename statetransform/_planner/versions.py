@@ -18,7 +18,7 @@ from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
 from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_seen
-from .loops import Opened, has_batches, scans_in, with_budget, with_least, with_steps
+from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
 from .solve import Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
@@ -235,6 +235,10 @@ class Versions:
         return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 
     @functools.cached_property
+    def _to_open(self) -> Any:
+        return with_inputs_in_place(self._closed, self._pattern.inputs)
+
+    @functools.cached_property
     def _known(self) -> list[tuple[int, int]]:
         """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
         plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
@@ -257,7 +261,7 @@ class Versions:
         return self._opened[how]
 
     def _make(self, how: int | str) -> Opened | None:
-        closed, moves = self._closed, self._pattern.inputs
+        closed, moves = self._to_open, self._pattern.inputs
         if how in _STEPS:
             return with_steps(closed, str(how))
         if how == "least":
