@@ -65,6 +65,14 @@ def is_batched(eqn: Any) -> bool:
     return eqn.primitive.name != "dot_general" or bool(eqn.params["dimension_numbers"][1][0])
 
 
+def is_flattened(eqn: Any) -> bool:
+    """Whether compilers compute a product as one of matrices where the result has more dimensions."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    sides = zip(eqn.invars, *eqn.params["dimension_numbers"], strict=True)
+    return any(len(_free(v, contracting, batch)) > 1 for v, contracting, batch in sides)
+
+
 def overwritten(eqns: Any) -> list[Any] | None:
     """The atoms whose buffers the first outputs may take, one for each; None if these may take any.
 

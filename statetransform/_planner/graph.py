@@ -74,6 +74,7 @@ class Graph:
       gradients: the values to be computed by the backward pass.
       pinned: nodes that run exactly once, since they have effects.
       buffers: bytes of the memory of each result and gradient.
+      lasting: values whose buffers no node can take.
     """
 
     nodes: tuple[Node, ...]
@@ -82,6 +83,7 @@ class Graph:
     gradients: frozenset[int]
     pinned: frozenset[int] = frozenset()
     buffers: tuple[tuple[int, int], ...] = ()
+    lasting: frozenset[int] = frozenset()
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
@@ -112,6 +114,11 @@ class Graph:
     def taking(self) -> np.ndarray:
         """Bytes of the outputs of each node that may take the buffers of inputs."""
         return np.array([sum(self.sizes[v] for v in node.inplace) for node in self.nodes], np.int64)
+
+    @functools.cached_property
+    def gives(self) -> np.ndarray:
+        """Whether the buffer of each value may be taken by the node that it is used last by."""
+        return np.array([v not in self.lasting for v in range(len(self.sizes))], bool)
 
     @functools.cached_property
     def takes(self) -> np.ndarray:

@@ -327,12 +327,36 @@ class _Builder:
         in_numbers = lambda some: frozenset(number[var] for var in some)
         results = in_numbers(v for v in outputs)
         buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
-        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers)
+        lasting = in_numbers({*number} - self._taken(drafts))
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, lasting)
         origins: dict[int, int] = {}
         for atom, t in seen.items():
             for v in [number[root] for root in self._roots_of([atom]) if root in number]:
                 origins[v] = min(origins.get(v, t), t)
         return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, origins)
+
+    def _taken(self, drafts: Sequence[tuple[list[int], Any, list[Any]]]) -> set[Any]:
+        """The values whose buffers some node can take.
+
+        Compilers fuse a reshape with the elementwise operations behind it, which then cannot work in place. One is
+        behind each product that they compute as one of matrices, unless all that an operation reads comes out of such.
+        """
+        found, flattened = set[Any](), set[Any]()
+        for group, _, made in drafts:
+            eqns = [self.eqns[t] for t in group]
+            atoms = cost.overwritten(eqns)
+            if atoms is not None:
+                found.update(self._roots_of(atoms))
+                flattened.update(made if cost.is_flattened(eqns[-1]) else ())
+                continue
+            read = [a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)]
+            as_made = {r for a in read for r in self._roots_of([a]) if _is_as(a, r) and _is_as(a, made[0])}
+            if as_made and as_made <= flattened:
+                flattened.update(made)
+                found |= as_made
+            else:
+                found |= as_made - flattened
+        return found
 
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)
@@ -350,3 +374,8 @@ class _Builder:
             inplace=tuple(inplace),
             eqns=eqns,
         )
+
+
+def _is_as(one: Any, other: Any) -> bool:
+    """Whether two variables have the same dimensions, in another order perhaps."""
+    return sorted(one.aval.shape) == sorted(other.aval.shape)

@@ -42,7 +42,7 @@ def bytes_alive(lives: Lives) -> np.ndarray:
     given, room = np.zeros(n, np.int64), graph.taking[steps]
     elsewhere = guests[graph.takes[lives.values[guests]]]
     np.subtract.at(room, lives.firsts[elsewhere], graph.bytes[lives.values[elsewhere]])
-    dies = lives.is_used[counts] & (sizes <= room[lasts])
+    dies = lives.is_used[counts] & (sizes <= room[lasts]) & graph.gives[lives.values[counts]]
     np.add.at(given, lasts[dies], sizes[dies])
     return live - np.minimum(given, room)
 

@@ -8,7 +8,6 @@ value its axis, so nothing is gathered.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, overload
@@ -38,54 +37,45 @@ lane_p = jex.Primitive("lane")
 define_batching(lane_p, lambda args, dims, *, axis: (args[1], axis))
 
 
-@dataclasses.dataclass
-class Lanes:
-    """What the frame of one call has to know.
+class LaneFrame(Frame):
+    """A frame whose function runs in all lanes at once.
 
-    Attributes:
+    Args:
       axes: what `state_axes` says: the axis of a state's value that the lanes have; None for a state that they share.
       splits: whether random states that it does not list are split.
+      mapped: something that has a part for each lane.
       fun, used: the function and the states that it has used, for messages.
-      mapped: within the function, something that has a part for each lane.
     """
 
-    size: int
-    axes: ByState
-    splits: bool
-    fun: Any
-    used: dict[State, None] = dataclasses.field(default_factory=dict)
-    mapped: Any = None
-
-    def own(self, value: Any, axis: int) -> Any:
-        """The part of a value that belongs to the lane."""
-        take = lambda leaf: lane_p.bind(self.mapped, leaf, axis=axis % np.ndim(leaf))
-        return jax.tree.map(take, value)
-
-
-class LaneFrame(Frame):
-    """A frame whose function runs in all lanes at once."""
-
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, size: int, axes: ByState, splits: bool, mapped: Any, fun: Any, used: dict[State, None]) -> None:
         super().__init__()
-        self._lanes = lanes
+        self._size, self._axes, self._splits, self._mapped = size, axes, splits, mapped
+        self._fun, self._used = fun, used
         self._advanced: dict[State, Any] = {}
         self._mesh = jax.sharding.get_abstract_mesh()
 
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._mapped = None
+
     def enter(self, state: State) -> Any:
-        value, lanes = super().enter(state), self._lanes
-        lanes.used[state] = None
-        axis = lanes.axes.of(state)
+        value, axis = super().enter(state), self._axes.of(state)
+        self._used[state] = None
         if axis is not None:
-            if not _fits(value, axis, lanes.size):
-                raise StateAxisError.misfit(state, show_types(value), axis, lanes.size)
+            if not _fits(value, axis, self._size):
+                raise StateAxisError.misfit(state, show_types(value), axis, self._size)
             with self._around():
-                return lanes.own(value, axis)
+                return self._own(value, axis)
         is_random = isinstance(state, RandomState) or state._cell.is_random(state)
-        if lanes.splits and is_random and not lanes.axes.lists(state):
+        if self._splits and is_random and not self._axes.lists(state):
             with self._around():
                 self._advanced[state], fresh = jax.random.split(value)
-                return lanes.own(jax.random.split(fresh, lanes.size), 0)
+                return self._own(jax.random.split(fresh, self._size), 0)
         return value
+
+    def _own(self, value: Any, axis: int) -> Any:
+        """The part of a value that belongs to the lane."""
+        return jax.tree.map(lambda leaf: lane_p.bind(self._mapped, leaf, axis=axis % np.ndim(leaf)), value)
 
     @contextlib.contextmanager
     def _around(self) -> Iterator[None]:
@@ -101,11 +91,11 @@ class LaneFrame(Frame):
         written = super().written()
         for state, value in written.items():
             differs = any(is_batched(leaf, self.trace) for leaf in jax.tree.leaves(value))
-            if not differs or self._lanes.axes.of(state) is not None or state.static:
+            if not differs or self._axes.of(state) is not None or state.static:
                 continue
             if state not in self._advanced:
                 with unheard():
-                    states(self._lanes.fun)  # names the cells of other frameworks by their paths
+                    states(self._fun)  # names the cells of other frameworks by their paths
                 raise StateAxisError.unlisted(state, show_site(self.sites[state]))
             written[state] = self._advanced[state]
         return written
@@ -135,15 +125,16 @@ class Vectorized(Direct):
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         size, some, axis = self._size(fun, args, kwargs)
-        lanes = Lanes(size, self._axes, self._split_rngs, fun)
-        lift = Lift(fun, lambda: LaneFrame(lanes))
+        mapped, used = None, dict[State, None]()
+        lift = Lift(fun, lambda: LaneFrame(size, self._axes, self._split_rngs, mapped, fun, used))
 
         def pure(some: Any, args: Any, kwargs: Any) -> Any:
+            nonlocal mapped
             with take_current_trace() as trace:
                 inputs = jax.tree.leaves((some, args, kwargs))
-                lanes.mapped = next(leaf for leaf in inputs if is_batched(leaf, trace))
+                mapped = next(leaf for leaf in inputs if is_batched(leaf, trace))
             out, written, born = lift.call({}, args, kwargs)
-            lanes.mapped = None
+            mapped = None
             assert lift.outcome is not None
             _check_axes(self._out_axes, out)
             by_axis = zip(map(self._axes.of, lift.outcome.written), written, strict=True)
@@ -154,7 +145,7 @@ class Vectorized(Direct):
         vectorized = jax.vmap(pure, in_axes=in_axes, out_axes=out_axes, **self._jax_options)
         out, by_axis, born = vectorized(some, args, kwargs)
         if lift.outcome is not None and not lift.outcome.born:
-            self._axes.warn_unmatched(fun, [*lanes.used, *lift.outcome.written])
+            self._axes.warn_unmatched(fun, [*used, *lift.outcome.written])
         return lift.leave(out, ungrouped(by_axis), born)
 
     def _size(
@@ -275,9 +266,9 @@ def _check_axes(out_axes: Any, out: Any) -> None:
 def _mapped_leaves(axes: Mapping[State, int | None]) -> Iterator[tuple[int, Any, int]]:
     """The leaves of states' values that have the axes, each with its size there and the axis."""
     for state, axis in axes.items():
-        for leaf in [] if axis is None else jax.tree.leaves(peek(state)):
-            if leaf is not UNSET and _has_axis(leaf, axis):
-                yield np.shape(leaf)[axis], leaf, axis
+        if axis is not None:
+            leaves = [leaf for leaf in jax.tree.leaves(peek(state)) if leaf is not UNSET and _has_axis(leaf, axis)]
+            yield from ((np.shape(leaf)[axis], leaf, axis) for leaf in leaves)
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:
