@@ -104,18 +104,6 @@ def test_gradients_with_respect_to_cells_and_to_an_argument(kinds: tuple[str, ..
 
 
 @EACH_KIND
-def test_loops_carry_cells_and_a_branch_that_is_not_taken_keeps_them(kinds: tuple[str, ...]) -> None:
-    model, xs = Model(kinds), jnp.linspace(0.9, 1.1, 5)
-    values, expected = jax.lax.scan(
-        lambda values, x: pure(values, x)[::-1], [jnp.float32(v) for v in model.values()], xs
-    )
-    _, out = transform.scan(lambda carry, x: (carry, model.step(x)), None, xs)
-    np.testing.assert_allclose(out, expected, rtol=1e-5)
-    transform.cond(jnp.array(False), model.step, lambda x: x, X)
-    np.testing.assert_allclose(model.values(), values, rtol=1e-5)
-
-
-@EACH_KIND
 def test_the_state_that_stands_for_a_cell_has_its_value(kinds: tuple[str, ...]) -> None:
     model = Model(kinds)
     step = transform.jit(model.step)
@@ -222,15 +210,6 @@ def test_nothing_leaks_and_models_are_freed(kinds: tuple[str, ...]) -> None:
 
 
 @EACH_KIND
-def test_the_program_is_that_of_the_hand_threaded_function(kinds: tuple[str, ...]) -> None:
-    model = Model(kinds)
-    ours = transform.jit(model.step).lower(X).compile().cost_analysis()
-    by_hand = jax.jit(pure).lower([jnp.float32(i) for i in range(len(kinds))], X).compile().cost_analysis()
-    assert ours["flops"] == by_hand["flops"]
-    assert ours.get("transcendentals") == by_hand.get("transcendentals")
-
-
-@EACH_KIND
 def test_lanes_write_batched_values_or_are_refused_by_name(kinds: tuple[str, ...]) -> None:
     model, xs = Model(kinds), jnp.arange(3.0)
     with pytest.raises(st.StateAxisError):
@@ -266,18 +245,6 @@ def test_a_cell_that_is_made_inside_holds_its_value_afterwards(name: str, wrap: 
     for x in (X, 2 * X):
         np.testing.assert_allclose(f(x), x * x + x)
         np.testing.assert_allclose(get(kept.pop()), x * x)
-
-
-@EACH_KIND
-def test_writes_to_cells_are_discarded(kinds: tuple[str, ...]) -> None:
-    model = Model(kinds)
-    values = model.values()
-    expected, _ = pure(values, X)
-    inside = transform.discard_writes(model.step)
-    for f in (inside, transform.jit(inside), transform.discard_writes(transform.jit(model.step))):
-        for _ in range(2):
-            np.testing.assert_allclose(f(X), expected, rtol=1e-5)
-            assert model.values() == values
 
 
 AROUND = {name: ONCE[name] for name in ("value_and_grad", "jit of value_and_grad", "vjp", "jvp", "jit")}

@@ -268,7 +268,7 @@ def recurrent_layers_after_each_other() -> Any:
     return loss, (layers, 2 * noise(8, 60, 32, seed=9))
 
 
-@program(0.5, cost=1.6)
+@program(0.5, cost=1.6, with_any=False)
 def a_loop_with_as_much_outside_of_it() -> Any:
     """As the loop itself needs for a part of its steps: it has what the rest leaves."""
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
+import statetransform as st
 from statetransform import inspect, policies, transform
 from statetransform.policies._apply import checkpointed
 from statetransform.policies._refuse import check_policy
@@ -25,7 +26,7 @@ from .saved import W, X, layers
         ("nothing", "policy=policies.nothing_saveable "),
         ("act", "policy=policies.save_only_these_names('act')"),
         ("2GiB", "policy=policies.fit('2GiB')"),
-        (policies.MemoryBudget, 'policy=st.MemoryBudget("2GiB")'),
+        (st.MemoryBudget, 'policy=st.MemoryBudget("2GiB")'),
         (policies.fit, 'policy=policies.fit("2GiB")'),
         (1024, "policy=policies.save_larger_than(1024)"),
         ([policies.dots_saveable], "policy=policies.any_of(p, q)"),
