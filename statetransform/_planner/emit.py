@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from .. import _jaxcompat as jaxcompat
+from .._jaxpr.primitives import Kind, kind_of
 from . import cost
 from .barriers import behind, has_number, keeps_barriers, tied
 from .graph import Graph
@@ -289,6 +290,23 @@ def _forms(joint: Joint) -> dict[Any, Any]:
             root = joint.variables[values[0]]
             if cost.nbytes(root.aval) == cost.nbytes(atom.aval):
                 found[root] = atom
+    return {**_forms_for_loops(joint), **found}
+
+
+def _forms_for_loops(joint: Joint) -> dict[Any, Any]:
+    """The same for elementwise results that nothing but a loop reads, in another order: it would have a copy made."""
+    eqns = [eqn for node in joint.graph.nodes for eqn in node.eqns]
+    reads = collections.defaultdict[int, set[Any]](set)
+    for atom in [*joint.outputs, *joint.gradients, *[atom for eqn in eqns for atom in eqn.invars]]:
+        for v in _values_of(joint, atom):
+            reads[v].add(atom)
+    found = dict[Any, Any]()
+    for atom in [atom for eqn in eqns if kind_of(eqn) is Kind.LOOP for atom in eqn.invars]:
+        if len(values := _values_of(joint, atom)) != 1 or atom in joint.numbers or reads[values[0]] != {atom}:
+            continue
+        root, maker = joint.variables[values[0]], joint.graph.nodes[joint.graph.producer[values[0]]]
+        if maker.eqns[-1].primitive.name in cost.ELEMENTWISE and cost.nbytes(root.aval) == cost.nbytes(atom.aval):
+            found[root] = atom
     return found
 
 
