@@ -216,6 +216,8 @@ class Program:
 class Store(TraceCache):
     """The traces of a function under `jit` with the same options, and its programs, the one used last first."""
 
+    __slots__ = ("enter", "programs")  # beside those of the base, or each compiled call looks `enter` up in a dict
+
     def __init__(self, family: Family, **options: Any) -> None:
         super().__init__(family, **options)
         self.arrange(())
