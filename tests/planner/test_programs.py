@@ -204,6 +204,19 @@ def experts() -> Any:
     return loss, (jnp.ones((64, 24)), [jnp.ones((4, 24, 24))] * 6)
 
 
+@program(0.75, cost=1.15)
+def two_losses_that_call_one_network_each() -> Any:
+    """Compilers merge the calls unless a barrier is between them, so that it is computed once in a plan as well."""
+
+    def net(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x
+
+    loss = lambda ws, x: (net(ws, x) ** 2).mean() + jnp.abs(net(ws, x)).mean()
+    return loss, (many(16, 32, 32), noise(512, 32))
+
+
 def convolved(x: Any, w: Any) -> Any:
     numbers = ("NHWC", "HWIO", "NHWC")
     return jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers))
