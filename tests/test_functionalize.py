@@ -237,3 +237,13 @@ def test_functionalize_and_make_jaxpr_are_decorators_with_options() -> None:
     assert (cell.power.__name__, shown.__name__) == ("power", "shown")
     assert transform.functionalize()(lambda x, /, *, k=3: x + k).apply({}, 1.0)[0] == 4.0
     assert len(transform.make_jaxpr()(lambda x: x)(1.0).jaxpr.invars) == 1
+
+
+def test_a_pure_call_changes_no_container_of_the_caller() -> None:
+    def f(batch: dict[str, Any]) -> Any:
+        batch["x"] = batch["x"] + 1
+        return batch["x"]
+
+    batch, pure = {"x": jnp.float32(1)}, transform.functionalize(f)
+    out, _ = pure.apply(pure.values(batch), batch)
+    assert (out, batch["x"]) == (2.0, 1.0)

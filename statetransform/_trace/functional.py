@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, overload
 
+import jax
+
 from .._state.errors import check_function
 from .._state.frame import look_at
 from .._state.state import State
@@ -95,6 +97,7 @@ class Functionalized:
         """
         if not isinstance(values, Values):
             self._check_values(values)
+        args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))  # what it changes in place is its own, as in JAX
         lift = Lift(self.__wrapped__, is_pure=True)
         out, written, born = lift.call(values, args, kwargs)
         return lift.reveal(values, out, written, born)
