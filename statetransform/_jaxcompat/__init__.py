@@ -60,7 +60,6 @@ from .jaxprs import remat_params as remat_params
 from .jaxprs import user_frames as user_frames
 from .jaxprs import with_equations as with_equations
 from .jaxprs import without_constvars as without_constvars
-from .jaxprs import without_dead as without_dead
 from .tracers import Tracer as Tracer
 from .tracers import belongs_to as belongs_to
 from .tracers import has_tracer as has_tracer

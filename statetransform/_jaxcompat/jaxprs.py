@@ -16,7 +16,6 @@ import jax.extend.core as jex
 import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import primitives
-from jax.interpreters import partial_eval
 
 # Exported by `jax.core`, and by no module that JAX documents.
 eval_jaxpr = jax.core.eval_jaxpr
@@ -50,11 +49,6 @@ def with_equations(jaxpr: Any, eqns: Sequence[Any], outvars: Sequence[Any], cons
     info = jaxpr.debug_info._replace(result_paths=None)  # the outputs may be others
     new = jaxpr.replace(constvars=list(consts), eqns=eqns, outvars=outvars, debug_info=info)
     return jex.ClosedJaxpr(new, list(consts.values()))  # pyright: ignore[reportPrivateImportUsage]
-
-
-def without_dead(jaxpr: Any) -> Any:
-    """An open jaxpr without what its outputs do not depend on; it keeps its inputs."""
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 class NamedVariable(jex.Var):

@@ -8,6 +8,7 @@ differentiation does not use them.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax.extend.core as jex
 from .. import _jaxcompat as jaxcompat
 from .primitives import ENTERED, Kind, kind_of
 from .sources import Place, is_library_code
-from .walk import counts_of_scan, inner_jaxprs
+from .walk import backward_slice, counts_of_scan, inner_jaxprs
 
 BUDGETED = "statetransform.within_a_budget"  # the name of each function under a budget, in a jaxpr
 
@@ -154,10 +155,31 @@ def without_dead(jaxpr: Any) -> Any:
     >>> "sin" in str(jaxpr), "sin" in str(without_dead(jaxpr))
     (True, False)
     """
-    body, consts = jaxcompat.opened(jaxpr), jaxcompat.consts_of(jaxpr)
-    made = [var for eqn in body.eqns for var in eqn.outvars if not isinstance(var, jex.DropVar)]
-    eqns = jaxcompat.without_dead(body.replace(outvars=made)).eqns
-    return jaxcompat.with_equations(body, eqns, body.outvars, dict(zip(body.constvars, consts, strict=True)))
+    body = jaxcompat.opened(jaxpr)
+    eqns = [_without_dead(eqn) for eqn in body.eqns]
+    return jaxpr if all(map(operator.is_, eqns, body.eqns)) else _with_equations(jaxpr, eqns)
+
+
+def _without_dead(eqn: Any) -> Any:
+    is_changed = False
+
+    def needed(inner: Any) -> Any:
+        nonlocal is_changed
+        body = jaxcompat.opened(inner)
+        eqns = list(map(_without_dead, backward_slice(body, body.outvars)))
+        if len(eqns) == len(body.eqns) and all(map(operator.is_, eqns, body.eqns)):
+            return inner
+        is_changed = True
+        return _with_equations(inner, eqns)
+
+    params = changed_params(eqn, needed)
+    return eqn.replace(params=params) if is_changed else eqn
+
+
+def _with_equations(jaxpr: Any, eqns: list[Any]) -> Any:
+    body = jaxcompat.opened(jaxpr)
+    consts = dict(zip(body.constvars, jaxcompat.consts_of(jaxpr), strict=True))
+    return jaxcompat.with_equations(body, eqns, body.outvars, consts)
 
 
 def _flat(jaxpr: Any, called: Callable[[Any], Any], call: Any) -> Any:

@@ -57,3 +57,14 @@ def globals_of(fun: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield name, child
         if isinstance(child, types.ModuleType) and is_users_module(child):
             yield from ((f"{name}.{inner}", vars(child)[inner]) for inner in names.used if inner in vars(child))
+
+
+def global_objects(fun: Any) -> list[Any]:
+    """The objects that a function finds by the names that it looks up in its module."""
+    while not isinstance(fun, types.FunctionType):
+        inner = getattr(fun, "__wrapped__", None) or getattr(fun, "func", None) or getattr(fun, "__func__", None)
+        if inner is None:
+            return []
+        fun = inner
+    found = [fun.__globals__[name] for name in names_of(fun.__code__).looked_up if name in fun.__globals__]
+    return [obj for obj in found if not isinstance(obj, types.ModuleType | types.FunctionType | type)]

@@ -81,7 +81,26 @@ class Row:
             above = [found[graph.producer[v]] for v in node.inputs if v not in self.at]
             where = min(above, default=end)
             found[i] = min(where, max(own)) if own and max(own) >= 0 else where
+        self._delay(found)
         return found
+
+    def _delay(self, found: dict[int, int]) -> None:
+        """Moves backward nodes that need no forward value to where they are used, if that holds nothing for longer."""
+        graph = self._graph
+        size = lambda values: sum(graph.sizes[v] for v in values)
+        users: dict[int, list[int]] = {}
+        for i in found:
+            for v in graph.nodes[i].inputs:
+                users.setdefault(v, []).append(i)
+        for i in sorted(found, reverse=True):
+            node = graph.nodes[i]
+            using = [found[u] for v in node.outputs for u in users.get(v, ())]
+            if not using or i in graph.pinned or any(v in self.at for v in node.inputs):
+                continue
+            where = max(using)
+            longer = [v for v in node.inputs if not any(u != i and found[u] <= where for u in users[v])]
+            if where < found[i] and size(longer) <= size(node.outputs):
+                found[i] = where
 
     def _last_uses(self) -> dict[int, int]:
         """The last position at which each forward value is used, by a forward node or a backward one."""
@@ -152,6 +171,11 @@ class Row:
             found.append(places[p])
             p = int(before[p])
         return found[::-1]
+
+    def narrowest(self, start: int) -> int:
+        """The place behind another one where the fewest bytes cross: between the last layer and the loss."""
+        places = range(start + 1, len(self._primal))
+        return min(places, key=lambda p: (self._crossing[p], p), default=start)
 
     @property
     def computed(self) -> int:

@@ -53,8 +53,10 @@ Form = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 def by_size(row: Row) -> list[tuple[int, ...]]:
-    """The ends of blocks among the forward nodes of a graph."""
-    return list(filter(None, dict.fromkeys(tuple(row.ends(share * row.computed)) for share in _SHARES)))
+    """The ends of blocks among the forward nodes of a graph; with and without one for what is behind the last one."""
+    found = dict.fromkeys(tuple(row.ends(share * row.computed)) for share in _SHARES)
+    found.update(dict.fromkeys((*ends, row.narrowest(ends[-1])) for ends in list(found) if ends))
+    return [ends for ends in found if ends]
 
 
 def by_source(closed: Any) -> list[tuple[tuple[int, int], ...]]:

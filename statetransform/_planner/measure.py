@@ -216,11 +216,17 @@ class Planner:
         if (record := known.answers.get(budget)) is not None and self._is_valid(pattern, record):
             return self._recalled(pattern, record)
         self._begin("planning")
-        offer, size = self._first_offer(pattern, budget, plain)
+        before = self._before(pattern) if self._compiles else []
+        offer, size = self._first_offer(pattern, budget, plain, before)
         if not self._compiles:
-            return self._shortage(pattern) if offer is None else self._recalled(pattern, self._record(pattern, *offer))
-        known.add(list(self._tried(pattern, budget, size, plain, offer)))
-        compiled = [record for record in known.tried if self._is_valid(pattern, record)]  # for other budgets, too
+            return self._shortage(pattern) if offer is None else self._trusted(pattern, offer)
+        known.add(tried := list(self._tried(pattern, budget, size, plain, offer, before)))
+        if before and not any(record.fits(budget) for record in [*tried, *before]):
+            # What is known of other budgets may lead astray: once more as if this were the first one.
+            plain = None if is_far else plain
+            offer, size = self._first_offer(pattern, budget, plain, [])
+            known.add(tried := [*tried, *self._tried(pattern, budget, size, plain, offer, [])])
+        compiled = [*tried, *before]
         if offer is None and not any(record.fits(budget) for record in compiled):
             return self._shortage(pattern, compiled)
         best = min(compiled, key=lambda record: record.rank(budget))
@@ -228,30 +234,42 @@ class Planner:
         known.add([answer])
         return self._recalled(pattern, answer)
 
-    def _first_offer(self, pattern: Pattern, budget: int, plain: int | None) -> tuple[Offer | None, int]:
+    def _first_offer(
+        self, pattern: Pattern, budget: int, plain: int | None, before: Sequence[MeasuredPlan]
+    ) -> tuple[Offer | None, int]:
         """The first plan to compile, by what is known of others, and the bytes that it may have as planned."""
         top = self.versions(pattern).first.solver.plain.bytes
         usual = _USUAL_RATIO if keeps_barriers() else 1.0
         size = int(budget * max(min(top / plain, 1.0) if plain else usual, _LEAST_RATIO))
-        offer = self.plan(pattern, size, {"opened": int((1 - _ROOM) * size)}) or self.plan(pattern, budget)
+        rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget, before)}
+        offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
         if offer is None and (least := self.least(pattern))[1].bytes <= budget:
             offer = least  # of another way to run the loops than those for this budget
         return offer, size if offer is None or offer[1].bytes <= size else budget
 
     def _tried(
-        self, pattern: Pattern, budget: int, size: int, plain: int | None, planned: Offer | None
+        self,
+        pattern: Pattern,
+        budget: int,
+        size: int,
+        plain: int | None,
+        planned: Offer | None,
+        before: Sequence[MeasuredPlan],
     ) -> Iterator[MeasuredPlan]:
         """Candidates as they compile: always the cheapest that may fit, while it would be better than the best."""
         first = self.versions(pattern).first
         has_convolutions = any(e.primitive.name == "conv_general_dilated" for e in jaxcompat.opened(first.flat).eqns)
         expected = plain / max(first.solver.plain.bytes, 1) if plain else 1.0  # compiled bytes of a planned one
         work = lambda some: some.cost * (1.0 if some.checkpoints is None else _BY_HAND)
-        layers, forms = by_source(first.closed), [plan for plan in first.solver.by_hand if plan.checkpoints]
+        known, layers = {record.key for record in before}, by_source(first.closed)
+        forms = [plan for plan in first.solver.by_hand if plan.checkpoints and _key((first, plan)) not in known]
         kind = lambda some: (some.checkpoints.policy, some.checkpoints.blocks in layers)
         usual = lambda plan: expected * (_FUSED[has_convolutions] if kind(plan)[1] else 1.0)
-        scales = dict[Any, float]()  # compiled bytes of a planned one, by kind
+        scales = {
+            kind(some): some.compiled / max(some.planned, 1) for some in before if some.checkpoints if some.compiled
+        }
         rooms: dict[str, int] = {}  # what plans of a kind may have, by what they compile to
-        best: MeasuredPlan | None = None
+        best = min(before, key=lambda record: record.rank(budget), default=None)
         figures = lambda offer: (offer[0].recipe, offer[1].bytes, offer[1].cost, offer[1].checkpoints is None)
         done = set[Any]()  # a form with the same figures compiles to the same
         for _ in range(_COMPILATIONS):
@@ -279,6 +297,19 @@ class Planner:
                 scales[kind(found)] = found.compiled / max(found.planned, 1)
             if planned is None or figures(planned) in done:
                 planned = self._corrected(pattern, budget, size, offer, found, rooms)
+
+    def _before(self, pattern: Pattern) -> list[MeasuredPlan]:
+        """What was compiled for other budgets."""
+        return [record for record in self.known(pattern).tried if self._is_valid(pattern, record)]
+
+    def _rooms_known(self, pattern: Pattern, budget: int, before: Sequence[MeasuredPlan]) -> dict[str, int]:
+        """What plans of a kind may have, by what the compiler needed besides for the one nearest to the budget."""
+        plans = [record for record in before if record.checkpoints is None]
+        rooms = dict[str, int]()
+        for record in sorted(plans, key=lambda record: -abs(record.planned - budget)):
+            over = int(self._margin * ((record.compiled or 0) - record.planned))
+            rooms[self.versions(pattern).made_by(record.recipe).kind] = budget - max(over, 0)
+        return rooms
 
     @property
     def _margin(self) -> float:
@@ -311,16 +342,11 @@ class Planner:
         least = self.least(pattern)
         return least if least[1].bytes < offer[1].bytes else None
 
-    def _record(self, pattern: Pattern, version: Version, plan: Plan) -> MeasuredPlan:
-        """A plan that is not compiled yet; one that is trusted is emitted, as its bytes are those of the order."""
-        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
-        checkpoints = plan.checkpoints if self._compiles else None
-        return MeasuredPlan(version.recipe, plan.sequence, checkpoints, plan.bytes, None, cost)
-
     def _compiled(self, pattern: Pattern, version: Version, plan: Plan, budget: int) -> MeasuredPlan:
         """A plan with its figures."""
         self._begin("compiling a plan")
-        found = self._record(pattern, version, plan)
+        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
+        found = MeasuredPlan(version.recipe, plan.sequence, plan.checkpoints, plan.bytes, None, cost)
         if (known := next((some for some in self.known(pattern).tried if some.key == found.key), None)) is not None:
             return self._both(pattern, known, budget)
         step, version = self._step_of(pattern, found)
@@ -394,6 +420,11 @@ class Planner:
     def _recalled(self, pattern: Pattern, record: MeasuredPlan) -> Decision:
         return Decision(self._program(pattern, record), record.planned, record.compiled, record.cost)
 
+    def _trusted(self, pattern: Pattern, offer: Offer) -> Decision:
+        version, plan = offer
+        cost = plan.cost / max(self.versions(pattern).first.joint.graph.cost, 1e-9)
+        return Decision(Emitted(version.joint, plan.sequence), plan.bytes, None, cost)
+
     def _shortage(self, pattern: Pattern, tried: Sequence[MeasuredPlan] = ()) -> Shortage:
         """What the thriftiest plan needs: as compiled, if that is known, so that a budget of as much can be kept."""
         version, plan = self.least(pattern)
@@ -407,6 +438,11 @@ class Planner:
         graph = version.joint.graph
         node = graph.nodes[sequence[int(profile(graph, sequence).argmax())]]
         return Shortage(least, node.eqns[-1].primitive.name, shown_source(node.eqns[-1]))
+
+
+def _key(offer: Offer) -> tuple[Any, ...]:
+    """What a plan is known by, as `MeasuredPlan.key`."""
+    return offer[0].recipe, offer[1].sequence, offer[1].checkpoints
 
 
 def excess_message(budget: int, found: Decision) -> str:

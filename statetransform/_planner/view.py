@@ -52,7 +52,7 @@ class View:
       labels: of the inputs.
       name: of the function.
       notes: what to tell the user about this view; complete when `fun` has run once.
-      is_chosen: for each input whether the function is differentiated with respect to it, if that can be.
+      wrt: for each input whether it is differentiated; None for all that can be.
       unused: the names of states that are asked for, but that the function does not use.
     """
 
@@ -60,9 +60,14 @@ class View:
     inputs: list[Any]
     labels: tuple[Label, ...]
     name: str
-    notes: list[str]
-    is_chosen: tuple[bool, ...]
+    notes: list[str] = dataclasses.field(default_factory=list)
+    wrt: tuple[bool, ...] | None = None
     unused: tuple[str, ...] = ()
+
+    @property
+    def is_chosen(self) -> tuple[bool, ...]:
+        """For each input whether the function is differentiated with respect to it, if that can be."""
+        return (True,) * len(self.inputs) if self.wrt is None else self.wrt
 
     @property
     def gradients(self) -> list[Label]:
@@ -96,7 +101,7 @@ def view_of(
     if not callable(fun):
         raise TypeError(f"expected a function and its arguments, got {fun!r} of type {type(fun).__name__}")
     args, kwargs = _by_reference(*_with_statics(fun, args, kwargs))
-    wrt, parts = differentiated_states(states).states, _arguments_of(argnums, args)
+    wrt = None if argnums is None and states is None else _Wrt(argnums, states, args)
     leaves, treedef = jax.tree.flatten((args, kwargs))
     traced = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, ByReference)]
     named = [name for name, _ in named_arguments(fun, args, kwargs)]
@@ -139,15 +144,10 @@ def view_of(
     notes: list[str] = []
     flat.__name__ = flat.__qualname__ = name = _name(fun)
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
-    view = View(flat, [*inputs, *state_leaves], labels, name, notes, (True,) * len(labels))
-    if argnums is None and states is None:
+    view = View(flat, [*inputs, *state_leaves], labels, name, notes)
+    if wrt is None:
         return view
-    meant, used = set(map(id, wrt)), set(map(id, values))
-    unused = tuple(state.name or repr(state) for state in wrt if id(state) not in used)
-    of_states = [id(state) in meant for state, value in values.items() for _ in jax.tree.leaves(value)]
-    is_chosen = (*[any(i in leaves for _, leaves in parts) for i in traced], *of_states)
-    _check_chosen(view, is_chosen, parts, traced)
-    return dataclasses.replace(view, is_chosen=is_chosen, unused=unused)
+    return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
 
 
 def differentiated(view: View) -> tuple[Any, Pattern]:
@@ -165,31 +165,46 @@ def differentiated(view: View) -> tuple[Any, Pattern]:
     return closed, Pattern(tuple(moves), tuple(i < n_outputs and is_inexact(y) for i, y in enumerate(closed.out_avals)))
 
 
-def _arguments_of(argnums: Any, args: tuple[Any, ...]) -> list[tuple[Any, range]]:
-    """The positional arguments that `argnums` means, each with the places of its leaves among those of all."""
-    argnums = () if argnums is None else argnums
-    is_single = hasattr(argnums, "__index__")
-    positions = (operator.index(argnums),) if is_single else tuple(map(operator.index, argnums))
-    for i in positions:
-        if not -len(args) <= i < len(args):
-            raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")
-    ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
-    return [(args[i], range(ends[i % len(args)], ends[i % len(args) + 1])) for i in positions]
+class _Wrt:
+    """What a function is differentiated with respect to, as `transform.grad` understands it."""
 
+    def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
+        self._states = differentiated_states(states).states
+        argnums = () if argnums is None else argnums
+        is_single = hasattr(argnums, "__index__")
+        positions = (operator.index(argnums),) if is_single else tuple(map(operator.index, argnums))
+        for i in positions:
+            if not -len(args) <= i < len(args):
+                raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")
+        ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
+        self._parts = [(args[i], range(ends[i % len(args)], ends[i % len(args) + 1])) for i in positions]
 
-def _check_chosen(view: View, is_chosen: Sequence[bool], parts: Sequence[tuple[Any, range]], traced: list[int]) -> None:
-    """Raises a `TypeError` where what is asked for has no gradient."""
-    for label, value, chosen in zip(view.labels, view.inputs, is_chosen, strict=True):
-        if chosen and not is_inexact(value):
+    def unused(self, values: Any) -> tuple[str, ...]:
+        """The names of states that a function neither reads nor writes."""
+        used = set(map(id, values))
+        return tuple(state.name or repr(state) for state in self._states if id(state) not in used)
+
+    def chosen(self, view: View, traced: list[int], values: Any) -> tuple[bool, ...]:
+        """For each input of a view whether it is meant.
+
+        Raises:
+          TypeError: it has no gradient.
+        """
+        meant = set(map(id, self._states))
+        of_states = [id(state) in meant for state, value in values.items() for _ in jax.tree.leaves(value)]
+        chosen = (*[any(i in leaves for _, leaves in self._parts) for i in traced], *of_states)
+        for label, value, is_chosen in zip(view.labels, view.inputs, chosen, strict=True):
+            if is_chosen and not is_inexact(value):
+                raise TypeError(
+                    f"the {label.kind} {label.name} has dtype {_dtype(value)}, which has no gradient; "
+                    "leave it out of `argnums=` and `states=`"
+                )
+        if any(isinstance(arg, Static) or (leaves and not {*leaves} & {*traced}) for arg, leaves in self._parts):
             raise TypeError(
-                f"the {label.kind} {label.name} has dtype {_dtype(value)}, which has no gradient; "
-                "leave it out of `argnums=` and `states=`"
+                "`argnums=` names an argument that is static, or passed by reference (a state, or an object that holds "
+                "states). For states write `states=st.states(model, st.Param)`."
             )
-    if any(isinstance(arg, Static) or (leaves and not {*leaves} & {*traced}) for arg, leaves in parts):
-        raise TypeError(
-            "`argnums=` names an argument that is static, or passed by reference (a state, or an object that holds "
-            "states). For states write `states=st.states(model, st.Param)`."
-        )
+        return chosen
 
 
 def _with_statics(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

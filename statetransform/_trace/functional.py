@@ -8,13 +8,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, overload
 
-import jax
-
 from .._state.errors import check_function
 from .._state.frame import look_at
 from .._state.state import State
 from .._state.values import Values
-from .arguments import StaticArguments, hide
+from .arguments import StaticArguments, hide, reveal
 from .families import Family
 from .lift import Lift, Staged, bind
 from .trace import Call
@@ -65,12 +63,16 @@ class Functionalized:
             f"{type(wrong).__name__}. Write `pure.apply(pure.values(*args), *args)`."
         )
 
-    @boundary
-    def trace(self, /, *args: Any, **kwargs: Any) -> Call:
-        """Traces the function for the types of these arguments; nothing is written."""
+    def _hide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
         if self._static:
             args, kwargs = self._static.hide(args, kwargs, has_self=False)
         (args, kwargs), objects = hide((args, kwargs))
+        return args, kwargs, objects
+
+    @boundary
+    def trace(self, /, *args: Any, **kwargs: Any) -> Call:
+        """Traces the function for the types of these arguments; nothing is written."""
+        args, kwargs, objects = self._hide(args, kwargs)
         call = self._cache.find(self.__wrapped__, args, kwargs, objects)
         last = self._last()
         if last is not None and last.trace is call.trace and last.states == call.states:
@@ -97,7 +99,8 @@ class Functionalized:
         """
         if not isinstance(values, Values):
             self._check_values(values)
-        args, kwargs = jax.tree.map(lambda leaf: leaf, (args, kwargs))  # what it changes in place is its own, as in JAX
+        args, kwargs, objects = self._hide(args, kwargs)
+        args, kwargs = reveal((args, kwargs), objects)
         lift = Lift(self.__wrapped__, is_pure=True)
         out, written, born = lift.call(values, args, kwargs)
         return lift.reveal(values, out, written, born)

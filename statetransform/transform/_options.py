@@ -25,7 +25,7 @@ from .._trace.arguments import StaticArguments, name_of, positional_parameters
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
-_WALK_LIMIT = 100_000  # objects to look through for states of a kind
+WALK_LIMIT = 100_000  # objects to look through for states of a kind
 
 
 def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
@@ -171,7 +171,7 @@ class ByState:
         found = dict(self.states)
         if any(entry != self._nothing for _, entry in self.kinds):
             with unheard():
-                reached = [state for _, state in walk([fun], through_globals=True, limit=_WALK_LIMIT)]
+                reached = [state for _, state in walk([fun], through_globals=True, limit=WALK_LIMIT)]
             for state in reached:
                 found.setdefault(state, self.of(state))
         return found
