@@ -121,8 +121,8 @@ class CustomVjp(CustomRule):
         """
         if not hasattr(jax.custom_vjp, "defremat"):
             raise AttributeError(
-                f"{name_of(self.__wrapped__)}.defremat: JAX {jax.__version__} has no rules for recomputation; 0.12 has."
-                " Say what to keep with `transform.checkpoint(f, policy=...)`."
+                f"{name_of(self.__wrapped__)}.defremat: this JAX has no rules for recomputation; 0.12 has. Say what to "
+                "keep with `transform.checkpoint(f, policy=...)`."
             )
         self._set_rules("defremat", fwd, rem, bwd, **options)
 
