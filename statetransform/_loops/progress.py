@@ -74,7 +74,7 @@ class ProgressBar:
             self._move(int(done))
 
     def over(self, done: Any) -> None:
-        """The loop has ended, of which it was not known after how many steps that would be."""
+        """A loop whose length was not known has ended."""
         del done
         with self._lock:
             if not self._is_backward:

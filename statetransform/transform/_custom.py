@@ -96,7 +96,8 @@ class CustomVjp(CustomRule):
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Sets the rule, as :meth:`jax.custom_vjp.defvjp` does."""
         bound = inspect.signature(jax.custom_vjp.defvjp).bind(None, fwd, bwd, *args, **options)
-        self._set_rules("defvjp", fwd, bwd, **dict([*bound.arguments.items()][3:]))
+        given = {name: x for name, x in bound.arguments.items() if name not in ("self", "fwd", "bwd")}
+        self._set_rules("defvjp", fwd, bwd, **given)
 
     def defremat(
         self, fwd: Callable[..., Any], rem: Callable[..., Any], bwd: Callable[..., Any], **options: Any

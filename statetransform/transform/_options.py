@@ -25,7 +25,7 @@ from .._trace.arguments import StaticArguments, name_of, positional_parameters
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
-WALK_LIMIT = 100_000  # objects to look through for states of a kind
+_WALK_LIMIT = 100_000  # objects to look through for states of a kind
 
 
 def as_in(theirs: Callable[..., Any]) -> Callable[[F], F]:
@@ -166,12 +166,12 @@ class ByState:
         """Whether anything is said of a state."""
         return state in self.states or any(is_kind(state) for is_kind, _ in self.kinds)
 
-    def found_in(self, fun: Any) -> dict[State, Any]:
-        """What is said of states by name, and then of those of a kind that can be reached from a function."""
+    def found_in(self, roots: Iterable[Any], through_globals: bool = False) -> dict[State, Any]:
+        """What is said of states by name, and then of those of a kind that can be reached from some objects."""
         found = dict(self.states)
         if any(entry != self._nothing for _, entry in self.kinds):
             with unheard():
-                reached = [state for _, state in walk([fun], through_globals=True, limit=WALK_LIMIT)]
+                reached = [state for _, state in walk(roots, through_globals=through_globals, limit=_WALK_LIMIT)]
             for state in reached:
                 found.setdefault(state, self.of(state))
         return found

@@ -9,17 +9,15 @@ from typing import Any
 import jax
 
 from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
-from .._objects.hooks import unheard
 from .._objects.names import global_objects
 from .._state.errors import StateAxisError, describe, show_site
-from .._state.find import walk
 from .._state.frame import look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift, Staged
 from .._trace.stage import StagedFrame
 from .._trace.wrapper import decorate
-from ._options import WALK_LIMIT, ByState, bound_as_in, ungrouped
+from ._options import ByState, bound_as_in, ungrouped
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
@@ -112,7 +110,11 @@ class _OnShards:
         specs = self._in_specs
         if isinstance(specs, tuple | list) and len(args) == len(specs) + 1:
             specs = (_WHOLE, *specs)  # a method's instance comes first; it has no leaves, or is whole on all devices
-        states = {state: spec for state, spec in self._partitioned(fun).items() if spec != _WHOLE}
+        states = {
+            state: spec
+            for state, spec in self._specs.found_in([fun, *global_objects(self.__wrapped__)]).items()
+            if spec != _WHOLE
+        }
         lift, body = self._run(fun, states, specs, args)
 
         def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
@@ -182,16 +184,6 @@ class _OnShards:
         functools.update_wrapper(fun, self.__wrapped__, ("__name__", "__qualname__", "__module__"), ())
         del fun.__wrapped__  # type: ignore[attr-defined]  # it has other arguments
         return fun
-
-    def _partitioned(self, fun: Callable[..., Any]) -> dict[State, Any]:
-        """The states that `state_specs` speaks of, those of a kind that can be found among them."""
-        found = dict(self._specs.states)
-        if self._specs.kinds:
-            with unheard():
-                reachable = [state for _, state in walk([fun, *global_objects(self.__wrapped__)], limit=WALK_LIMIT)]
-            for state in reachable:
-                found.setdefault(state, self._specs.of(state))
-        return found
 
 
 def _spec(key: Any, spec: Any) -> Any:

@@ -157,7 +157,7 @@ class Vectorized(Direct):
         if sizes and len({*sizes, given} - {None}) == 1:
             return sizes[0], None, None
         if sizes == []:
-            for found in _mapped_leaves(self._axes.found_in(fun)):
+            for found in _mapped_leaves(self._axes.found_in([fun], through_globals=True)):
                 if given in (None, found[0]):
                     return found
             if given is not None:

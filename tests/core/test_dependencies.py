@@ -79,7 +79,7 @@ def test_jax_does_not_remember_how_it_converted_an_array_that_has_changed(dtype:
 
 
 chosen: Any = None
-DOUBLE = types.ModuleType("jax.double")  # stands for one of a library
+DOUBLE = types.ModuleType("jax.double")  # as if of a library
 DOUBLE.sum = lambda x: 2 * jnp.sum(x)  # type: ignore[attr-defined]
 
 
