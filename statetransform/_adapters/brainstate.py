@@ -122,10 +122,6 @@ class BrainStates(CellDescriptor):
         """Notes at a frame how many of brainstate's transforms are around it, and what they have swapped in."""
         frame.notes = Notes(len(self._context.state_stack), {})
 
-    def _has_inner(self, frame: Frame | None) -> bool:
-        """Whether a transform of brainstate's has been entered within a frame, or without one."""
-        return len(self._context.state_stack) > (0 if frame is None else frame.notes.depth)
-
     @contextlib.contextmanager
     def _outside(self, frame: Frame) -> Iterator[None]:
         """As if the innermost frame were the one around this, with the transforms that are active there."""
@@ -176,7 +172,8 @@ class BrainStates(CellDescriptor):
 
     def _left_inside(self, frame: Frame, state: Any) -> Any:
         """The cell, if a transform of brainstate's within a frame is to hear of what a transform of ours does to it."""
-        return state._ref() if self._has_inner(frame) and not state._is_native_to(frame) else None
+        is_within = len(self._context.state_stack) > frame.notes.depth
+        return state._ref() if is_within and not state._is_native_to(frame) else None
 
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
         under = frame.notes.under

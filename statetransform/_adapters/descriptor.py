@@ -15,7 +15,7 @@ from .._jaxcompat import has_tracer, is_top_level
 from .._objects.hooks import listening
 from .._objects.plain import MISSING, identity
 from .._state.cell import Cell, InDict
-from .._state.errors import StateTraceError
+from .._state.errors import StateTraceError, describe
 from .._state.frame import UNSET, Frame, committed, innermost, stack
 from .._state.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, instance_dict
@@ -286,7 +286,10 @@ class CellDescriptor(Cell):
         frame = innermost()
         known = self.known(cell)
         if frame is not None and known is not None:
-            raise StateTraceError.deleted(known)
+            raise StateTraceError(
+                f"{describe(known)} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
+                "Delete the attribute outside, or write another value."
+            )
         if self._is_slot:
             self.below.__delete__(cell)
         elif instance_dict(cell).pop(self.name, MISSING) is MISSING:

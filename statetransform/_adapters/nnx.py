@@ -71,7 +71,12 @@ class Variables(CellDescriptor):
 
     def raw(self, cell: Any) -> Any:
         held = super().raw(cell)
-        return _as_ref(self, cell, held) if type(held) is MadeRef else held
+        if type(held) is not MadeRef or (value := held._value) is UNSET:
+            return held
+        with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
+            ref = jax.new_ref(value)
+        self.set_raw(cell, ref)
+        return ref
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if stack.frame is not None and type(held := self._slot(cell)) is jax.Ref:
@@ -131,17 +136,6 @@ def _make_ref(cells: CellDescriptor, frame: Frame, cell: Any, value: Any) -> Non
     state._value = UNSET
     cells.set_raw(cell, state)
     frame.create(state, value)
-
-
-def _as_ref(cells: CellDescriptor, cell: Any, held: MadeRef) -> Any:
-    """The Ref in place of the handle, once there is a value to make it of."""
-    value = held._value
-    if value is UNSET:
-        return held
-    with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
-        ref = jax.new_ref(value)
-    cells.set_raw(cell, ref)
-    return ref
 
 
 class HijaxVariables(Variables):

@@ -34,7 +34,7 @@ from .._jaxcompat import (
     trace_state,
 )
 from .._objects.plain import MISSING
-from .errors import StateTraceError
+from .errors import StateTraceError, describe
 from .raw_reads import is_clean, renewed, warn_of_stale
 from .sites import user_site
 
@@ -59,13 +59,6 @@ class _Stack(threading.local):
 stack = _Stack()
 #: One entry for each open frame, of all threads. A compiled call only checks whether it is empty.
 active: list[None] = []
-
-
-def own_containers(value: Any) -> Any:
-    """`value` with containers and NumPy arrays of its own, so that changing them in place changes no others."""
-    if isinstance(value, _ARRAY_TYPES):
-        return value
-    return jax.tree.map(_own, value)
 
 
 def own_arrays(value: Any) -> Any:
@@ -156,7 +149,10 @@ class Frame:
         if value is MISSING:
             value = self.born.get(state, MISSING)
         if value is MISSING:
-            value = self.seed(state, own_containers(self.enter(state)))
+            value = self.enter(state)
+            if not isinstance(value, _ARRAY_TYPES):  # changed in place, it must change no other
+                value = jax.tree.map(_own, value)
+            self.seed(state, value)
         return value
 
     def peek(self, state: State) -> Any:
@@ -172,13 +168,12 @@ class Frame:
         """How the value of a state that this frame does not know comes in."""
         return state._cell.read_around(self, state)
 
-    def seed(self, state: State, value: Any) -> Any:
+    def seed(self, state: State, value: Any) -> None:
         """Makes `value` the state's value on entry."""
         self.values[state] = value
         if not isinstance(value, _ARRAY_TYPES):
             leaves, tree = jax.tree.flatten(value)
             self._containers[state] = [_own(leaf) for leaf in leaves], tree
-        return value
 
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         """The one rule of writing: into the innermost frame, from the trace in which it runs."""
@@ -283,7 +278,12 @@ def committed(state: State) -> Any:
         raise StateTraceError.lost(state)
     if _lent and state in _lent:
         if has_tracer(value):
-            raise StateTraceError.changed_in_place(state)
+            raise StateTraceError(
+                f"{describe(state)} holds a tracer: inside a raw JAX transform, something was put into the container "
+                "that is its value. Give the state a value again.\n"
+                "Use the transform of the same name from `statetransform.transform`: it sees what its function changes "
+                "in place."
+            )
         if is_top_level():
             _lent.discard(state)
     return value

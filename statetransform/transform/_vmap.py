@@ -19,7 +19,7 @@ import numpy as np
 from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
 from .._objects.hooks import unheard
 from .._state.adapters import as_state
-from .._state.errors import StateAxisError, show_site
+from .._state.errors import StateAxisError, describe, show_site
 from .._state.find import states
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, peek
@@ -63,7 +63,13 @@ class LaneFrame(Frame):
         self._used[state] = None
         if axis is not None:
             if not _fits(value, axis, self._size):
-                raise StateAxisError.misfit(state, show_types(value), axis, self._size)
+                batch = "the batch" if self._size is None else f"a batch of {self._size}"
+                raise StateAxisError(
+                    f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {batch}, but its value is "
+                    f"{show_types(value)}.\nGive it a value with one entry per batch element on that axis, or do not "
+                    "select it: a class selects its subclasses as well; a predicate such as "
+                    "`lambda state: type(state) is State` does not."
+                )
             with self._around():
                 return self._own(value, axis)
         is_random = isinstance(state, RandomState) or state._cell.is_random(state)
@@ -96,7 +102,14 @@ class LaneFrame(Frame):
             if state not in self._advanced:
                 with unheard():
                     states(self._fun)  # names the cells of other frameworks by their paths
-                raise StateAxisError.unlisted(state, show_site(self.sites[state]))
+                key = state._name if state._name is not None and state._name.isidentifier() else "state"
+                raise StateAxisError(
+                    f"vmap: {describe(state)} is shared by all batch elements, but the value written to it at "
+                    f"{show_site(self.sites[state])} differs between them. Nothing was changed.\n"
+                    f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis "
+                    "when the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` "
+                    "over the axis."
+                )
             written[state] = self._advanced[state]
         return written
 
