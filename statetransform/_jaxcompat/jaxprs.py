@@ -251,8 +251,8 @@ class UserFrame(NamedTuple):
 
     file: str
     line: int
-    column: int | None
     function: str
+    column: int | None
 
 
 _FRAME = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)")
@@ -273,4 +273,4 @@ def _frame(text: str) -> UserFrame | None:
     if match is None:
         return None
     column = int(match["column"]) if match["column"] else None
-    return UserFrame(match["file"], int(match["line"]), column, match["function"])
+    return UserFrame(match["file"], int(match["line"]), match["function"], column)

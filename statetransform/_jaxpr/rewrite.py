@@ -74,14 +74,10 @@ def evaluate(
             at = Place(eqn, caller)
             outputs = visitor(eqn, inputs, at)
             if outputs is None:
-                outputs = _bind(eqn, inputs, visitor, at)
+                params = changed_params(eqn, lambda inner, at=at: rewrite(inner, visitor, at.inside(inner)))
+                outputs = jaxcompat.bind(eqn.primitive, inputs, params)
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in body.outvars]
-
-
-def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
-    params = changed_params(eqn, lambda inner: rewrite(inner, visitor, place.inside(inner)))
-    return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
 def rescanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], step: Callable[..., Any]) -> Any:

@@ -59,23 +59,17 @@ def source_of(eqn: Any) -> Source | None:
         frames = jaxcompat.user_frames(eqn, depth)
         for frame in frames:
             if not is_library_file(frame.file):
-                return Source(frame.file, frame.line, frame.function, frame.column)
+                return Source(*frame)
         if len(frames) < depth:
             break
     return None
 
 
-def own_source_of(eqn: Any) -> Source | None:
-    """The innermost line behind an equation that is in no installed package: of a model, where a framework runs it."""
-    for frame in jaxcompat.user_frames(eqn, _DEPTHS[-1]):
-        if not is_library_file(frame.file) and not _INSTALLED.search(frame.file):
-            return Source(frame.file, frame.line, frame.function, frame.column)
-    return None
-
-
 def shown_source(eqn: Any) -> str | None:
     """The line that made an equation, and the line outside of installed packages that led there, if it is another."""
-    inner, own = source_of(eqn), own_source_of(eqn)
+    inner, frames = source_of(eqn), jaxcompat.user_frames(eqn, _DEPTHS[-1])
+    owns = (Source(*frame) for frame in frames if not (is_library_file(frame.file) or _INSTALLED.search(frame.file)))
+    own = next(owns, None)  # of a model, where a framework runs it
     if inner is None or own is None or own == inner:
         return None if inner is None else str(inner)
     return f"{inner}, called from {own},"

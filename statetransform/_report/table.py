@@ -192,11 +192,8 @@ class Report(abc.ABC):
         """
         return self.table().text(width)
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
-        return str(self)
+        return self.text()
 
     def __rich__(self) -> Any:
         return _rich_table(self.table())

@@ -152,13 +152,10 @@ def checkpointed(
             flat = (jax.jit(named_like(fun)(run)) if number_of_loops(jaxpr) else run)(*leaves)
         else:
             chosen, jaxpr = prepare(policy, jaxpr)
-            which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
-            flat = bind_remat(jaxpr, leaves, which, chosen)
+            flags = prevent_cse
+            if not isinstance(flags, bool):
+                flags = tuple(jax.tree.leaves(jax.tree.broadcast(flags, (args, kwargs) if kwargs else args)))
+            flat = bind_remat(jaxpr, leaves, flags, chosen)
         return jax.tree.unflatten(jax.tree.structure(out), flat)
 
     return call
-
-
-def _flags(prefix: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
-    whole = (tuple(args), kwargs) if kwargs else tuple(args)
-    return tuple(jax.tree.leaves(jax.tree.broadcast(prefix, whole)))
