@@ -118,12 +118,10 @@ class CellDescriptor(Cell):
 
     def name_of(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
-        del cell
         return None if self.is_each else self.name
 
     def made_in(self, cell: Any) -> Any:
         """What the framework knows of the trace in which a cell was made."""
-        del cell
         return None
 
     def check(self, state: Foreign, value: Any) -> None:
@@ -266,7 +264,7 @@ class CellDescriptor(Cell):
         if not self.can_lift(value):
             self.set_raw(cell, value)
         elif frame.is_here():
-            frame.create(self.handle(cell), value)
+            frame.born[self.handle(cell)] = value
         else:  # a transform of another's will have its way with it
             if type(cell).__weakrefoffset__:
                 self.set_raw(cell, value)

@@ -135,13 +135,14 @@ def _make_ref(cells: CellDescriptor, frame: Frame, cell: Any, value: Any) -> Non
     state._stand_for(cell, cells)
     state._value = UNSET
     cells.set_raw(cell, state)
-    frame.create(state, value)
+    frame.born[state] = value
 
 
 class HijaxVariables(Variables):
     """How the handle of a variable with `hijax=True` comes by its value, which is kept as a tuple of leaves."""
 
     hidden = frozenset()
+    made_in, takes_tracers = CellDescriptor.made_in, CellDescriptor.takes_tracers
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None or type(held := self.raw(cell)) is not jax.Ref:
@@ -164,12 +165,6 @@ class HijaxVariables(Variables):
 
     def set_raw(self, cell: Any, value: Any) -> None:
         super().set_raw(cell, value if isinstance(value, Adopted | Native) else tuple(jax.tree.leaves(value)))
-
-    def made_in(self, cell: Any) -> Any:
-        return None
-
-    def takes_tracers(self, state: Any) -> bool:
-        return False
 
     def refuse_by_handle(self, state: Foreign, value: Any) -> None:
         if innermost() is None:

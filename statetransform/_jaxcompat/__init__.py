@@ -20,7 +20,6 @@ from .arrays import weak as weak
 from .arrays import zeros as zeros
 from .binding import bind as bind
 from .binding import bind_in as bind_in
-from .binding import bind_name as bind_name
 from .binding import bind_remat as bind_remat
 from .binding import bind_with_rules as bind_with_rules
 from .binding import define as define

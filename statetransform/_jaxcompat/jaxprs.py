@@ -60,7 +60,6 @@ class NamedVariable(jex.Var):
 
     def pretty_print(self, context: Any, *, print_dtype: bool = True) -> str:
         """What JAX's printer shows. A release that does not ask for it prints letters."""
-        del context, print_dtype
         return self.name
 
 
@@ -251,8 +250,8 @@ class UserFrame(NamedTuple):
 
     file: str
     line: int
-    function: str
     column: int | None
+    function: str
 
 
 _FRAME = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))? \((?P<function>.*)\)")
@@ -273,4 +272,4 @@ def _frame(text: str) -> UserFrame | None:
     if match is None:
         return None
     column = int(match["column"]) if match["column"] else None
-    return UserFrame(match["file"], int(match["line"]), match["function"], column)
+    return UserFrame(match["file"], int(match["line"]), column, match["function"])

@@ -59,7 +59,7 @@ def source_of(eqn: Any) -> Source | None:
         frames = jaxcompat.user_frames(eqn, depth)
         for frame in frames:
             if not is_library_file(frame.file):
-                return Source(*frame)
+                return Source(frame.file, frame.line, frame.function, frame.column)
         if len(frames) < depth:
             break
     return None
@@ -68,8 +68,11 @@ def source_of(eqn: Any) -> Source | None:
 def shown_source(eqn: Any) -> str | None:
     """The line that made an equation, and the line outside of installed packages that led there, if it is another."""
     inner, frames = source_of(eqn), jaxcompat.user_frames(eqn, _DEPTHS[-1])
-    owns = (Source(*frame) for frame in frames if not (is_library_file(frame.file) or _INSTALLED.search(frame.file)))
-    own = next(owns, None)  # of a model, where a framework runs it
+    own = None
+    for frame in frames:  # that of a model, where a framework runs it
+        if not is_library_file(frame.file) and not _INSTALLED.search(frame.file):
+            own = Source(frame.file, frame.line, frame.function, frame.column)
+            break
     if inner is None or own is None or own == inner:
         return None if inner is None else str(inner)
     return f"{inner}, called from {own},"

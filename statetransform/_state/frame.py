@@ -88,6 +88,7 @@ class Frame:
         self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
         self.values: dict[State, Any] = {}
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
+        #: States that were made here. They are held weakly, to see whether they outlive the function.
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
@@ -191,10 +192,6 @@ class Frame:
         """Refuses a write that cannot be carried out of here."""
         if not self.is_here():
             raise StateTraceError.raw_write(state)
-
-    def create(self, state: State, value: Any) -> None:
-        """A state that was made here; it is held weakly, to see whether it outlives the function."""
-        self.born[state] = value
 
     def written(self) -> dict[State, Any]:
         """The states whose values changed, with their new values, in the order of the first write.
@@ -341,8 +338,7 @@ def leave(
         return
     for state, value in written:
         state._cell.check_write(frame, state, value)
-    for state, value in born:
-        frame.create(state, value)
+    frame.born.update(born)
     for state, value in written:
         state._cell.receive(frame, state, value, sites.get(state) if sites else None)
 

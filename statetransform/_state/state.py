@@ -117,7 +117,7 @@ class State(NotAnArray, Generic[T]):
             value = own_arrays(value)
         frame = innermost()
         if frame is not None:
-            frame.create(self, value)
+            frame.born[self] = value
         elif not static and has_tracer(value):
             if is_top_level():
                 raise StateTraceError.leaked_tracer(self)

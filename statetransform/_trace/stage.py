@@ -41,7 +41,6 @@ read_p.multiple_results = True
 
 @read_p.def_abstract_eval
 def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
-    del position
     return list(avals)
 
 

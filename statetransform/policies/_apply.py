@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
-from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat
+from .._jaxcompat import bind, bind_remat, is_array_type, is_remat
 from .._jaxpr.rewrite import program_of, rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
@@ -57,7 +57,6 @@ class Marked(Policy):
     verdicts: tuple[tuple[str, Verdict], ...]
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del avals, source
         return dict(self.verdicts).get(params["name"], Recompute) if primitive is name_p else Recompute
 
 
@@ -111,10 +110,10 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
 def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
     slope = _BY_OUTPUT.get(eqn.primitive.name)
     if slope is None:
-        return [bind_name(x, name) for x in bind(eqn.primitive, inputs, eqn.params)]
+        return [name_p.bind(x, name=name) for x in bind(eqn.primitive, inputs, eqn.params)]
 
     def plain(x: Any) -> Any:
-        return bind_name(bind(eqn.primitive, [x], eqn.params)[0], name)
+        return name_p.bind(bind(eqn.primitive, [x], eqn.params)[0], name=name)
 
     named = jax.custom_jvp(plain)
 

@@ -141,7 +141,6 @@ class Wrapped(Policy):
         return hash(self.shown or self.rule)
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del source
         return self.rule(primitive, *avals, **params)
 
     def __repr__(self) -> str:
