@@ -19,6 +19,7 @@ What is private of brainstate here, and why:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from .handles import Foreign, instance_dict
 _KNOWN = "0.5 and 0.6"
 
 
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """The step of a recorded structure to what the environment says of a name.
 
@@ -46,20 +48,17 @@ class Setting:
       key: what is asked for.
     """
 
+    key: Any
+
     shows = True
     read_all = staticmethod(brainstate.environ.all)
 
-    def __init__(self, key: Any) -> None:
-        self.key, self.name = key, f"environ[{key!r}]"
+    @property
+    def name(self) -> str:
+        return f"environ[{self.key!r}]"
 
     def __call__(self, _: Any) -> Any:
         return brainstate.environ.get(self.key, default=NOT_SET)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Setting) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 def _note_settings() -> None:

@@ -6,6 +6,7 @@ keeps. The step is the planner's: from inputs to outputs and gradients.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import time
@@ -61,14 +62,16 @@ class Halves:
         return jax.make_jaxpr(backward)([atom.aval for atom in self.residuals], moving)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class GradientStep:
     """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
 
     `inputs` are the present values, and ones for the cotangents; `is_compiled` says whether the compiler is asked.
     """
 
-    def __init__(self, version: Version, inputs: list[Any], is_compiled: bool) -> None:
-        self.version, self.inputs, self.is_compiled = version, inputs, is_compiled
+    version: Version
+    inputs: list[Any]
+    is_compiled: bool
 
     @classmethod
     def of(cls, view: View, is_compiled: bool = True) -> GradientStep:
