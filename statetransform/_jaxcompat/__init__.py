@@ -20,6 +20,7 @@ from .arrays import weak as weak
 from .arrays import zeros as zeros
 from .binding import bind as bind
 from .binding import bind_in as bind_in
+from .binding import bind_name as bind_name
 from .binding import bind_remat as bind_remat
 from .binding import bind_with_rules as bind_with_rules
 from .binding import define as define
@@ -66,7 +67,6 @@ from .tracers import is_batched as is_batched
 from .tracers import is_tracer_of as is_tracer_of
 from .tracers import lanes_of as lanes_of
 from .tracers import lowered as lowered
-from .tracers import runs_directly as runs_directly
 from .tracers import runs_rule_directly as runs_rule_directly
 from .tracers import stages as stages
 from .tracers import staging_trace as staging_trace

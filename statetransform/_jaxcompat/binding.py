@@ -179,6 +179,11 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray) and not is_zero_tangent(x)
 
 
+def bind_name(value: Any, name: str) -> Any:
+    """A name for one array, in the encoding that does not depend on `jax_remat3`, as `checkpoint_name` does."""
+    return primitives.name_p.bind(value, name=name)
+
+
 def bind_remat(jaxpr: Any, args: Sequence[Any], prevent_cse: bool | tuple[bool, ...], policy: Any) -> list[Any]:
     """The checkpoint of a jaxpr, whose constants become inputs, in the encoding that does not depend on `jax_remat3`.
 

@@ -56,11 +56,7 @@ def rewrite(jaxpr: Any, visitor: Visitor, caller: Place | None = None) -> Any:
 
 
 def evaluate(
-    body: Any,
-    consts: Sequence[Any],
-    args: Sequence[Any],
-    visitor: Visitor,
-    caller: Place | None = None,
+    body: Any, consts: Sequence[Any], args: Sequence[Any], visitor: Visitor, caller: Place | None = None
 ) -> list[Any]:
     """Runs an open jaxpr on values, with ``visitor`` asked at every equation; each equation keeps its source."""
     env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
@@ -115,11 +111,7 @@ def is_budgeted(eqn: Any) -> bool:
 
 
 def inlined(
-    jaxpr: Any,
-    *,
-    rules: bool = False,
-    budgets: bool = False,
-    passes: Callable[[Any], bool] = lambda _: False,
+    jaxpr: Any, *, rules: bool = False, budgets: bool = False, passes: Callable[[Any], bool] = lambda _: False
 ) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 

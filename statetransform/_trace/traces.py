@@ -59,11 +59,7 @@ class TraceCache:
         self.family = family
 
     def find(
-        self,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        objects: Sequence[Any] = (),
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], objects: Sequence[Any] = ()
     ) -> Call:
         """The call through the trace that fits now, traced if there is none.
 

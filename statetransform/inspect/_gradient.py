@@ -124,10 +124,8 @@ class GradientStep:
         """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
         if self.is_compiled:
             return getattr(self._program.memory_analysis(), f"{what}_size_in_bytes", None)
-        known = {
-            "argument": self.version.avals,
-            "output": [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars],
-        }
+        outputs = [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars]
+        known = {"argument": self.version.avals, "output": outputs}
         return sum(map(nbytes, known[what])) if what in known else None
 
     @property

@@ -101,11 +101,7 @@ class Origins:
             if n_consts <= found.index < n_consts + n_carry:
                 return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
             return dataclasses.replace(before, name=found.name or before.name)
-        return dataclasses.replace(
-            found,
-            source=found.source or here.source,
-            iterations=found.iterations * times,
-        )
+        return dataclasses.replace(found, source=found.source or here.source, iterations=found.iterations * times)
 
     def _branched(self, eqn: Any, i: int, here: Origin) -> Origin:
         found = [self._inside(branch.jaxpr, i, here.source) for branch in inner_jaxprs(eqn)]

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import Recompute
 from jax.extend.core.primitives import name_p
 
-from .._jaxcompat import bind, bind_remat, is_array_type, is_remat
+from .._jaxcompat import bind, bind_name, bind_remat, is_array_type, is_remat
 from .._jaxpr.rewrite import program_of, rewrite
 from .._jaxpr.sources import Place
 from .._jaxpr.walk import MARK, inner_jaxprs
@@ -110,10 +110,10 @@ def _marked(policy: Any, jaxpr: Any) -> tuple[Policy, Any]:
 def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
     slope = _BY_OUTPUT.get(eqn.primitive.name)
     if slope is None:
-        return [name_p.bind(x, name=name) for x in bind(eqn.primitive, inputs, eqn.params)]
+        return [bind_name(x, name) for x in bind(eqn.primitive, inputs, eqn.params)]
 
     def plain(x: Any) -> Any:
-        return name_p.bind(bind(eqn.primitive, [x], eqn.params)[0], name=name)
+        return bind_name(bind(eqn.primitive, [x], eqn.params)[0], name)
 
     named = jax.custom_jvp(plain)
 
@@ -127,10 +127,7 @@ def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
 
 
 def checkpointed(
-    fun: Callable[..., Any],
-    *,
-    policy: Callable[..., Any] | None = None,
-    prevent_cse: Any = True,
+    fun: Callable[..., Any], *, policy: Callable[..., Any] | None = None, prevent_cse: Any = True
 ) -> Callable[..., Any]:
     """A pure function under a checkpoint: :func:`jax.checkpoint` without static arguments and without caches.
 

@@ -52,11 +52,7 @@ class Policy(abc.ABC):
 
 
 def ask(
-    policy: Callable[..., Any],
-    primitive: Any,
-    avals: tuple[Any, ...],
-    params: Any,
-    source: Source | None,
+    policy: Callable[..., Any], primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | None
 ) -> Verdict:
     """What a policy, of this package or not, says of one equation: ``Saveable``, ``Recompute`` or ``Offloadable``.
 

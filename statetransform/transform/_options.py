@@ -131,13 +131,7 @@ class ByState:
     """
 
     def __init__(
-        self,
-        where: str,
-        option: str,
-        given: Any,
-        example: str,
-        check: Callable[[Any, Any], Any],
-        nothing: Any = None,
+        self, where: str, option: str, given: Any, example: str, check: Callable[[Any, Any], Any], nothing: Any = None
     ) -> None:
         if not isinstance(given, Mapping | None):
             raise TypeError(

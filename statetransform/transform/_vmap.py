@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, overload
 
 import jax
@@ -170,9 +170,12 @@ class Vectorized(Direct):
         if sizes and len({*sizes, given} - {None}) == 1:
             return sizes[0], None, None
         if sizes == []:
-            for found in _mapped_leaves(self._axes.found_in([fun], through_globals=True)):
-                if given in (None, found[0]):
-                    return found
+            for state, axis in self._axes.found_in([fun], through_globals=True).items():
+                if axis is None:
+                    continue
+                for leaf in jax.tree.leaves(peek(state)):
+                    if leaf is not UNSET and _has_axis(leaf, axis) and given in (None, np.shape(leaf)[axis]):
+                        return np.shape(leaf)[axis], leaf, axis
             if given is not None:
                 return given, np.broadcast_to(np.False_, given), 0
         # The arguments do not fit: JAX says how, if asked without the states.
@@ -274,14 +277,6 @@ def _check_axes(out_axes: Any, out: Any) -> None:
         jax.tree.broadcast(out_axes, out, is_leaf=lambda axis: axis is None)
     except ValueError:
         jax.vmap(lambda _: out, out_axes=out_axes)(np.zeros(1))
-
-
-def _mapped_leaves(axes: Mapping[State, int | None]) -> Iterator[tuple[int, Any, int]]:
-    """The leaves of states' values that have the axes, each with its size there and the axis."""
-    for state, axis in axes.items():
-        if axis is not None:
-            leaves = [leaf for leaf in jax.tree.leaves(peek(state)) if leaf is not UNSET and _has_axis(leaf, axis)]
-            yield from ((np.shape(leaf)[axis], leaf, axis) for leaf in leaves)
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:

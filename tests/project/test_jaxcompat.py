@@ -177,11 +177,11 @@ def test_the_oldest_jax_that_is_supported_has_two_classes_of_jaxprs() -> None:
 
 
 def test_with_remat3_a_name_is_another_primitive(remat3: None) -> None:
-    """Otherwise `name_of` need not look at the names of private classes, and `checkpoint_name` binds `name_p`."""
+    """Otherwise `name_of` need not look at the names of private classes, and `bind_name` is `checkpoint_name`."""
     (eqn,) = equations(lambda x: checkpoint_name(x, "a"), X)
     assert eqn.primitive is not primitives.name_p
     assert jaxcompat.name_of(eqn) == "a"
-    (eqn,) = equations(lambda x: primitives.name_p.bind(x, name="a"), X)
+    (eqn,) = equations(lambda x: jaxcompat.bind_name(x, "a"), X)
     assert eqn.primitive is primitives.name_p
     assert jaxcompat.name_of(eqn) == "a"
 
