@@ -77,7 +77,10 @@ def update(states: Any, values: Any) -> None:
                 f"  given : {show_types(value)}\n"
                 "Nothing was written. Assign `.value` directly to change a state's type."
             )
-        if any(_is_deleted(leaf) for leaf in jax.tree.leaves(value)):
+        if any(
+            isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
+            for leaf in jax.tree.leaves(value)
+        ):
             raise ValueError(
                 f"update: the value for {describe(state)} is an array that was deleted: its buffer was donated to a "
                 "program, by `donate_states=True` for example. Nothing was written.\n"
@@ -85,10 +88,6 @@ def update(states: Any, values: Any) -> None:
             )
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
 
 
 def _all_of(states: Any) -> Any:

@@ -132,7 +132,12 @@ class Program:
         if state._is_in_place:
             value = jax.numpy.copy(value)
         sharding = self._sharding_of(state)
-        return value if sharding is None else jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), value)
+        if sharding is None:
+            return value
+        mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
+        is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
+        place = jax.sharding.reshard if is_explicit else jax.lax.with_sharding_constraint
+        return jax.tree.map(lambda leaf: place(leaf, sharding), value)
 
     def match(self, roots: Sequence[Any]) -> list[State] | None:
         """The states that it has to do with; None when the structure is another."""
@@ -256,12 +261,6 @@ class Store(TraceCache):
         """Forgets everything."""
         self.arrange(())
         super().clear()
-
-
-def _with_sharding(leaf: Any, sharding: Any) -> Any:
-    mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
-    is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
-    return jax.sharding.reshard(leaf, sharding) if is_explicit else jax.lax.with_sharding_constraint(leaf, sharding)
 
 
 def _is_buffer(leaf: Any) -> bool:
