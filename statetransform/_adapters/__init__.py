@@ -6,7 +6,7 @@ A cell implements `Cell` of `_state/cell.py`. `descriptor` has all of it for a v
 import jax
 
 from .._objects.library import adapt
-from .._state.adapters import offer, offer_class
+from .._state.adapters import offer
 from .._state.errors import hint
 from .attributes import attr, register_state_type
 
@@ -14,7 +14,7 @@ __all__ = ["attr", "register_state_type"]
 
 offer("flax.nnx", f"{__name__}.nnx")
 offer("brainstate", f"{__name__}.brainstate")
-offer_class(jax.Ref, f"{__name__}.ref")
+offer(jax.Ref, f"{__name__}.ref")
 adapt("flax")
 adapt("brainstate")
 adapt("torch")  # for torchax; following all that torch may run takes minutes

@@ -19,6 +19,7 @@ What is private of brainstate here, and why:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from .handles import Foreign, instance_dict
 _KNOWN = "0.5 and 0.6"
 
 
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """The step of a recorded structure to what the environment says of a name.
 
@@ -46,20 +48,17 @@ class Setting:
       key: what is asked for.
     """
 
+    key: Any
+
     shows = True
     read_all = staticmethod(brainstate.environ.all)
 
-    def __init__(self, key: Any) -> None:
-        self.key, self.name = key, f"environ[{key!r}]"
+    @property
+    def name(self) -> str:
+        return f"environ[{self.key!r}]"
 
     def __call__(self, _: Any) -> Any:
         return brainstate.environ.get(self.key, default=NOT_SET)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Setting) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 def _note_settings() -> None:
@@ -122,10 +121,6 @@ class BrainStates(CellDescriptor):
         """Notes at a frame how many of brainstate's transforms are around it, and what they have swapped in."""
         frame.notes = Notes(len(self._context.state_stack), {})
 
-    def _has_inner(self, frame: Frame | None) -> bool:
-        """Whether a transform of brainstate's has been entered within a frame, or without one."""
-        return len(self._context.state_stack) > (0 if frame is None else frame.notes.depth)
-
     @contextlib.contextmanager
     def _outside(self, frame: Frame) -> Iterator[None]:
         """As if the innermost frame were the one around this, with the transforms that are active there."""
@@ -176,7 +171,8 @@ class BrainStates(CellDescriptor):
 
     def _left_inside(self, frame: Frame, state: Any) -> Any:
         """The cell, if a transform of brainstate's within a frame is to hear of what a transform of ours does to it."""
-        return state._ref() if self._has_inner(frame) and not state._is_native_to(frame) else None
+        is_within = len(self._context.state_stack) > frame.notes.depth
+        return state._ref() if is_within and not state._is_native_to(frame) else None
 
     def write(self, frame: Frame, state: Foreign, value: Any) -> None:
         under = frame.notes.under

@@ -15,7 +15,7 @@ from .._jaxcompat import has_tracer, is_top_level
 from .._objects.hooks import listening
 from .._objects.plain import MISSING, identity
 from .._state.cell import Cell, InDict
-from .._state.errors import StateTraceError
+from .._state.errors import StateTraceError, describe
 from .._state.frame import UNSET, Frame, committed, innermost, stack
 from .._state.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, instance_dict
@@ -118,12 +118,10 @@ class CellDescriptor(Cell):
 
     def name_of(self, cell: Any) -> str | None:
         """What errors call the cell before a path to it is known."""
-        del cell
         return None if self.is_each else self.name
 
     def made_in(self, cell: Any) -> Any:
         """What the framework knows of the trace in which a cell was made."""
-        del cell
         return None
 
     def check(self, state: Foreign, value: Any) -> None:
@@ -266,7 +264,7 @@ class CellDescriptor(Cell):
         if not self.can_lift(value):
             self.set_raw(cell, value)
         elif frame.is_here():
-            frame.create(self.handle(cell), value)
+            frame.born[self.handle(cell)] = value
         else:  # a transform of another's will have its way with it
             if type(cell).__weakrefoffset__:
                 self.set_raw(cell, value)
@@ -286,7 +284,10 @@ class CellDescriptor(Cell):
         frame = innermost()
         known = self.known(cell)
         if frame is not None and known is not None:
-            raise StateTraceError.deleted(known)
+            raise StateTraceError(
+                f"{describe(known)} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
+                "Delete the attribute outside, or write another value."
+            )
         if self._is_slot:
             self.below.__delete__(cell)
         elif instance_dict(cell).pop(self.name, MISSING) is MISSING:

@@ -71,7 +71,12 @@ class Variables(CellDescriptor):
 
     def raw(self, cell: Any) -> Any:
         held = super().raw(cell)
-        return _as_ref(self, cell, held) if type(held) is MadeRef else held
+        if type(held) is not MadeRef or (value := held._value) is UNSET:
+            return held
+        with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
+            ref = jax.new_ref(value)
+        self.set_raw(cell, ref)
+        return ref
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if stack.frame is not None and type(held := self._slot(cell)) is jax.Ref:
@@ -130,24 +135,14 @@ def _make_ref(cells: CellDescriptor, frame: Frame, cell: Any, value: Any) -> Non
     state._stand_for(cell, cells)
     state._value = UNSET
     cells.set_raw(cell, state)
-    frame.create(state, value)
-
-
-def _as_ref(cells: CellDescriptor, cell: Any, held: MadeRef) -> Any:
-    """The Ref in place of the handle, once there is a value to make it of."""
-    value = held._value
-    if value is UNSET:
-        return held
-    with contextlib.nullcontext() if has_tracer(value) else jax.ensure_compile_time_eval():
-        ref = jax.new_ref(value)
-    cells.set_raw(cell, ref)
-    return ref
+    frame.born[state] = value
 
 
 class HijaxVariables(Variables):
     """How the handle of a variable with `hijax=True` comes by its value, which is kept as a tuple of leaves."""
 
     hidden = frozenset()
+    made_in, takes_tracers = CellDescriptor.made_in, CellDescriptor.takes_tracers
 
     def __get__(self, cell: Any, owner: type | None = None) -> Any:
         if cell is None or type(held := self.raw(cell)) is not jax.Ref:
@@ -170,12 +165,6 @@ class HijaxVariables(Variables):
 
     def set_raw(self, cell: Any, value: Any) -> None:
         super().set_raw(cell, value if isinstance(value, Adopted | Native) else tuple(jax.tree.leaves(value)))
-
-    def made_in(self, cell: Any) -> Any:
-        return None
-
-    def takes_tracers(self, state: Any) -> bool:
-        return False
 
     def refuse_by_handle(self, state: Foreign, value: Any) -> None:
         if innermost() is None:

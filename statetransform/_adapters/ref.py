@@ -123,7 +123,11 @@ def install() -> None:
     refs = Refs(get, put)
     inside = _Inside(refs)
 
-    methods = _routed(get, inside.get), _routed(put, inside.set), _routed(add, inside.add)
+    methods = (
+        _routed(get, inside.get),
+        _routed(put, inside.set),
+        _routed(add, lambda ref, x, idx=(): inside.addupdate(ref, idx, x)),
+    )
     for name, method in zip(_METHODS, (*methods, property(_routed(at.fget, inside.view), doc=at.__doc__)), strict=True):
         setattr(home, name, method)
     for name in _FUNCTIONS:
@@ -162,9 +166,6 @@ class _Inside:
         return before
 
     def addupdate(self, ref: Any, idx: Any, x: Any) -> None:
-        self._update(ref, idx, x, "add")
-
-    def add(self, ref: Any, x: Any, idx: Any = ()) -> None:
         self._update(ref, idx, x, "add")
 
     def view(self, ref: Any) -> Any:

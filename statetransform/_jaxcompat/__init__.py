@@ -67,7 +67,6 @@ from .tracers import is_batched as is_batched
 from .tracers import is_tracer_of as is_tracer_of
 from .tracers import lanes_of as lanes_of
 from .tracers import lowered as lowered
-from .tracers import runs_directly as runs_directly
 from .tracers import runs_rule_directly as runs_rule_directly
 from .tracers import stages as stages
 from .tracers import staging_trace as staging_trace

@@ -60,7 +60,6 @@ class NamedVariable(jex.Var):
 
     def pretty_print(self, context: Any, *, print_dtype: bool = True) -> str:
         """What JAX's printer shows. A release that does not ask for it prints letters."""
-        del context, print_dtype
         return self.name
 
 

@@ -98,12 +98,6 @@ def stages(trace: Any) -> bool:
     return any(type(each).__name__ not in _DIRECT for each in _chain(trace))
 
 
-def runs_directly() -> bool:
-    """Whether JAX runs functions with derivative rules at once, whatever their arguments, and stages none of them."""
-    with take_current_trace() as trace:
-        return not stages(trace)
-
-
 def runs_rule_directly(args: Any) -> bool:
     """Whether JAX runs a function with a derivative rule, or its rule, at once for these arguments.
 

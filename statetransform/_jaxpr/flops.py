@@ -25,8 +25,7 @@ def _dot_general(eqn: Any) -> int:
 
 def _convolution(eqn: Any) -> int:
     kernel = eqn.invars[1].aval.shape
-    out_features, in_features, *spatial = eqn.params["dimension_numbers"].rhs_spec
-    del out_features
+    _, in_features, *spatial = eqn.params["dimension_numbers"].rhs_spec
     # The kernel's input dimension is already divided by the number of feature groups.
     per_output = kernel[in_features] * math.prod(kernel[d] for d in spatial)
     return 2 * elements(eqn.outvars[0].aval) * per_output

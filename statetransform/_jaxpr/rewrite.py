@@ -56,11 +56,7 @@ def rewrite(jaxpr: Any, visitor: Visitor, caller: Place | None = None) -> Any:
 
 
 def evaluate(
-    body: Any,
-    consts: Sequence[Any],
-    args: Sequence[Any],
-    visitor: Visitor,
-    caller: Place | None = None,
+    body: Any, consts: Sequence[Any], args: Sequence[Any], visitor: Visitor, caller: Place | None = None
 ) -> list[Any]:
     """Runs an open jaxpr on values, with ``visitor`` asked at every equation; each equation keeps its source."""
     env: dict[Any, Any] = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
@@ -74,14 +70,10 @@ def evaluate(
             at = Place(eqn, caller)
             outputs = visitor(eqn, inputs, at)
             if outputs is None:
-                outputs = _bind(eqn, inputs, visitor, at)
+                params = changed_params(eqn, lambda inner, at=at: rewrite(inner, visitor, at.inside(inner)))
+                outputs = jaxcompat.bind(eqn.primitive, inputs, params)
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in body.outvars]
-
-
-def _bind(eqn: Any, inputs: Sequence[Any], visitor: Visitor, place: Place) -> Sequence[Any]:
-    params = changed_params(eqn, lambda inner: rewrite(inner, visitor, place.inside(inner)))
-    return jaxcompat.bind(eqn.primitive, inputs, params)
 
 
 def rescanned(scan: Callable[..., Any], eqn: Any, inputs: Sequence[Any], step: Callable[..., Any]) -> Any:
@@ -119,11 +111,7 @@ def is_budgeted(eqn: Any) -> bool:
 
 
 def inlined(
-    jaxpr: Any,
-    *,
-    rules: bool = False,
-    budgets: bool = False,
-    passes: Callable[[Any], bool] = lambda _: False,
+    jaxpr: Any, *, rules: bool = False, budgets: bool = False, passes: Callable[[Any], bool] = lambda _: False
 ) -> Any:
     """The jaxpr with calls and checkpointed regions replaced by what they contain.
 

@@ -47,8 +47,8 @@ class Source(NamedTuple):
         return f"{self.short} ({self.function})"
 
 
-def source_of(eqn: Any) -> Source | None:
-    """The line of the user's code that made an equation.
+def source_of(eqn: Any, skips_installed: bool = False) -> Source | None:
+    """The innermost line of the user's code that made an equation; or of that which is in no installed package.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x))(1.0)
@@ -58,24 +58,16 @@ def source_of(eqn: Any) -> Source | None:
     for depth in _DEPTHS:
         frames = jaxcompat.user_frames(eqn, depth)
         for frame in frames:
-            if not is_library_file(frame.file):
+            if not is_library_file(frame.file) and not (skips_installed and _INSTALLED.search(frame.file)):
                 return Source(frame.file, frame.line, frame.function, frame.column)
         if len(frames) < depth:
             break
     return None
 
 
-def own_source_of(eqn: Any) -> Source | None:
-    """The innermost line behind an equation that is in no installed package: of a model, where a framework runs it."""
-    for frame in jaxcompat.user_frames(eqn, _DEPTHS[-1]):
-        if not is_library_file(frame.file) and not _INSTALLED.search(frame.file):
-            return Source(frame.file, frame.line, frame.function, frame.column)
-    return None
-
-
 def shown_source(eqn: Any) -> str | None:
     """The line that made an equation, and the line outside of installed packages that led there, if it is another."""
-    inner, own = source_of(eqn), own_source_of(eqn)
+    inner, own = source_of(eqn), source_of(eqn, skips_installed=True)  # of a model, where a framework runs it
     if inner is None or own is None or own == inner:
         return None if inner is None else str(inner)
     return f"{inner}, called from {own},"

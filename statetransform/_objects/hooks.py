@@ -130,7 +130,6 @@ def can_tell() -> bool:
 
 
 def _tell(code: types.CodeType, offset: int) -> None:
-    del offset
     for listener in listening.listeners:
         listener.starts(code)
 

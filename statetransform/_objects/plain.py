@@ -68,18 +68,14 @@ def same_plain(x: Any, y: Any) -> bool:
             if len(x) != len(y):
                 return False
             waiting.extend(zip(x, y, strict=True))
-        elif not _same_atom(x, y):
-            return False
+        else:
+            try:
+                is_same = bool(repr(x) == repr(y) if isinstance(y, _BY_TEXT) else x == y)
+            except Exception:
+                return False
+            if not is_same:
+                return False
     return True
-
-
-def _same_atom(x: Any, y: Any) -> bool:
-    if isinstance(y, _BY_TEXT):
-        return repr(x) == repr(y)
-    try:
-        return bool(x == y)
-    except Exception:
-        return False
 
 
 class Content:

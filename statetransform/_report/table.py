@@ -61,7 +61,9 @@ class Table:
         if self.rows:
             cells = [self.headings, *self.rows]
             longest = lambda cell: max(map(len, cell.split("\n")))
-            widths = _fitting([max(longest(row[i]) for row in cells) for i in range(len(self.columns))], width)
+            widths = [max(longest(row[i]) for row in cells) for i in range(len(self.columns))]
+            while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _LEAST:  # the widest give way
+                widths[widths.index(max(widths))] -= 1
             lines += self._row(self.headings, widths)
             lines += self._row(["-" * wide for wide in widths], widths)
             lines += [line for row in self.rows for line in self._row(row, widths)]
@@ -108,13 +110,6 @@ def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
         return [text]
     further = " " * min(len(text) - len(text.lstrip()) + indent, width // 2) if indent else ""
     return textwrap.wrap(text, max(width, 1), subsequent_indent=further, break_on_hyphens=False)
-
-
-def _fitting(widths: list[int], width: int) -> list[int]:
-    """Widths of columns for a table that is not wider than `width`: the widest give way."""
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _LEAST:
-        widths[widths.index(max(widths))] -= 1
-    return widths
 
 
 def folded(table: Table) -> Table:
@@ -192,11 +187,8 @@ class Report(abc.ABC):
         """
         return self.table().text(width)
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
-        return str(self)
+        return self.text()
 
     def __rich__(self) -> Any:
         return _rich_table(self.table())

@@ -64,15 +64,15 @@ _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)
 # -- what adapters say
 
 
-def offer(framework: str, adapter: str) -> None:
-    """Says which module has the adapter to a framework: its function `install` is called when that is met."""
+def offer(framework: str | type, adapter: str) -> None:
+    """Says which module has the adapter to a framework: its function `install` is called when that is met.
+
+    Of a class that is always imported, an instance says that it is used.
+    """
+    if isinstance(framework, type):
+        _awaited[framework] = 0
+        framework = f"{framework.__module__}.{framework.__qualname__}"
     _offers[framework] = adapter
-
-
-def offer_class(cls: type, adapter: str) -> None:
-    """The same for a class that is always imported: an instance says that it is used."""
-    offer(f"{cls.__module__}.{cls.__qualname__}", adapter)
-    _awaited[cls] = 0
 
 
 def register(cls: type, cell: Any, is_node: bool = False) -> None:
@@ -96,11 +96,6 @@ def carries(cls: type) -> None:
 
 
 # -- meeting a framework
-
-
-def _is_one_unmet() -> bool:
-    """Whether there may be cells whose adapter is not installed."""
-    return any(map(_exists, [*_awaited])) or not sys.modules.keys().isdisjoint(_offers)
 
 
 def _exists(cls: type) -> bool:
@@ -172,7 +167,7 @@ def meet_all(fun: Any) -> None:
     looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
     framework is met instead.
     """
-    if not _is_one_unmet():
+    if not any(map(_exists, [*_awaited])) and sys.modules.keys().isdisjoint(_offers):
         return
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:

@@ -68,7 +68,6 @@ class Cell:
 
     def check_write(self, frame: Frame, state: State, value: Any) -> None:
         """Refuses a value that a transform leaves to a frame, if the frame cannot take it."""
-        del value
         frame.check_write(state)
 
     def receive(self, frame: Frame, state: State, value: Any, site: Any) -> None:
@@ -77,22 +76,18 @@ class Cell:
 
     def way_to(self, state: State) -> Callable[[Any], State] | None:
         """A function of anything that finds the state where it is kept, if no path of the user's leads to it."""
-        del state
         return None
 
     def takes_tracers(self, state: State) -> bool:
         """Whether a traced value may be stored now, without a transform of this package."""
-        del state
         return False
 
     def is_random(self, state: State) -> bool:
         """Whether another framework's state is a random key, so that `vmap` gives each batch element its own."""
-        del state
         return False
 
     def in_dict(self, kind: type) -> InDict | None:
         """Where compiled functions read and write the value without the handle, which is of class `kind`."""
-        del kind
         return None
 
     def slot(self) -> tuple[str, type] | None:

@@ -1,4 +1,7 @@
-"""The error hierarchy. Each class builds its own sentences: what happened, to which state, what to write instead."""
+"""The error hierarchy: a sentence says what happened, to which state, and what to write instead.
+
+What is raised in more than one place has its sentences here.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +26,6 @@ def show_site(site: tuple[str, int]) -> str:
     """`("/a/heat.py", 12)` as `heat.py:12`, or `Cell In[3]:12` for the cell of a notebook."""
     file, line = site
     return f"{cell_of(file) or os.path.basename(file)}:{line}"
-
-
-def lost_in_donation(states: list[Any]) -> str:
-    """What an error in a program that was given the buffers of states has to say about them."""
-    names = ", ".join(describe(state) for state in states)
-    return (
-        f"The buffers of {names} were given to this program (`donate_states=True`), which failed while it ran, so the "
-        "values are lost. Write the states again before they are read, or compile without `donate_states`."
-    )
-
-
-def deleted_value(state: Any) -> str:
-    """What `st.update` says of an array that is no more."""
-    return (
-        f"update: the value for {describe(state)} is an array that was deleted: its buffer was donated to a program, "
-        "by `donate_states=True` for example. Nothing was written.\n"
-        "Copy the values before that: `saved = jax.tree.map(jnp.copy, st.values(states))`."
-    )
 
 
 def check_function(where: str, fun: Any) -> None:
@@ -101,16 +86,6 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def raw_creation(cls, state: Any) -> StateTraceError:
-        """A state made from a tracer of a raw JAX transform."""
-        return cls(
-            f"{describe(state)} is created from a traced value inside a raw JAX transform, which cannot carry "
-            "the value out.\n"
-            "Use the transform of the same name from `statetransform.transform`, or create the state "
-            "outside and write it inside."
-        )
-
-    @classmethod
     def lost(cls, state: Any) -> StateTraceError:
         """A state whose creating trace failed or ended without it, or whose cell is gone."""
         if state._is_gone():
@@ -131,52 +106,6 @@ class StateTraceError(StateTransformError, RuntimeError):
             "know the state. Nothing was changed.\n"
             "Return the value from the transformed function, or write the state inside a function "
             "that a transform of `statetransform.transform` traces."
-        )
-
-    @classmethod
-    def changed_in_place(cls, state: Any) -> StateTraceError:
-        """A container was changed in place where no transform of this package could see it."""
-        return cls(
-            f"{describe(state)} holds a tracer: inside a raw JAX transform, something was put into the container that "
-            "is its value. Give the state a value again.\n"
-            "Use the transform of the same name from `statetransform.transform`: it sees what its function changes in "
-            "place."
-        )
-
-    @classmethod
-    def deleted(cls, state: Any) -> StateTraceError:
-        """An attribute that is a cell is deleted inside a transform."""
-        return cls(
-            f"{describe(state)} is deleted inside a transform, which cannot do that. Nothing was changed.\n"
-            "Delete the attribute outside, or write another value."
-        )
-
-    @classmethod
-    def used_by_raw(cls, state: Any) -> StateTraceError:
-        """A cell is an argument of a raw JAX transform, which goes past the value that the frame has."""
-        return cls(
-            f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or writes it as "
-            "well: neither would see what the other writes. Nothing was changed.\n"
-            "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in place of the "
-            "`jax` one."
-        )
-
-    @classmethod
-    def not_lifted(cls, state: Any) -> StateTraceError:
-        """A write to a state that ``states=`` leaves out."""
-        return cls(
-            f"{describe(state)} is written inside a function whose `states=` argument does not include it, "
-            "so its value is a constant of the call. Nothing was changed.\n"
-            "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
-        )
-
-    @classmethod
-    def born_inside(cls, where: str, state: Any) -> StateTraceError:
-        """A loop's body or a branch made a state that outlives it."""
-        return cls(
-            f"{where}: {describe(state)} is created inside a function that may run any number of times, or not at "
-            "all, and outlives it. Nothing was changed.\n"
-            f"Create the state before the {where} and write it inside, or return its value."
         )
 
     @classmethod
@@ -211,14 +140,6 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
-    def changed_meanwhile(cls) -> StateTraceError:
-        """A callback of a program has changed the objects that the program is about."""
-        return cls(
-            "an object in the result cannot be found: while the program ran, a callback or another thread changed an "
-            "attribute or item that leads to it.\nLet the callback change a `State` instead."
-        )
-
-    @classmethod
     def read_in_backward_rule(cls, state: Any) -> StateTraceError:
         """A backward rule reads what its own call has changed."""
         return cls(
@@ -227,50 +148,9 @@ class StateTraceError(StateTransformError, RuntimeError):
             "Pass the value in the residuals: return it from the forward rule."
         )
 
-    @classmethod
-    def read_in_rule_only(cls, state: Any) -> StateTraceError:
-        """A rule that is staged reads a state that the function does not read."""
-        return cls(
-            f"The derivative rule reads {describe(state)}, which the function itself does not read. The rule runs "
-            "after the call, when the value is no longer available.\n"
-            "Read the state in the function as well, or pass its value as an argument."
-        )
-
-    @classmethod
-    def written_in_predicate(cls, state: Any) -> StateTraceError:
-        """The condition of a `while_loop` writes."""
-        return cls(
-            f"while_loop: the condition writes {describe(state)}. A condition may only read states; "
-            "write the state in the body."
-        )
-
 
 class StateStructureError(StateTransformError, TypeError):
     """A loop's carry or a branch changes the shape, dtype or structure of a state."""
-
-    @classmethod
-    def carry(cls, where: str, state: Any, before: str, after: str, site: str, cure: str) -> StateStructureError:
-        """The body of a loop changes the type of a state, which is part of the carry."""
-        return cls(
-            f"{where}: the body changes the type of {describe(state)}.\n"
-            f"  on entry : {before}\n"
-            f"  after    : {after}   (written at {site})\n"
-            f"A loop's carry keeps its type. {cure}"
-        )
-
-    @classmethod
-    def static_write(cls, where: str, state: Any) -> StateStructureError:
-        """A static state is written where its value would have to depend on a traced one."""
-        return cls(
-            f"{where}: {describe(state)} is static but is written inside, and whether and how often that happens is "
-            f"known only when the program runs. Write it before or after the {where}."
-        )
-
-    @classmethod
-    def branch(cls, where: str, state: Any, types: list[tuple[str, str]], cure: str) -> StateStructureError:
-        """The branches leave a state with different types."""
-        rows = "\n".join(f"  {label}: {text}" for label, text in types)
-        return cls(f"{where}: the branches leave {describe(state)} with different types.\n{rows}\n{cure}")
 
     @classmethod
     def objects(cls, where: str, what: str, labels: Any, objects: Any) -> StateStructureError:
@@ -284,118 +164,13 @@ class StateStructureError(StateTransformError, TypeError):
             "Return values instead, `state.value` for example."
         )
 
-    @classmethod
-    def rule(cls, where: str, states: Any, others: Any) -> StateStructureError:
-        """A derivative rule writes other states than the function."""
-        names = lambda members: ", ".join(describe(state) for state in members) or "no state"
-        return cls(
-            f"{where}: the function writes {names(states)}, but its rule writes "
-            f"{names(others)}. The rule runs in place of the function, so it has to "
-            "write the same states: call the function's own helper in both."
-        )
-
-    @classmethod
-    def update(cls, state: Any, path: str, before: str, after: str) -> StateStructureError:
-        """``st.update`` was given a value of another structure."""
-        return cls(
-            f"update: the value for {path} does not fit {describe(state)}.\n"
-            f"  held  : {before}\n"
-            f"  given : {after}\n"
-            "Nothing was written. Assign `.value` directly to change a state's type."
-        )
-
 
 class StateAxisError(StateTransformError, ValueError):
     """Under ``vmap``, a state that all batch elements share is assigned a value that differs between them."""
 
-    @classmethod
-    def unlisted(cls, state: Any, site: str) -> StateAxisError:
-        """A batched write to a state without an entry in ``state_axes``."""
-        key = state._name if state._name is not None and state._name.isidentifier() else "state"
-        return cls(
-            f"vmap: {describe(state)} is shared by all batch elements, but the value written to it at {site} differs "
-            "between them. Nothing was changed.\n"
-            f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis when "
-            f"the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` over the axis."
-        )
-
-    @classmethod
-    def misfit(cls, state: Any, types: str, axis: int, size: int | None) -> StateAxisError:
-        """A mapped state whose value has no such axis, or one of another size."""
-        batch = "the batch" if size is None else f"a batch of {size}"
-        return cls(
-            f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {batch}, but its value is {types}.\n"
-            "Give it a value with one entry per batch element on that axis, or do not select it: a class selects its "
-            "subclasses as well; a predicate such as `lambda state: type(state) is State` does not."
-        )
-
-    @classmethod
-    def born_in_parts(cls, state: Any, axes: list[str]) -> StateAxisError:
-        """Under ``shard_map``, a state is created with a value that is not the same on all devices."""
-        names = ", ".join(repr(axis) for axis in axes)
-        return cls(
-            f"shard_map: {describe(state)} is created with a value that differs along the mesh axis {names}. A new "
-            "state is the same on all devices. Nothing was changed.\n"
-            "Return the value, or create the state before the call and partition it: "
-            f"`state_specs={{state: PartitionSpec({axes[0]!r})}}`."
-        )
-
-    @classmethod
-    def unreplicated(cls, state: Any, site: str, axes: list[str]) -> StateAxisError:
-        """Under ``shard_map``, a replicated state is given a value that is not the same on all devices."""
-        names = ", ".join(repr(axis) for axis in axes)
-        return cls(
-            f"shard_map: {describe(state)} is the same on all devices, but the value written to it at {site} differs "
-            f"along the mesh axis {names}. Nothing was changed.\n"
-            f"Write a value that all devices share, `jax.lax.psum(x, {axes[0]!r})` for example, or partition the "
-            f"state: `state_specs={{state: PartitionSpec({axes[0]!r})}}`."
-        )
-
 
 class RetraceWarning(UserWarning):
     """A function is retraced at every call, which is slow but correct. The message says why and what to do."""
-
-    @staticmethod
-    def loose(name: str, state: Any) -> str:
-        """A state to which no path leads."""
-        return (
-            f"{name} uses {describe(state)}, but the state cannot be reached from the function or its arguments by a "
-            "path that can be checked, so the trace is used for this call only and every call traces the function "
-            "again. Pass the state as an argument, or make it an attribute of an object that the function takes or "
-            "closes over."
-        )
-
-    @staticmethod
-    def repeated(name: str, path: str, before: str, after: str) -> str:
-        """An edge that changes at every call."""
-        return f"{name} is retraced at every call because `{path}` changes: {_change(before, after)}"
-
-    @staticmethod
-    def once(where: str, name: str, path: str, before: str, after: str) -> str:
-        """The function of a loop or branch changes an attribute that it reads."""
-        return (
-            f"{where}: {name} runs once, while it is traced, but changes `{path}`, which it reads: "
-            f"{_change(before, after)}"
-        )
-
-    @staticmethod
-    def compared(name: str, path: str, size: int) -> str:
-        """A NumPy array that is compared at every call."""
-        return (
-            f"{name} compares `{path}`, a NumPy array of {size >> 20} MiB, at every call, because it may have changed "
-            "in place. That takes more than a millisecond. Make it read-only (`array.flags.writeable = False`), a JAX "
-            "array or a `State`."
-        )
-
-
-def _change(before: str, after: str) -> str:
-    """How an attribute has changed, and what to write instead."""
-    if before == after:
-        return f"it is now another {after}. Change what it holds instead: assign to the `.value` of a `State`."
-    return (
-        f"it was {before} and is now {after}. Make it a `State`, whose value is not part of the trace, or keep it "
-        "where the function does not read it."
-    )
 
 
 class BudgetError(StateTransformError, ValueError):
@@ -416,16 +191,6 @@ class PolicyWarning(UserWarning):
 
 class StaleReadWarning(UserWarning):
     """A state is read inside a raw JAX transform that stages, where its value becomes a constant."""
-
-    @staticmethod
-    def text(state: Any) -> str:
-        """A read under raw JAX alone."""
-        return (
-            f"{describe(state)} is read inside a raw JAX transform that stages (`jax.jit`, `jax.lax.scan`, "
-            "`jax.checkpoint`, ...). Its current value becomes a constant there, so a later call may not see a "
-            "new value. Use the transform of the same name from `statetransform.transform`, or pass the value "
-            "as an argument."
-        )
 
 
 _hints: dict[str, list[tuple[str, str]]] = {}

@@ -51,11 +51,8 @@ def show_item(item: Any) -> str:
     return show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)
 
 
-class _Verbatim:
-    """Prints as the given text inside the `repr` of a container."""
+class _Verbatim(str):
+    """Prints as the text that it is inside the `repr` of a container."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__

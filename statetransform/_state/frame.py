@@ -34,7 +34,7 @@ from .._jaxcompat import (
     trace_state,
 )
 from .._objects.plain import MISSING
-from .errors import StateTraceError
+from .errors import StateTraceError, describe
 from .raw_reads import is_clean, renewed, warn_of_stale
 from .sites import user_site
 
@@ -59,13 +59,6 @@ class _Stack(threading.local):
 stack = _Stack()
 #: One entry for each open frame, of all threads. A compiled call only checks whether it is empty.
 active: list[None] = []
-
-
-def own_containers(value: Any) -> Any:
-    """`value` with containers and NumPy arrays of its own, so that changing them in place changes no others."""
-    if isinstance(value, _ARRAY_TYPES):
-        return value
-    return jax.tree.map(_own, value)
 
 
 def own_arrays(value: Any) -> Any:
@@ -95,6 +88,7 @@ class Frame:
         self.runner: int = 0  # the Python frame that runs the function, which lives as long as this is entered
         self.values: dict[State, Any] = {}
         self.sites: dict[State, tuple[str, int]] = {}  # the written states, and where
+        #: States that were made here. They are held weakly, to see whether they outlive the function.
         self.born: weakref.WeakKeyDictionary[State, Any] = weakref.WeakKeyDictionary()
         self._containers: dict[State, tuple[list[Any], Any]] = {}
         self.outer: Any = None  # the raw JAX trace around, of an outermost frame
@@ -156,7 +150,10 @@ class Frame:
         if value is MISSING:
             value = self.born.get(state, MISSING)
         if value is MISSING:
-            value = self.seed(state, own_containers(self.enter(state)))
+            value = self.enter(state)
+            if not isinstance(value, _ARRAY_TYPES):  # changed in place, it must change no other
+                value = jax.tree.map(_own, value)
+            self.seed(state, value)
         return value
 
     def peek(self, state: State) -> Any:
@@ -172,13 +169,12 @@ class Frame:
         """How the value of a state that this frame does not know comes in."""
         return state._cell.read_around(self, state)
 
-    def seed(self, state: State, value: Any) -> Any:
+    def seed(self, state: State, value: Any) -> None:
         """Makes `value` the state's value on entry."""
         self.values[state] = value
         if not isinstance(value, _ARRAY_TYPES):
             leaves, tree = jax.tree.flatten(value)
             self._containers[state] = [_own(leaf) for leaf in leaves], tree
-        return value
 
     def write(self, state: State, value: Any, site: tuple[str, int] | None = None) -> None:
         """The one rule of writing: into the innermost frame, from the trace in which it runs."""
@@ -196,10 +192,6 @@ class Frame:
         """Refuses a write that cannot be carried out of here."""
         if not self.is_here():
             raise StateTraceError.raw_write(state)
-
-    def create(self, state: State, value: Any) -> None:
-        """A state that was made here; it is held weakly, to see whether it outlives the function."""
-        self.born[state] = value
 
     def written(self) -> dict[State, Any]:
         """The states whose values changed, with their new values, in the order of the first write.
@@ -283,7 +275,12 @@ def committed(state: State) -> Any:
         raise StateTraceError.lost(state)
     if _lent and state in _lent:
         if has_tracer(value):
-            raise StateTraceError.changed_in_place(state)
+            raise StateTraceError(
+                f"{describe(state)} holds a tracer: inside a raw JAX transform, something was put into the container "
+                "that is its value. Give the state a value again.\n"
+                "Use the transform of the same name from `statetransform.transform`: it sees what its function changes "
+                "in place."
+            )
         if is_top_level():
             _lent.discard(state)
     return value
@@ -341,8 +338,7 @@ def leave(
         return
     for state, value in written:
         state._cell.check_write(frame, state, value)
-    for state, value in born:
-        frame.create(state, value)
+    frame.born.update(born)
     for state, value in written:
         state._cell.receive(frame, state, value, sites.get(state) if sites else None)
 

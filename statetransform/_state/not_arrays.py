@@ -103,7 +103,6 @@ def _refuse(state: Any, sign: str) -> NoReturn:
 
 def _operation(name: str, sign: str) -> Callable[..., NoReturn]:
     def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        del args, kwargs
         _refuse(self, sign)
 
     method.__name__, method.__qualname__ = name, f"{NotAnArray.__name__}.{name}"

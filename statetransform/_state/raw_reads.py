@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from .._jaxcompat import ContextDict, run_of_caches
-from .errors import StaleReadWarning
+from .errors import StaleReadWarning, describe
 from .sites import is_shown, user_site
 
 Frame: TypeAlias = Any  # the one of `frame`, which imports this module
@@ -122,5 +122,11 @@ def warn_of_stale(state: State) -> None:
     site = user_site()
     places = _warned.setdefault(state, set())
     if site not in places:
-        warnings.warn_explicit(StaleReadWarning.text(state), StaleReadWarning, *site)
+        text = (
+            f"{describe(state)} is read inside a raw JAX transform that stages (`jax.jit`, `jax.lax.scan`, "
+            "`jax.checkpoint`, ...). Its current value becomes a constant there, so a later call may not see a "
+            "new value. Use the transform of the same name from `statetransform.transform`, or pass the value "
+            "as an argument."
+        )
+        warnings.warn_explicit(text, StaleReadWarning, *site)
         places.add(site)

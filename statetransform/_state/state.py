@@ -117,9 +117,16 @@ class State(NotAnArray, Generic[T]):
             value = own_arrays(value)
         frame = innermost()
         if frame is not None:
-            frame.create(self, value)
+            frame.born[self] = value
         elif not static and has_tracer(value):
-            raise StateTraceError.leaked_tracer(self) if is_top_level() else StateTraceError.raw_creation(self)
+            if is_top_level():
+                raise StateTraceError.leaked_tracer(self)
+            raise StateTraceError(
+                f"{describe(self)} is created from a traced value inside a raw JAX transform, which cannot carry "
+                "the value out.\n"
+                "Use the transform of the same name from `statetransform.transform`, or create the state "
+                "outside and write it inside."
+            )
         else:
             self._value = value
 

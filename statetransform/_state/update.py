@@ -9,7 +9,7 @@ import jax
 from .._jaxcompat import Tracer
 from .._objects.library import is_users_class
 from .adapters import as_state
-from .errors import StateStructureError, deleted_value
+from .errors import StateStructureError, describe
 from .find import states as find_states
 from .formatting import show_types, type_of
 from .frame import look_at, own_arrays, read
@@ -71,15 +71,23 @@ def update(states: Any, values: Any) -> None:
         held = read(state)
         if not state.static and type_of(held) != type_of(value):
             where = jax.tree_util.keystr(path) or "the state"
-            raise StateStructureError.update(state, where, show_types(held), show_types(value))
-        if any(_is_deleted(leaf) for leaf in jax.tree.leaves(value)):
-            raise ValueError(deleted_value(state))
+            raise StateStructureError(
+                f"update: the value for {where} does not fit {describe(state)}.\n"
+                f"  held  : {show_types(held)}\n"
+                f"  given : {show_types(value)}\n"
+                "Nothing was written. Assign `.value` directly to change a state's type."
+            )
+        if any(
+            isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
+            for leaf in jax.tree.leaves(value)
+        ):
+            raise ValueError(
+                f"update: the value for {describe(state)} is an array that was deleted: its buffer was donated to a "
+                "program, by `donate_states=True` for example. Nothing was written.\n"
+                "Copy the values before that: `saved = jax.tree.map(jnp.copy, st.values(states))`."
+            )
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
 
 
 def _all_of(states: Any) -> Any:

@@ -102,16 +102,14 @@ class Values(Mapping["State", Any]):
         return len(self._tokens)
 
     def __repr__(self) -> str:
-        shown = [(token if isinstance(token, Named) else token.get(), value) for token, value in self._pairs()]
+        keys = [token if isinstance(token, Named) else token.get() for token in self._tokens]
+        shown = zip(keys, self._children, strict=True)
         return f"Values({{{', '.join(f'{key!r}: {value!r}' for key, value in shown if key is not None)}}})"
-
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        return zip(self._tokens, self._children, strict=True)
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Token[State], ...]]:
         """Children are the values, in the order in which the states were made."""
-        keyed = [(jax.tree_util.DictKey(token.get()), value) for token, value in self._pairs()]
-        return keyed, self._tokens
+        keys = [jax.tree_util.DictKey(token.get()) for token in self._tokens]
+        return list(zip(keys, self._children, strict=True)), self._tokens
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Token[State], ...]]:
         """The same without keys."""
@@ -136,10 +134,9 @@ def _to_file(tokens: tuple[Any, ...]) -> bytes:
     return json.dumps(names).encode()
 
 
-def _from_file(data: bytes) -> tuple[Named, ...]:
-    return tuple(map(Named, json.loads(bytes(data))))
-
-
 jax.export.register_pytree_node_serialization(
-    Values, serialized_name="statetransform.Values", serialize_auxdata=_to_file, deserialize_auxdata=_from_file
+    Values,
+    serialized_name="statetransform.Values",
+    serialize_auxdata=_to_file,
+    deserialize_auxdata=lambda data: tuple(map(Named, json.loads(bytes(data)))),
 )

@@ -9,6 +9,7 @@ ever, holds an object.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import inspect
 import types
@@ -61,16 +62,9 @@ def strict(value: Any) -> Any:
 
 
 @jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Reference:
     """In the place of an object that is passed by reference. All are equal: the objects come beside the tree."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reference)
-
-    def __hash__(self) -> int:
-        return hash(Reference)
 
     def __repr__(self) -> str:
         return "<by reference>"
@@ -89,13 +83,11 @@ def is_hidden(node: Any) -> bool:
     return isinstance(node, Static | Reference)
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class ByReference:
     """A static argument that is passed by reference, even if it is a pytree."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any) -> None:
-        self.obj = obj
+    obj: Any
 
 
 def hide(tree: Any) -> tuple[Any, list[Any]]:

@@ -33,7 +33,12 @@ class Culprit:
     def __init__(self, error: Exception, traces: Sequence[Any]) -> None:
         self.error = error
         of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
-        self.tracers = [tracer for tracer in _tracers_in(error) if of_these(tracer)][:1]
+        found: list[Any] = []  # among the local variables of the traceback
+        tb = error.__traceback__
+        while tb is not None:
+            found += [x for x in tb.tb_frame.f_locals.values() if isinstance(x, Tracer) and of_these(x)]
+            tb = tb.tb_next
+        self.tracers = found[-1:]
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
@@ -66,16 +71,6 @@ class Culprit:
             "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"
             "  - a decision that must be made on the traced value: use `transform.cond` (or `jnp.where`)."
         )
-
-
-def _tracers_in(error: Exception) -> list[Any]:
-    """Tracers among the local variables of the traceback, the innermost first."""
-    found: list[Any] = []
-    tb = error.__traceback__
-    while tb is not None:
-        found.extend(value for value in tb.tb_frame.f_locals.values() if isinstance(value, Tracer))
-        tb = tb.tb_next
-    return found[::-1]
 
 
 def _dependencies(jaxpr: Any, outvars: Sequence[Any]) -> set[int]:

@@ -171,7 +171,6 @@ class Staged(Transformed):
 
     def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""
-        del args, has_self
         return self._around
 
 

@@ -41,7 +41,6 @@ read_p.multiple_results = True
 
 @read_p.def_abstract_eval
 def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
-    del position
     return list(avals)
 
 
@@ -83,7 +82,11 @@ class StagedFrame(Frame):
     def check_write(self, state: State) -> None:
         super().check_write(state)
         if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
-            raise StateTraceError.not_lifted(state)
+            raise StateTraceError(
+                f"{describe(state)} is written inside a function whose `states=` argument does not include it, "
+                "so its value is a constant of the call. Nothing was changed.\n"
+                "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
+            )
 
 
 def trace(
@@ -156,7 +159,12 @@ class _Tracing:
             trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
             for state in map(adapters.as_state, consts):
                 if any(state is other for other in trace.states):
-                    raise StateTraceError.used_by_raw(state)
+                    raise StateTraceError(
+                        f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or "
+                        "writes it as well: neither would see what the other writes. Nothing was changed.\n"
+                        "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in "
+                        "place of the `jax` one."
+                    )
             return trace
         finally:
             vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not

@@ -168,7 +168,10 @@ class Trace:
         try:
             found = self.structure.registers_at(roots)
         except Other:
-            raise StateTraceError.changed_meanwhile() from None
+            raise StateTraceError(
+                "an object in the result cannot be found: while the program ran, a callback or another thread changed "
+                "an attribute or item that leads to it.\nLet the callback change a `State` instead."
+            ) from None
         return [found[i] for i in self._registers]
 
     def births(self) -> list[State]:

@@ -56,10 +56,20 @@ def hide_frames(error: Exception) -> None:
     mode: str = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]  # defined at import
     if stack.frame is not None or mode == "off":
         return
-    if mode == "tracebackhide" or (mode == "auto" and hasattr(builtins, "get_ipython")):
-        _mark(error.__traceback__)
-    else:
-        error.__traceback__ = _without_ours(error.__traceback__)
+    is_marked = mode == "tracebackhide" or (mode == "auto" and hasattr(builtins, "get_ipython"))
+    shown: list[TracebackType] = []
+    tb = error.__traceback__
+    while tb is not None:
+        if not is_own_file(tb.tb_frame.f_code.co_filename):
+            shown.append(tb)
+        elif is_marked:
+            tb.tb_frame.f_locals["__tracebackhide__"] = True
+        tb = tb.tb_next
+    if not is_marked:
+        rest: TracebackType | None = None
+        for entry in reversed(shown):
+            rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        error.__traceback__ = rest
 
 
 def _say_what_to_write(error: Exception) -> None:
@@ -74,26 +84,3 @@ def _say_what_to_write(error: Exception) -> None:
         )
     if note is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
-
-
-def _is_ours(tb: TracebackType) -> bool:
-    return is_own_file(tb.tb_frame.f_code.co_filename)
-
-
-def _mark(tb: TracebackType | None) -> None:
-    while tb is not None:
-        if _is_ours(tb):
-            tb.tb_frame.f_locals["__tracebackhide__"] = True
-        tb = tb.tb_next
-
-
-def _without_ours(tb: TracebackType | None) -> TracebackType | None:
-    shown: list[TracebackType] = []
-    while tb is not None:
-        if not _is_ours(tb):
-            shown.append(tb)
-        tb = tb.tb_next
-    rest: TracebackType | None = None
-    for entry in reversed(shown):
-        rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return rest

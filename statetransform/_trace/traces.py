@@ -18,7 +18,7 @@ from .._jaxcompat import ContextDict, run_of_caches, typeof
 from .._objects.hooks import unheard
 from .._objects.library import is_users_class
 from .._objects.plain import MISSING
-from .._state.errors import RetraceWarning, StateTraceError, hints
+from .._state.errors import RetraceWarning, StateTraceError, describe, hints
 from .._state.sites import user_site
 from .._state.state import State
 from . import stage
@@ -59,11 +59,7 @@ class TraceCache:
         self.family = family
 
     def find(
-        self,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        objects: Sequence[Any] = (),
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], objects: Sequence[Any] = ()
     ) -> Call:
         """The call through the trace that fits now, traced if there is none.
 
@@ -138,7 +134,11 @@ class TraceCache:
             for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
             if self._birthless and made.created:
-                raise StateTraceError.born_inside(self._birthless, made.created[0])
+                raise StateTraceError(
+                    f"{self._birthless}: {describe(made.created[0])} is created inside a function that may run any "
+                    "number of times, or not at all, and outlives it. Nothing was changed.\n"
+                    f"Create the state before the {self._birthless} and write it inside, or return its value."
+                )
         except BaseException:
             take_back(recorder)
             raise
@@ -170,16 +170,28 @@ class TraceCache:
     def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:
         name = getattr(fun, "__qualname__", type(fun).__qualname__)
         for state in reuse.loose:
-            self._warn_once(RetraceWarning.loose(name, state))
+            self._warn_once(
+                f"{name} uses {describe(state)}, but the state cannot be reached from the function or its arguments by "
+                "a path that can be checked, so the trace is used for this call only and every call traces the "
+                "function again. Pass the state as an argument, or make it an attribute of an object that the function "
+                "takes or closes over."
+            )
         for edge in reuse.structure.edges if reuse.structure is not None else ():
             if edge.what == "array" and edge.argument.compared >= _MUCH:
                 path = show_path(reuse.edges, edge, root_names(fun, args, kwargs))
-                self._warn_once(RetraceWarning.compared(name, path, edge.argument.compared))
+                self._warn_once(
+                    f"{name} compares `{path}`, a NumPy array of {edge.argument.compared >> 20} MiB, at every call, "
+                    "because it may have changed in place. That takes more than a millisecond. Make it read-only "
+                    "(`array.flags.writeable = False`), a JAX array or a `State`."
+                )
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
             if self._birthless and _is_rebound(edge, after):
-                self._warn_once(RetraceWarning.once(self._birthless, name, *why), why[0])
+                happens = (
+                    f"{self._birthless}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
+                )
+                self._warn_once(f"{happens}: {_change(before, after)}", why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
             self.family.repeats = None, (), 0
@@ -191,7 +203,8 @@ class TraceCache:
         count = count + 1 if is_same else 1
         self.family.repeats = path, [*map(_weakly, objects)], count
         if count >= 3:
-            self._warn_once(RetraceWarning.repeated(name, path, before, after), path)
+            text = f"{name} is retraced at every call because `{path}` changes: {_change(before, after)}"
+            self._warn_once(text, path)
 
     def _warn_once(self, text: str, key: str | None = None) -> None:
         if (key or text) not in self.family.said:
@@ -202,6 +215,16 @@ class TraceCache:
         """Forgets every trace."""
         self._records.clear()
         self.family.forget()
+
+
+def _change(before: str, after: str) -> str:
+    """How an attribute has changed, and what to write instead."""
+    if before == after:
+        return f"it is now another {after}. Change what it holds instead: assign to the `.value` of a `State`."
+    return (
+        f"it was {before} and is now {after}. Make it a `State`, whose value is not part of the trace, or keep it "
+        "where the function does not read it."
+    )
 
 
 def _is_rebound(edge: Edge, after: str) -> bool:

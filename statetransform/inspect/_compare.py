@@ -185,7 +185,10 @@ def compare(
         flops = step.counted if is_estimate else step.flops
         ratio = flops / ((plain.needed if is_estimate else plain.flops) or 1)
         rows.append(Candidate(name, kept, step.bytes_of("temp"), flops, ratio, step.time() if time else None))
-    return Comparison(_with_best(rows), notes)
+    costs = [(row.memory, row.flops) for row in rows]
+    beaten = lambda own: any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in costs)
+    best = [dataclasses.replace(row, is_best=not beaten(own)) for row, own in zip(rows, costs, strict=True)]
+    return Comparison(best, notes)
 
 
 def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View], compile: bool) -> Any:
@@ -203,13 +206,6 @@ def _ways(candidates: Mapping[str, Any], base: Any, view: Callable[[Any], View],
         plain = (step if unchanged is own else GradientStep.of(unchanged, compile)).without_checkpoints()
         found.append((name, kept, step, plains.setdefault(str(plain.jaxpr), plain)))
     return found
-
-
-def _with_best(rows: list[Candidate]) -> list[Candidate]:
-    """Marks the candidates that no other one dominates."""
-    costs = [(row.memory, row.flops) for row in rows]
-    beaten = lambda own: any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in costs)
-    return [dataclasses.replace(row, is_best=not beaten(own)) for row, own in zip(rows, costs, strict=True)]
 
 
 def _base(candidates: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

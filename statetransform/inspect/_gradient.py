@@ -6,6 +6,7 @@ keeps. The step is the planner's: from inputs to outputs and gradients.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import time
@@ -61,14 +62,16 @@ class Halves:
         return jax.make_jaxpr(backward)([atom.aval for atom in self.residuals], moving)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class GradientStep:
     """One gradient step: from the inputs, and the cotangents of outputs that are not scalars, to outputs and gradients.
 
     `inputs` are the present values, and ones for the cotangents; `is_compiled` says whether the compiler is asked.
     """
 
-    def __init__(self, version: Version, inputs: list[Any], is_compiled: bool) -> None:
-        self.version, self.inputs, self.is_compiled = version, inputs, is_compiled
+    version: Version
+    inputs: list[Any]
+    is_compiled: bool
 
     @classmethod
     def of(cls, view: View, is_compiled: bool = True) -> GradientStep:
@@ -121,10 +124,8 @@ class GradientStep:
         """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
         if self.is_compiled:
             return getattr(self._program.memory_analysis(), f"{what}_size_in_bytes", None)
-        known = {
-            "argument": self.version.avals,
-            "output": [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars],
-        }
+        outputs = [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars]
+        known = {"argument": self.version.avals, "output": outputs}
         return sum(map(nbytes, known[what])) if what in known else None
 
     @property

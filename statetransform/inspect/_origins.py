@@ -101,11 +101,7 @@ class Origins:
             if n_consts <= found.index < n_consts + n_carry:
                 return dataclasses.replace(here, iterations=times, carried=before, name=found.name)
             return dataclasses.replace(before, name=found.name or before.name)
-        return dataclasses.replace(
-            found,
-            source=found.source or here.source,
-            iterations=found.iterations * times,
-        )
+        return dataclasses.replace(found, source=found.source or here.source, iterations=found.iterations * times)
 
     def _branched(self, eqn: Any, i: int, here: Origin) -> Origin:
         found = [self._inside(branch.jaxpr, i, here.source) for branch in inner_jaxprs(eqn)]
@@ -212,8 +208,12 @@ def _record(atom: Any, origin: Origin, producer: Any, labels: Sequence[Label], m
 
 def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     """The rest of a line as JAX prints it, with states by name, and with the names and lines inside loops."""
+    source = f"a {origin.kind}"
+    if origin.kind == "input":
+        label = labels[origin.index]
+        source = f"the argument {label.name}" if label.kind == "argument" else f"the state {label.name!r}"
     if eqn is None:
-        return f"from {_input(labels[origin.index]) if origin.kind == 'input' else f'a {origin.kind}'}"
+        return f"from {source}"
     name = eqn.primitive.name
     own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
     # An input that only passes through has no line of its own: the line is then that of what it comes out of.
@@ -225,9 +225,5 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
     if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or jaxcompat.name_of(eqn) is not None):
         what = origin.primitive
-    passed = f" ({_input(labels[origin.index])})" if origin.kind == "input" else ""
+    passed = f" ({source})" if origin.kind == "input" else ""
     return f"output of {what}{place}{passed}"
-
-
-def _input(label: Label) -> str:
-    return f"the argument {label.name}" if label.kind == "argument" else f"the state {label.name!r}"

@@ -66,7 +66,7 @@ def peak() -> Iterator[Peak]:
     """
     devices = jax.local_devices()
     _wait(devices)
-    before = {device: _stats(device) for device in devices}
+    before = {device: device.memory_stats() or {} for device in devices}
     found = Peak(bytes_before={device: stats.get("bytes_in_use") for device, stats in before.items()})
     try:
         yield found
@@ -74,14 +74,10 @@ def peak() -> Iterator[Peak]:
         _wait(devices)
         bounds = set()
         for device in devices:
-            size = found.by_device[device] = _stats(device).get("peak_bytes_in_use")
+            size = found.by_device[device] = (device.memory_stats() or {}).get("peak_bytes_in_use")
             if size is not None and size <= before[device].get("peak_bytes_in_use", 0):
                 bounds.add(device)
         found.bounds = frozenset(bounds)
-
-
-def _stats(device: Any) -> dict[str, int]:
-    return device.memory_stats() or {}
 
 
 def _wait(devices: list[Any]) -> None:

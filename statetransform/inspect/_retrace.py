@@ -145,10 +145,17 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
       3; state u: float32[3] -> float32[5]
     """
     owner = wrapped.__func__ if isinstance(wrapped, Bound | types.MethodType) else wrapped
+    if not isinstance(owner, Transformed | Functionalized) or owner.history is None:
+        raise TypeError(
+            f"explain_retrace takes a function under `transform.jit`, `transform.checkpoint` or another transform that "
+            f"stages, not {owner!r} of type {type(owner).__name__}. A function that runs at every call, as under "
+            "`transform.grad`, keeps no trace: put `transform.jit` around it. Of `jax.jit` only JAX knows the traces: "
+            "set `jax.config.update('jax_explain_cache_misses', True)`."
+        )
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     fun = getattr(owner, "__wrapped__", owner)
     fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
-    seen = [_seen(fun, traced) for traced in _log_of(owner)]
+    seen = [_seen(fun, traced) for traced in owner.history]
     found = []
     for n, new in enumerate(seen):
         options = [(_changes(old, new), i) for i, old in enumerate(seen[:n], start=1)]
@@ -187,17 +194,6 @@ def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int]
     for what, name, shown in rows:
         found[next(key for i in itertools.count() if (key := (what, name, i)) not in found)] = shown
     return found
-
-
-def _log_of(owner: Any) -> Any:
-    if isinstance(owner, Transformed | Functionalized) and owner.history is not None:
-        return owner.history
-    raise TypeError(
-        f"explain_retrace takes a function under `transform.jit`, `transform.checkpoint` or another transform that "
-        f"stages, not {owner!r} of type {type(owner).__name__}. A function that runs at every call, as under "
-        "`transform.grad`, keeps no trace: put `transform.jit` around it. Of `jax.jit` only JAX knows the traces: set "
-        "`jax.config.update('jax_explain_cache_misses', True)`."
-    )
 
 
 def _changes(old: _Seen | None, new: _Seen) -> list[Change]:

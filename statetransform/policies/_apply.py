@@ -57,7 +57,6 @@ class Marked(Policy):
     verdicts: tuple[tuple[str, Verdict], ...]
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del avals, source
         return dict(self.verdicts).get(params["name"], Recompute) if primitive is name_p else Recompute
 
 
@@ -128,10 +127,7 @@ def _named_outputs(eqn: Any, inputs: Sequence[Any], name: str) -> list[Any]:
 
 
 def checkpointed(
-    fun: Callable[..., Any],
-    *,
-    policy: Callable[..., Any] | None = None,
-    prevent_cse: Any = True,
+    fun: Callable[..., Any], *, policy: Callable[..., Any] | None = None, prevent_cse: Any = True
 ) -> Callable[..., Any]:
     """A pure function under a checkpoint: :func:`jax.checkpoint` without static arguments and without caches.
 
@@ -152,13 +148,10 @@ def checkpointed(
             flat = (jax.jit(named_like(fun)(run)) if number_of_loops(jaxpr) else run)(*leaves)
         else:
             chosen, jaxpr = prepare(policy, jaxpr)
-            which = prevent_cse if isinstance(prevent_cse, bool) else _flags(prevent_cse, args, kwargs)
-            flat = bind_remat(jaxpr, leaves, which, chosen)
+            flags = prevent_cse
+            if not isinstance(flags, bool):
+                flags = tuple(jax.tree.leaves(jax.tree.broadcast(flags, (args, kwargs) if kwargs else args)))
+            flat = bind_remat(jaxpr, leaves, flags, chosen)
         return jax.tree.unflatten(jax.tree.structure(out), flat)
 
     return call
-
-
-def _flags(prefix: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
-    whole = (tuple(args), kwargs) if kwargs else tuple(args)
-    return tuple(jax.tree.leaves(jax.tree.broadcast(prefix, whole)))

@@ -52,11 +52,7 @@ class Policy(abc.ABC):
 
 
 def ask(
-    policy: Callable[..., Any],
-    primitive: Any,
-    avals: tuple[Any, ...],
-    params: Any,
-    source: Source | None,
+    policy: Callable[..., Any], primitive: Any, avals: tuple[Any, ...], params: Any, source: Source | None
 ) -> Verdict:
     """What a policy, of this package or not, says of one equation: ``Saveable``, ``Recompute`` or ``Offloadable``.
 
@@ -141,7 +137,6 @@ class Wrapped(Policy):
         return hash(self.shown or self.rule)
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del source
         return self.rule(primitive, *avals, **params)
 
     def __repr__(self) -> str:

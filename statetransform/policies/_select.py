@@ -40,7 +40,6 @@ class _BySize(Policy):
     larger: bool
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Any) -> Verdict:
-        del source
         size = output_bytes(primitive, avals, params)
         return size > self.limit if self.larger else size < self.limit
 
@@ -78,7 +77,6 @@ class _FromSource(Policy):
     asks_source: ClassVar[bool] = True
 
     def decide(self, primitive: Any, avals: Any, params: Any, source: Source | None) -> Verdict:
-        del primitive, avals, params
         if source is UNKNOWN:
             raise TypeError(
                 f"{self!r} cannot be honoured here: jax.checkpoint does not tell a policy where a value was computed. "

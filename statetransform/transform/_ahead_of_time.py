@@ -57,17 +57,14 @@ class AheadOfTime:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(self._stage, name)
-        if name in _OF_ARGUMENTS:
-            return self._own(*value)
+        if name in _OF_ARGUMENTS:  # without the values of states, what is static, and objects
+            args, kwargs = value
+            kept = {name: arg for name, arg in kwargs.items() if not is_dropped(arg)}
+            return tuple(arg for arg in args[self._leading :] if not is_dropped(arg)), kept
         return value[0] if name in _OF_OUTPUT else value
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._stage)})
-
-    def _own(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What JAX says of arguments, without the values of states, what is static, and objects."""
-        kept = {name: arg for name, arg in kwargs.items() if not is_dropped(arg)}
-        return tuple(arg for arg in args[self._leading :] if not is_dropped(arg)), kept
 
     @property
     def in_tree(self) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from .._jaxcompat import Tracer, type_text, typeof, varying_axes
 from .._loops.budget import MemoryBudget
 from .._loops.options import check_carries
-from .._state.errors import StateStructureError, show_site
+from .._state.errors import StateStructureError, describe, show_site
 from .._state.formatting import show_types, type_on_mesh
 from .._state.frame import Frame, leave, look_at, look_at_all
 from .._state.state import State
@@ -36,7 +36,10 @@ def traced_once(
             frame.seed(state, value)  # type: ignore[union-attr]
         call = find_for_once(where, fun, args, {}, objects, birthless=where)
     for i, _ in call.trace.static_written:
-        raise StateStructureError.static_write(where, call.states[i])
+        raise StateStructureError(
+            f"{where}: {describe(call.states[i])} is static but is written inside, and whether and how often that "
+            f"happens is known only when the program runs. Write it before or after the {where}."
+        )
     return call
 
 
@@ -183,8 +186,12 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
     else:
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
-    types = {"before": show_types(before), "after": show_types(after)}
-    raise StateStructureError.carry(where, state, site=show_site(site), cure=cure, **types)
+    raise StateStructureError(
+        f"{where}: the body changes the type of {describe(state)}.\n"
+        f"  on entry : {show_types(before)}\n"
+        f"  after    : {show_types(after)}   (written at {show_site(site)})\n"
+        f"A loop's carry keeps its type. {cure}"
+    )
 
 
 def cure_on_mesh(name: str, before: Any, after: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
-from .._state.errors import StateStructureError, show_site
+from .._state.errors import StateStructureError, describe, show_site
 from .._state.formatting import show_types, type_on_mesh
 from .._state.frame import leave, look_at_all
 from .._state.state import State
@@ -162,13 +162,12 @@ def _check_types(where: str, state: State, entry: Any, branches: dict[str, Call]
     values = [branch.written_avals.get(state, entry) for branch in branches.values()]
     if len({type_on_mesh(value) for value in values}) == 1:
         return
-    rows: list[tuple[str, str]] = []
+    text = f"{where}: the branches leave {describe(state)} with different types.\n"
     for (name, branch), value in zip(branches.items(), values, strict=True):
         site = branch.sites.get(state)
         where_written = f"written at {show_site(site)}" if site else "not written"
-        rows.append((name, f"{show_types(value)}   ({where_written})"))
-    cure = _cure("Write values of one", "in every branch", values)
-    raise StateStructureError.branch(where, state, rows, cure)
+        text += f"  {name}: {show_types(value)}   ({where_written})\n"
+    raise StateStructureError(text + _cure("Write values of one", "in every branch", values))
 
 
 def _cure(verb: str, where: str, values: Sequence[Any]) -> str:

@@ -52,15 +52,11 @@ class NamedCall(Transformed):
 
     where = "named_call"
 
-    def __init__(
-        self, fun: Callable[..., Any], *, is_method: bool = False, name: str | None = None, **options: Any
-    ) -> None:
-        super().__init__(fun, is_method=is_method)
-        self._jax_options = {"name": name_of(fun) if name is None else name, **options}
-
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
-        return at_once(jax.named_call(run, **self._jax_options))
+        name = self._options["name"]
+        options = {**self._options, "name": name_of(self.__wrapped__) if name is None else name}
+        return at_once(jax.named_call(run, **options))
 
 
 @overload
@@ -145,11 +141,7 @@ class Checked(Direct):
 
     where = "checkify"
 
-    def __init__(self, fun: Callable[..., Any], *, is_method: bool = False, **options: Any) -> None:
-        super().__init__(fun, is_method=is_method)
-        self._jax_options = options
-
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lift = Lift(fun)
-        error, (out, written, born) = jax_checkify.checkify(lambda: lift.call({}, args, kwargs), **self._jax_options)()
+        error, (out, written, born) = jax_checkify.checkify(lambda: lift.call({}, args, kwargs), **self._options)()
         return lift.leave((error, out), written, born)

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, runs_directly
+from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, staging_trace
 from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
@@ -89,9 +89,7 @@ def in_eager_mode(
       options: what the loop depends on, apart from the operands.
       loop: the loop as a function of these functions and the operands, for within the transform.
     """
-    if is_jit_disabled():  # nothing would be compiled
-        return OTHER
-    if not is_top_level() and not runs_directly():
+    if is_jit_disabled() or (not is_top_level() and staging_trace() is not None):  # nothing would be compiled
         return OTHER
     holes: list[Any] = []
 

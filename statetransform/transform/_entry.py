@@ -42,7 +42,6 @@ from .._objects.plain import same_plain
 from .._state.frame import refuse_tracers
 from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._trace.structure.generated import WalkWriter
-from .._trace.structure.structure import Structure
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 
@@ -50,21 +49,12 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {"NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers}
-_PAYS_AFTER = 100  # calls, measured on 760 to 7,600 variables
-_EDGES_AT_MOST = 100_000  # those of some 15,000 variables that are all different
 _LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
 
 
 def no_entry(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The way in where none is written down."""
-    del jitted, obj, args, kwargs
     return OTHER
-
-
-def pays_after(structure: Structure) -> int:
-    """After how many calls a way in pays for being written down; 0 where it never does."""
-    n = len(structure.edges)
-    return 0 if n > _EDGES_AT_MOST else max(2, min(n // 10, _PAYS_AFTER))
 
 
 def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:

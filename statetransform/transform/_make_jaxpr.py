@@ -93,18 +93,11 @@ class Shown(Transformed):
     where = "make_jaxpr"
 
     def __init__(
-        self,
-        fun: Callable[..., Any],
-        static_argnums: Any = (),
-        axis_env: Any = None,
-        return_shape: bool = False,
-        *,
-        is_method: bool = False,
-        **options: Any,
+        self, fun: Callable[..., Any], *, is_method: bool, static_argnums: Any, return_shape: bool, **options: Any
     ) -> None:
         super().__init__(fun, is_method=is_method)
         self._static = StaticArguments(fun, static_argnums, ())
-        self._returns_shape, self._make_options = return_shape, {"axis_env": axis_env, **options}
+        self._returns_shape, self._make_options = return_shape, options
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fun = bind(self.__wrapped__, obj)

@@ -64,7 +64,10 @@ def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(f"{ours.__name__}: {error}{_meant(kwargs, parameters)}") from None
+                unknown = next((name for name in kwargs if name not in parameters), "")
+                close = difflib.get_close_matches(unknown, parameters, n=1)
+                meant = f". Did you mean `{close[0]}`?" if close else ""
+                raise TypeError(f"{ours.__name__}: {error}{meant}") from None
             is_said = lambda name: name in named or given[name] is not parameters[name].default
             return ours(**{name: given[name] for name in given if is_said(name)})
 
@@ -72,13 +75,6 @@ def bound_as_in(theirs: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
         return bound
 
     return decorate
-
-
-def _meant(given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> str:
-    """The option that a misspelt one is closest to, as a question."""
-    unknown = next((name for name in given if name not in parameters), None)
-    close = difflib.get_close_matches(unknown, parameters, n=1) if unknown is not None else []
-    return f". Did you mean `{close[0]}`?" if close else ""
 
 
 def _named(fun: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -135,13 +131,7 @@ class ByState:
     """
 
     def __init__(
-        self,
-        where: str,
-        option: str,
-        given: Any,
-        example: str,
-        check: Callable[[Any, Any], Any],
-        nothing: Any = None,
+        self, where: str, option: str, given: Any, example: str, check: Callable[[Any, Any], Any], nothing: Any = None
     ) -> None:
         if not isinstance(given, Mapping | None):
             raise TypeError(

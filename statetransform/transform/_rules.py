@@ -21,7 +21,7 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_value
 
 from .._jaxcompat import lowered, typeof
 from .._loops.arrays import is_differentiable, zero_tangent
-from .._state.errors import StateStructureError, StateTraceError
+from .._state.errors import StateStructureError, StateTraceError, describe
 from .._state.frame import Frame, innermost, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, named_like, reveal
@@ -218,7 +218,13 @@ class RuleCall:
 
     def _is_gone(self, state: State) -> StateTraceError | None:
         """A rule that is called after the function's call is over has what was passed to it, and no more."""
-        return StateTraceError.read_in_rule_only(state) if self._is_over and self._found is not None else None
+        if self._found is None or not self._is_over:
+            return None
+        return StateTraceError(
+            f"The derivative rule reads {describe(state)}, which the function itself does not read. The rule runs "
+            "after the call, when the value is no longer available.\n"
+            "Read the state in the function as well, or pass its value as an argument."
+        )
 
     def _lifted(
         self, fun: Function, values: Mapping[State, Any], args: tuple[Any, ...]
@@ -239,7 +245,12 @@ class RuleCall:
         """What a rule did, if it has written the states that its function writes."""
         if self._found is not None and ruled.written != self._found.written:
             where = getattr(self._fun, "__qualname__", "custom rule")
-            raise StateStructureError.rule(where, self._found.written, ruled.written)
+            names = lambda states: ", ".join(describe(state) for state in states) or "no state"
+            raise StateStructureError(
+                f"{where}: the function writes {names(self._found.written)}, but its rule writes "
+                f"{names(ruled.written)}. The rule runs in place of the function, so it has to "
+                "write the same states: call the function's own helper in both."
+            )
         return ruled
 
 

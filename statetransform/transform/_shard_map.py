@@ -76,7 +76,13 @@ class ShardFrame(StagedFrame):
             spec = self._spec_of(state)
             known = {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,))}
             if varying := _varying(value, known):
-                raise StateAxisError.unreplicated(state, show_site(self.sites[state]), varying)
+                raise StateAxisError(
+                    f"shard_map: {describe(state)} is the same on all devices, but the value written to it at "
+                    f"{show_site(self.sites[state])} differs along the mesh axis "
+                    f"{', '.join(map(repr, varying))}. Nothing was changed.\n"
+                    f"Write a value that all devices share, `jax.lax.psum(x, {varying[0]!r})` for example, or "
+                    f"partition the state: `state_specs={{state: PartitionSpec({varying[0]!r})}}`."
+                )
         return written
 
 
@@ -123,7 +129,12 @@ class _OnShards:
             by_spec = zip(map(self._specs.of, lift.outcome.written), written, strict=True)
             for state, value in zip(lift.outcome.born, born, strict=True):
                 if axes := _varying(value):
-                    raise StateAxisError.born_in_parts(state, axes)
+                    raise StateAxisError(
+                        f"shard_map: {describe(state)} is created with a value that differs along the mesh axis "
+                        f"{', '.join(map(repr, axes))}. A new state is the same on all devices. Nothing was changed.\n"
+                        "Return the value, or create the state before the call and partition it: "
+                        f"`state_specs={{state: PartitionSpec({axes[0]!r})}}`."
+                    )
             return out, self._specs.grouped(by_spec), born
 
         mapped = self._map(on_shard, list(states.values()), specs, (self._out_specs, self._specs.groups, _WHOLE))

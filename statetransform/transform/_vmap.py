@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, overload
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
 from .._objects.hooks import unheard
 from .._state.adapters import as_state
-from .._state.errors import StateAxisError, show_site
+from .._state.errors import StateAxisError, describe, show_site
 from .._state.find import states
 from .._state.formatting import show_types
 from .._state.frame import UNSET, Frame, peek
@@ -63,7 +63,13 @@ class LaneFrame(Frame):
         self._used[state] = None
         if axis is not None:
             if not _fits(value, axis, self._size):
-                raise StateAxisError.misfit(state, show_types(value), axis, self._size)
+                batch = "the batch" if self._size is None else f"a batch of {self._size}"
+                raise StateAxisError(
+                    f"vmap: `state_axes` maps axis {axis} of {describe(state)} over {batch}, but its value is "
+                    f"{show_types(value)}.\nGive it a value with one entry per batch element on that axis, or do not "
+                    "select it: a class selects its subclasses as well; a predicate such as "
+                    "`lambda state: type(state) is State` does not."
+                )
             with self._around():
                 return self._own(value, axis)
         is_random = isinstance(state, RandomState) or state._cell.is_random(state)
@@ -96,7 +102,14 @@ class LaneFrame(Frame):
             if state not in self._advanced:
                 with unheard():
                     states(self._fun)  # names the cells of other frameworks by their paths
-                raise StateAxisError.unlisted(state, show_site(self.sites[state]))
+                key = state._name if state._name is not None and state._name.isidentifier() else "state"
+                raise StateAxisError(
+                    f"vmap: {describe(state)} is shared by all batch elements, but the value written to it at "
+                    f"{show_site(self.sites[state])} differs between them. Nothing was changed.\n"
+                    f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis "
+                    "when the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` "
+                    "over the axis."
+                )
             written[state] = self._advanced[state]
         return written
 
@@ -157,9 +170,12 @@ class Vectorized(Direct):
         if sizes and len({*sizes, given} - {None}) == 1:
             return sizes[0], None, None
         if sizes == []:
-            for found in _mapped_leaves(self._axes.found_in([fun], through_globals=True)):
-                if given in (None, found[0]):
-                    return found
+            for state, axis in self._axes.found_in([fun], through_globals=True).items():
+                if axis is None:
+                    continue
+                for leaf in jax.tree.leaves(peek(state)):
+                    if leaf is not UNSET and _has_axis(leaf, axis) and given in (None, np.shape(leaf)[axis]):
+                        return np.shape(leaf)[axis], leaf, axis
             if given is not None:
                 return given, np.broadcast_to(np.False_, given), 0
         # The arguments do not fit: JAX says how, if asked without the states.
@@ -261,14 +277,6 @@ def _check_axes(out_axes: Any, out: Any) -> None:
         jax.tree.broadcast(out_axes, out, is_leaf=lambda axis: axis is None)
     except ValueError:
         jax.vmap(lambda _: out, out_axes=out_axes)(np.zeros(1))
-
-
-def _mapped_leaves(axes: Mapping[State, int | None]) -> Iterator[tuple[int, Any, int]]:
-    """The leaves of states' values that have the axes, each with its size there and the axis."""
-    for state, axis in axes.items():
-        if axis is not None:
-            leaves = [leaf for leaf in jax.tree.leaves(peek(state)) if leaf is not UNSET and _has_axis(leaf, axis)]
-            yield from ((np.shape(leaf)[axis], leaf, axis) for leaf in leaves)
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:

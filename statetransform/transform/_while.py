@@ -12,7 +12,7 @@ import numpy as np
 from .._jaxcompat import has_tracer, is_jit_disabled, typeof
 from .._loops import loops
 from .._loops.progress import ProgressBar
-from .._state.errors import StateTraceError
+from .._state.errors import StateTraceError, describe
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
 from .._trace.tracebacks import boundary
@@ -92,7 +92,10 @@ def while_loop(
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
     test = traced_once("while_loop", cond_fun, (body.init[0],), objects, body.entry)
     for state in test.written:
-        raise StateTraceError.written_in_predicate(state)
+        raise StateTraceError(
+            f"while_loop: the condition writes {describe(state)}. A condition may only read states; "
+            "write the state in the body."
+        )
     watch = ProgressBar("while_loop", None, progress) if progress else None
     options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
     step, holds = body.over_states(body.found), body.over_states(test)

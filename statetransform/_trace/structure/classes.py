@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from ..._objects.hooks import can_tell
@@ -134,7 +134,9 @@ class Classes:
     def _when_they_run(self, kind: type, base: type, names: Iterable[str]) -> None:
         """Functions count once they run, everything else at once."""
         for name in list(names):
-            functions, start = list(_functions_of(vars(base)[name])), _start(kind, base, name)
+            child, start = vars(base)[name], _start(kind, base, name)
+            parts = [getattr(child, part, None) for part in PARTS] if isinstance(child, DESCRIPTORS) else [child]
+            functions = [part for part in parts if isinstance(part, types.FunctionType)]
             for fun in functions:
                 self._recorder.when_it_runs(fun.__code__, self.attribute, kind, name, start)
             if not functions:
@@ -153,9 +155,3 @@ def _start(kind: type, base: type, name: str) -> int:
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
-
-
-def _functions_of(child: Any) -> Iterator[types.FunctionType]:
-    """The functions that are run for an attribute of a class."""
-    parts = [getattr(child, part, None) for part in PARTS] if isinstance(child, DESCRIPTORS) else [child]
-    return (part for part in parts if isinstance(part, types.FunctionType))

@@ -56,7 +56,9 @@ class WalkWriter:
         groups = [group for group in structure.distinct if group[0] not in states]
         states = {register: edge for register, edge in states.items() if register not in self._direct}
         at_once = len(states) >= _TOGETHER
-        self._cells()
+        for is_busy in dict.fromkeys(_in_dict(edge).is_busy for edge in self._direct.values()):
+            if is_busy is not None:
+                self.leave_if(f"{self.constant(is_busy)}()")
         for edge in structure.edges:
             self._edge(edge._replace(what="", argument=None) if at_once and edge.register in states else edge)
         if at_once:
@@ -102,12 +104,6 @@ class WalkWriter:
         """The lines that say of cells that they have been written."""
         found = [(i, _in_dict(self._direct[i]).mark) for i in registers if i in self._direct]
         return [f"d{i}[{mark!r}] = True" for i, mark in found if mark is not None]
-
-    def _cells(self) -> None:
-        """Leaves if a framework has to hear of reads and writes."""
-        for is_busy in dict.fromkeys(_in_dict(edge).is_busy for edge in self._direct.values()):
-            if is_busy is not None:
-                self.leave_if(f"{self.constant(is_busy)}()")
 
     def _edge(self, edge: Edge) -> None:
         parent, how, key, what, argument, register = edge
@@ -183,16 +179,12 @@ class WalkWriter:
             return f"{above}.__dict__[{key[0]!r}]" if is_direct else f"step({above}, {how!r}, {self.constant(key)})"
         index = repr(key) if type(key) in (int, str) else self.constant(key)
         if how == "global":
-            return f"{self._globals(above)}[{index}]"
+            name = f"g{above[1:]}"
+            if name not in self._asked:
+                self._asked.add(name)
+                self.lines.append(f"{name} = {above}.__globals__")
+            return f"{name}[{index}]"
         return f"{above}[{index}]" if how == "item" else f"{above}.__dict__[{index}]"
-
-    def _globals(self, above: str) -> str:
-        """A name for the globals of a function."""
-        name = f"g{above[1:]}"
-        if name not in self._asked:
-            self._asked.add(name)
-            self.lines.append(f"{name} = {above}.__globals__")
-        return name
 
     def _plain(self, value: str, argument: Any) -> None:
         """Compares with a plain value."""
@@ -274,15 +266,11 @@ def _direct(structure: Structure) -> dict[int, Edge]:
     """The edges to states for whose values nobody needs the state itself, by register."""
     needed = {edge.parent for edge in structure.edges if edge.how != "value"}
     needed |= {edge.argument for edge in structure.edges if edge.what == "same"}
-    cells = [edge for edge in structure.edges if edge.what == "state" and _is_handle(edge)]
+    states = [edge for edge in structure.edges if edge.what == "state"]
+    cells = [edge for edge in states if getattr(edge.argument[0](), "_is_handle", False)]
     is_direct = lambda edge: edge.register not in needed and _in_dict(edge) is not None
     # All or none: whether a handle and a cell are one is told by handles only.
     return {edge.register: edge for edge in cells} if all(map(is_direct, cells)) else {}
-
-
-def _is_handle(edge: Edge) -> bool:
-    kind = edge.argument[0]()
-    return kind is not None and kind._is_handle
 
 
 def _in_dict(edge: Edge) -> Any:

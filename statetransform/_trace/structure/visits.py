@@ -108,7 +108,6 @@ def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, A
 
 
 def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    del recorder, register
     return "object", weakref.ref(type(value))
 
 
