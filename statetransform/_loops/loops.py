@@ -23,7 +23,7 @@ from .._jaxcompat import Tracer, eval_jaxpr, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
-from . import plan, segments, sweep, unknown_length
+from . import plan, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Choice, Sizes
@@ -31,10 +31,10 @@ from .lanes import known_lanes, noticing
 from .options import stored_carries
 from .progress import ProgressBar
 from .progress import while_loop as watched_while
+from .reverse import Tape
 from .stack import Sharing
 from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
-from .tape import Tape
 
 
 def scan(
@@ -64,11 +64,11 @@ def scan(
       sharing: how many loops share a budget's room on the device, and how many that far away.
       unroll, **options: for the undifferentiated loop.
     """
-    n, room = steps_of(xs, length), None
+    n, room = next((x.shape[0] for x in jax.tree.leaves(xs)), length), None
     options = {"reverse": reverse, "unroll": unroll, **options}
     whole = lambda: lax.scan(fun, init, xs, length, **options)
     if not n or (checkpoint is None and watch is None):
-        return whole()  # nothing to store, or JAX's own error
+        return whole()  # nothing to store
     if checkpoint == "step" and watch is None:
         return lax.scan(jax.checkpoint(fun), init, xs, length, **options)
     if checkpoint is None:  # as other loops, to be watched like them
@@ -93,8 +93,7 @@ def scan(
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    sweeps: Any = segments if room else sweep
-    forward, backward = functools.partial(sweeps.forward, step), functools.partial(sweeps.backward, step)
+    forward, backward = functools.partial(sweep.forward, step), functools.partial(sweep.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
@@ -145,27 +144,24 @@ def while_loop(
     if checkpoint is None:
         return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
-    def forward(run: Callable[..., Any]) -> Callable[..., tuple[Leaves, Leaves, Saved]]:
-        def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-            carry, saved = run(step, selected, goes_on(consts), consts, init)
-            return carry, xs, saved
-
-        return forward
-
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
         go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
         run = lambda consts, carry, x: (lax.cond(x[0] < saved.n, go(consts), lambda carry: carry, carry), [])
         bounded = dataclasses.replace(step, fun=run)
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 
-    # Without a bound, no loop that can be transposed does the same.
-    backward, cure = functools.partial(sweep.backward, step), _NEEDS_BOUND.format(where)
-    near = forward(unknown_length.forward)
-    loop = CheckpointedLoop(plain, near, flat.moves, backward, None if max_steps is None else again, cure)
-    if room:
-        far = forward(segments.forward_unknown)
-        loop = dataclasses.replace(loop, forward=far, backward=functools.partial(segments.backward, step), near=loop)
-    return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+    def loop(step: Step, near: CheckpointedLoop | None = None) -> CheckpointedLoop:
+        def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+            carry, saved = unknown_length.forward(step, selected, goes_on(consts), consts, init)
+            return carry, xs, saved
+
+        # Without a bound, no loop that can be transposed does the same.
+        backward, bounded = functools.partial(sweep.backward, step), None if max_steps is None else again
+        return CheckpointedLoop(plain, forward, flat.moves, backward, bounded, _NEEDS_BOUND.format(where), near)
+
+    near = loop(dataclasses.replace(step, room=None))
+    whole = loop(step, near) if room else near
+    return flat.unflatten(whole([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
 
 
 _OWN_RULE = "A loop that stores some carries has a derivative rule of its own"
@@ -173,12 +169,6 @@ _NEEDS_BOUND = (
     "{}: reverse mode over another derivative needs to know how many steps there are at most. Write `max_steps=1000`, "
     "for example, or take the outer derivative in forward mode, as `hessian` does."
 )
-
-
-def steps_of(xs: Any, length: Any) -> int | None:
-    """The number of steps; None where JAX has something to say about the lengths."""
-    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(xs)} | (set() if length is None else {(int(length),)})
-    return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
 
 
 def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
@@ -286,12 +276,10 @@ class Flat:
         carry = sum(leaf.nbytes for leaf in self.init)
         tape = Tape(step, selected, self.consts, self.init, example)
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
-        return Sizes(carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit)
-
-    def _copies_parts(self, size: int) -> bool:
-        """Whether the step copies parts of arrays, of `size` bytes and more."""
-        of = lambda site: max(map(nbytes, (v.aval for v in site.eqn.outvars)), default=0)
-        return any(site.primitive.startswith(_COPYING) and of(site) >= size for site in walk(self._jaxpr))
+        largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
+        copies = [site for site in walk(self._jaxpr) if site.primitive.startswith(_COPYING)]
+        scratch = 2 * carry if any(largest(site) >= carry // 8 for site in copies) else 0
+        return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
         """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""

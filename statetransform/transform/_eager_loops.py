@@ -89,10 +89,8 @@ def in_eager_mode(
       options: what the loop depends on, apart from the operands.
       loop: the loop as a function of these functions and the operands, for within the transform.
     """
-    if is_jit_disabled():  # nothing would be compiled
-        return OTHER
-    if not is_top_level() and not runs_directly():
-        return OTHER
+    if is_jit_disabled() or not (is_top_level() or runs_directly()):
+        return OTHER  # nothing would be compiled
     holes: list[Any] = []
 
     def take(leaf: Any) -> Hole:
