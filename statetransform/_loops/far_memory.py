@@ -44,8 +44,10 @@ class Room:
 
     def empty(self, carry: Leaves) -> Far:
         """Room for carries such as this one."""
-        form = Form.of(self, carry)
-        words = form.words(carry)
+        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
+        keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
+        words = Form(self, (), keys).words(carry)
+        form = Form(self, tuple(map(typeof, words)), keys)
         buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
         for aval in map(typeof, carry) if self.disk else ():
             if any(name is not None for name in aval.sharding.spec) or varying_axes(aval):
@@ -67,12 +69,6 @@ class Form:
     room: Room
     avals: tuple[Any, ...]
     keys: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, room: Room, carry: Leaves) -> Form:
-        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
-        keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
-        return cls(room, tuple(typeof(x) for x in cls(room, (), keys).words(carry)), keys)
 
     def words(self, carry: Leaves) -> Leaves:
         """Arrays of numbers."""

@@ -123,15 +123,10 @@ def while_loop(
         choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing)
         k, room = choice.carries, checkpoint.room(where, choice)
     refuse_references(where, flat.reference, _OWN_RULE)
-    n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
-    goes, test_consts = flat.test(test)
-    needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
-    run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
-    step = Step(run, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else needed)
+    goes, consts = flat.test(test)
+    step = Step(flat.call, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else flat.needed)
     bound = plan.LIMIT if max_steps is None else min(max_steps, plan.LIMIT)
-
-    def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
-        return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)
+    goes_on: Any = lambda consts: lambda i, carry: (i < bound) & goes(consts, carry)
 
     def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
@@ -142,7 +137,7 @@ def while_loop(
         return carry, []
 
     if checkpoint is None:
-        return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+        return flat.unflatten(plain(consts, flat.init, [])[0], [])[0]
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
         go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
@@ -161,7 +156,7 @@ def while_loop(
 
     near = loop(dataclasses.replace(step, room=None))
     whole = loop(step, near) if room else near
-    return flat.unflatten(whole([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+    return flat.unflatten(whole(consts, flat.init, [])[0], [])[0]
 
 
 _OWN_RULE = "A loop that stores some carries has a derivative rule of its own"
@@ -172,10 +167,11 @@ _NEEDS_BOUND = (
 
 
 def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
-    """A jaxpr without constants of its own as a function of these, a carry and inputs."""
+    """A jaxpr without constants of its own as a function of these, which come first, a carry and inputs."""
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        out = eval_jaxpr(jaxpr, (), *consts, *carry, *x)
+        n_consts = len(jaxpr.invars) - len(carry) - len(x)
+        out = eval_jaxpr(jaxpr, (), *consts[:n_consts], *carry, *x)
         out = [strong(y) for y in out]
         return out[:n_carry], out[n_carry:]
 
@@ -231,18 +227,19 @@ class Flat:
         self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
         inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
         step = Step(self.call, self.y_avals, False, 0)
-        self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
+        own = lambda selected: selected._replace(consts=selected.consts[: len(inputs[0])])
+        self.needed = functools.cache(lambda selected: Tape(step, own(selected), *inputs).needed)
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
-        """A condition on the carry as such a function, and what it closes over."""
+        """A condition as a function of constants and carry, and the constants: those of the step and its own."""
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(self._typed_init)
         closed, out = traced
         if jax.tree.structure(out) != jax.tree.structure(0) or (out.shape, out.dtype) != ((), bool):
             lax.while_loop(fun, lambda carry: carry, self._typed_init)  # JAX says what is wrong
         jaxpr, consts = without_constvars(closed)
-        call = as_function(jaxpr, 0)
-        return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
+        call, n = as_function(jaxpr, 0), len(self.consts)
+        return lambda consts, carry: call(consts[n:], carry, [])[1][0], [*self.consts, *arrays(consts)]
 
     def planned(
         self,
