@@ -50,22 +50,19 @@ class Folder:
         except OSError as error:
             if file is not None:
                 file.close()
-            raise self._error(error, nbytes) from error
+            try:
+                free = shutil.disk_usage(self.path).free
+                room = f", where {free} bytes ({format_bytes(free)}) are free"
+            except OSError:
+                room = ""
+            needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
+            message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
+            raise type(error)(error.errno, f"{message}: {error.strerror}") from error
         file.close()
         raise OSError(
             f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
             "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
         )
-
-    def _error(self, error: OSError, nbytes: int) -> OSError:
-        try:
-            free = shutil.disk_usage(self.path).free
-            room = f", where {free} bytes ({format_bytes(free)}) are free"
-        except OSError:
-            room = ""
-        needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
-        message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
-        return type(error)(error.errno, f"{message}: {error.strerror}")
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jaxcompat import Tracer, eval_jaxpr, typeof, weak, without_constvars
+from .._jaxcompat import Tracer, eval_jaxpr, lanes_of, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
@@ -27,7 +27,7 @@ from . import plan, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Choice, Sizes
-from .lanes import known_lanes, noticing
+from .lanes import lanes_first, noticed
 from .options import stored_carries
 from .progress import ProgressBar
 from .progress import while_loop as watched_while
@@ -166,8 +166,9 @@ _NEEDS_BOUND = (
 )
 
 
-def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
-    """A jaxpr without constants of its own as a function of these, which come first, a carry and inputs."""
+def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], Any], Any, Leaves]:
+    """A jaxpr as a function of constants, of which its own come first, a carry and inputs; its jaxpr; its constants."""
+    jaxpr, consts = without_constvars(closed)
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
         n_consts = len(jaxpr.invars) - len(carry) - len(x)
@@ -175,12 +176,7 @@ def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], 
         out = [strong(y) for y in out]
         return out[:n_carry], out[n_carry:]
 
-    return call
-
-
-def arrays(consts: Sequence[Any]) -> Leaves:
-    """Constants of a jaxpr, none of them of NumPy."""
-    return [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+    return call, jaxpr, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
 
 
 def moved(jaxpr: Any, selected: Selected) -> Selected:
@@ -217,12 +213,9 @@ class Flat:
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
         self.reference = made_in(closed)
-        jaxpr, consts = without_constvars(closed)
-        self.consts = arrays(consts)
-        self._jaxpr = jaxpr
         n_carry = jax.tree.structure(carry_type).num_leaves
-        self.call = as_function(jaxpr, n_carry)
-        self.moves = functools.partial(moved, jaxpr)
+        self.call, self._jaxpr, self.consts = as_function(closed, n_carry)
+        self.moves = functools.partial(moved, self._jaxpr)
         self._y_tree = jax.tree.structure(y_type)
         self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
         inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
@@ -237,9 +230,8 @@ class Flat:
         closed, out = traced
         if jax.tree.structure(out) != jax.tree.structure(0) or (out.shape, out.dtype) != ((), bool):
             lax.while_loop(fun, lambda carry: carry, self._typed_init)  # JAX says what is wrong
-        jaxpr, consts = without_constvars(closed)
-        call, n = as_function(jaxpr, 0), len(self.consts)
-        return lambda consts, carry: call(consts[n:], carry, [])[1][0], [*self.consts, *arrays(consts)]
+        n, (call, _, consts) = len(self.consts), as_function(closed, 0)
+        return lambda consts, carry: call(consts[n:], carry, [])[1][0], [*self.consts, *consts]
 
     def planned(
         self,
@@ -251,10 +243,12 @@ class Flat:
         sharing: tuple[int, int],
     ) -> tuple[Choice, Any]:
         """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
-        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
+        lanes = lanes_of([*self.consts, *self.init, *jax.tree.leaves(xs)])
         choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
         if is_still is None:  # the budget of a function counts lanes by itself
-            marked = noticing(len(lanes), budget.later(where, choice))
+            seen = noticed(len(lanes), budget.later(where, choice))
+            marked = jax.custom_jvp(lanes_first)  # what is not differentiated stores nothing
+            marked.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
             self.consts, self.init, xs = marked((self.consts, self.init, xs))
         return choice, xs
 
