@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
             yield 0, n
             return
         units = min((budget - self.units(0)) // self.unit, n - 1) if n and self.unit else -1
-        if units >= 0 and mixed.can_plan(n or 0, units):
+        if n and units >= 0 and n * n * units <= mixed.LIMIT:
             yield units, 0
         most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
         if most < 0:
@@ -99,21 +99,17 @@ class Choice:
         """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
             return self.sizes.plain(self.block)
-        if not self.block:
-            return self.sizes.units(self.carries)
-        return self.sizes.sweep(self.carries, 1 if self.host or self.disk else self.block)
+        return self.sizes.sweep(self.carries, self.block) if self.block else self.sizes.units(self.carries)
 
     @property
     def evaluations(self) -> int | None:
         """Step evaluations of one gradient; None if the number of steps is not known."""
         if self.n is None:
             return None
-        if self.host or self.disk:
-            return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
         if not self.block:
             return mixed.evaluations(self.n, self.carries)
         if self.block == 1:
-            return plan.Schedule(self.n, self.carries).evaluations
+            return plan.Schedule(self.n, self.carries, self.host + self.disk).evaluations
         # The last block is recorded in the forward pass, so every step is evaluated once, and once more each time that
         # it is advanced. The first block may be shorter.
         count, slots = -(-self.n // self.block), self.carries + 1

@@ -44,11 +44,17 @@ class Room:
 
     def empty(self, carry: Leaves) -> Far:
         """Room for carries such as this one."""
-        form = Form.of(self, carry)
-        words = form.words(carry)
+        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
+        keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
+        words = Form(self, (), keys).words(carry)
+        form = Form(self, tuple(map(typeof, words)), keys)
         buffers = [host_room(typeof(x), self.host + bool(self.disk)) for x in words] if self.host else []
-        if self.disk:
-            _refuse_shards(self.folder.where, carry)
+        for aval in map(typeof, carry) if self.disk else ():
+            if any(name is not None for name in aval.sharding.spec) or varying_axes(aval):
+                raise ValueError(
+                    f"{self.folder.where}: a carry of type {aval} is sharded over devices, and carries go to disk from "
+                    "one device. Write `host=` instead of `disk=`: shards go to host memory as they are."
+                )
         return Far(buffers, jnp.int32(0) if self.disk else None, form)
 
 
@@ -63,12 +69,6 @@ class Form:
     room: Room
     avals: tuple[Any, ...]
     keys: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, room: Room, carry: Leaves) -> Form:
-        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in carry]
-        keys = tuple(jax.random.key_impl(x) if key else None for x, key in zip(carry, is_key, strict=True))
-        return cls(room, tuple(typeof(x) for x in cls(room, (), keys).words(carry)), keys)
 
     def words(self, carry: Leaves) -> Leaves:
         """Arrays of numbers."""
@@ -162,16 +162,6 @@ class Far:
 
     def _file_row(self, row: Index) -> Index:
         return jnp.maximum(jnp.asarray(row, jnp.int32) - self.form.room.host, -1)
-
-
-def _refuse_shards(where: str, carry: Leaves) -> None:
-    for x in carry:
-        aval = typeof(x)
-        if any(name is not None for name in aval.sharding.spec) or varying_axes(x):
-            raise ValueError(
-                f"{where}: a carry of type {aval} is sharded over devices, and carries go to disk from one "
-                "device. Write `host=` instead of `disk=`: shards go to host memory as they are."
-            )
 
 
 # JAX's batching rules make gathers and scatters of these two; on host memory of a GPU only slices work.

@@ -40,34 +40,29 @@ class Folder:
 
     def open(self, nbytes: int) -> IO[bytes]:
         """A file without a name, of so many bytes."""
+        file = None
         try:
             file = tempfile.TemporaryFile(dir=self.path, prefix="statetransform-", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise self._error(error, nbytes) from error
-        try:
-            if os.fstat(file.fileno()).st_nlink:
-                raise OSError(
-                    f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
-                    "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
-                )
-            try:
+            is_unlinked = not os.fstat(file.fileno()).st_nlink
+            if is_unlinked:
                 _allocate(file.fileno(), nbytes)
-            except OSError as error:
-                raise self._error(error, nbytes) from error
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _error(self, error: OSError, nbytes: int) -> OSError:
-        try:
-            free = shutil.disk_usage(self.path).free
-            room = f", where {free} bytes ({format_bytes(free)}) are free"
-        except OSError:
-            room = ""
-        needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
-        message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
-        return type(error)(error.errno, f"{message}: {error.strerror}")
+                return file
+        except OSError as error:
+            if file is not None:
+                file.close()
+            try:
+                free = shutil.disk_usage(self.path).free
+                room = f", where {free} bytes ({format_bytes(free)}) are free"
+            except OSError:
+                room = ""
+            needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
+            message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
+            raise type(error)(error.errno, f"{message}: {error.strerror}") from error
+        file.close()
+        raise OSError(
+            f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
+            "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
+        )
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:
@@ -146,15 +141,15 @@ _lock = threading.Lock()
 def write(folder: Folder, count: int, number: int, row: int, leaves: Sequence[np.ndarray]) -> int:
     """Stores a row; gives the number of its file, which is a new one with `count` rows if `number` is 0."""
     number = number or _opened(folder, count, leaves)
-    with _closed_on_error(number):
-        _found(number, folder).write(row, leaves)
+    with _used(folder, number) as file:
+        file.write(row, leaves)
     return number
 
 
 def read(folder: Folder, number: int, row: int, following: int) -> list[np.ndarray]:
     """A row of a file; the following one is read meanwhile, unless it is negative."""
-    with _closed_on_error(number):
-        return _found(number, folder).read(row, following)
+    with _used(folder, number) as file:
+        return file.read(row, following)
 
 
 def close(number: int) -> None:
@@ -166,9 +161,19 @@ def close(number: int) -> None:
 
 
 @contextlib.contextmanager
-def _closed_on_error(number: int) -> Iterator[None]:
+def _used(folder: Folder, number: int) -> Iterator[Rows]:
+    """A file, which is closed if an error occurs."""
+    with _lock:
+        file = _files.get(number)
+    if file is None:
+        raise RuntimeError(
+            f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
+            "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
+            "all of them with `vmap` of what `vjp` returns. Or several loops ran at the same time and together "
+            f"needed more than {format_bytes(folder.limit)}: raise `disk=`."
+        )
     try:
-        yield
+        yield file
     except BaseException:
         close(number)
         raise
@@ -193,16 +198,3 @@ def _opened(folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> int:
         number = next(_numbers) % 2**31 or next(_numbers)
         _files[number] = file
     return number
-
-
-def _found(number: int, folder: Folder) -> Rows:
-    with _lock:
-        file = _files.get(number)
-    if file is None:
-        raise RuntimeError(
-            f"{folder.where}: the carries that this backward sweep needs are gone from the folder {folder.path!r}. "
-            "A forward sweep serves one backward sweep: take each of several gradients with a `vjp` of its own, or "
-            "all of them with `vmap` of what `vjp` returns. Or several loops ran at the same time and together "
-            f"needed more than {format_bytes(folder.limit)}: raise `disk=`."
-        )
-    return file

@@ -55,15 +55,6 @@ class Linear:
 linear_p = jex.Primitive("linear_call")
 
 
-def _run(*operands: Any, linear: Linear) -> list[Any]:
-    return list(linear.fun(*linear.divide(operands)))
-
-
-def _types(*operands: Any, linear: Linear) -> list[Any]:
-    del operands
-    return list(linear.out)
-
-
 def _jvp(primals: Leaves, dots: Leaves, *, linear: Linear) -> tuple[list[Any], list[Any]]:
     residuals, tangents = linear.divide(primals)
     dots_residuals, dots_tangents = linear.divide(dots)
@@ -79,11 +70,6 @@ def _jvp(primals: Leaves, dots: Leaves, *, linear: Linear) -> tuple[list[Any], l
     if not parts:
         return out, [None] * len(out)
     return out, parts[0] if len(parts) == 1 else [x + y for x, y in zip(*parts, strict=True)]
-
-
-def _transpose(cotangents: Leaves, *operands: Any, linear: Linear) -> list[Any]:
-    residuals, _ = linear.divide(operands)
-    return [None] * linear.n_residuals + list(linear.transpose(residuals, list(cotangents)))
 
 
 def _batch(
@@ -144,4 +130,13 @@ def _differing(
     return found
 
 
-define(linear_p, run=_run, types=_types, jvp=_jvp, transpose=_transpose, batch=_batch)
+define(
+    linear_p,
+    run=lambda *operands, linear: list(linear.fun(*linear.divide(operands))),
+    types=lambda *operands, linear: list(linear.out),
+    jvp=_jvp,
+    transpose=lambda cts, *operands, linear: (
+        [None] * linear.n_residuals + list(linear.transpose(linear.divide(operands)[0], list(cts)))
+    ),
+    batch=_batch,
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,22 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jaxcompat import Tracer, eval_jaxpr, typeof, weak, without_constvars
+from .._jaxcompat import Tracer, eval_jaxpr, lanes_of, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
-from . import plan, segments, sweep, unknown_length
+from . import plan, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Choice, Sizes
-from .lanes import known_lanes, noticing
+from .lanes import lanes_first, noticed
 from .options import stored_carries
 from .progress import ProgressBar
 from .progress import while_loop as watched_while
+from .reverse import Tape
 from .stack import Sharing
 from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
-from .tape import Tape
 
 
 def scan(
@@ -64,11 +64,11 @@ def scan(
       sharing: how many loops share a budget's room on the device, and how many that far away.
       unroll, **options: for the undifferentiated loop.
     """
-    n, room = steps_of(xs, length), None
+    n, room = next((x.shape[0] for x in jax.tree.leaves(xs)), length), None
     options = {"reverse": reverse, "unroll": unroll, **options}
     whole = lambda: lax.scan(fun, init, xs, length, **options)
     if not n or (checkpoint is None and watch is None):
-        return whole()  # nothing to store, or JAX's own error
+        return whole()  # nothing to store
     if checkpoint == "step" and watch is None:
         return lax.scan(jax.checkpoint(fun), init, xs, length, **options)
     if checkpoint is None:  # as other loops, to be watched like them
@@ -93,8 +93,7 @@ def scan(
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    sweeps: Any = segments if room else sweep
-    forward, backward = functools.partial(sweeps.forward, step), functools.partial(sweeps.backward, step)
+    forward, backward = functools.partial(sweep.forward, step), functools.partial(sweep.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(flat.consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 
@@ -124,15 +123,10 @@ def while_loop(
         choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing)
         k, room = choice.carries, checkpoint.room(where, choice)
     refuse_references(where, flat.reference, _OWN_RULE)
-    n_consts, call, flat_needed = len(flat.consts), flat.call, flat.needed
-    goes, test_consts = flat.test(test)
-    needed = lambda selected: flat_needed(selected._replace(consts=selected.consts[:n_consts]))
-    run = lambda consts, carry, x: call(consts[:n_consts], carry, x)
-    step = Step(run, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else needed)
+    goes, consts = flat.test(test)
+    step = Step(flat.call, (), False, k, 1, room, watch, None, flat.avals, all_leaves if room else flat.needed)
     bound = plan.LIMIT if max_steps is None else min(max_steps, plan.LIMIT)
-
-    def goes_on(consts: Leaves) -> Callable[[Any, Leaves], Any]:
-        return lambda i, carry: (i < bound) & goes(consts[n_consts:], carry)
+    goes_on: Any = lambda consts: lambda i, carry: (i < bound) & goes(consts, carry)
 
     def plain(consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves]:
         advance = lambda state: (state[0] + 1, step.fun(consts, state[1], xs)[0])
@@ -143,14 +137,7 @@ def while_loop(
         return carry, []
 
     if checkpoint is None:
-        return flat.unflatten(plain([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
-
-    def forward(run: Callable[..., Any]) -> Callable[..., tuple[Leaves, Leaves, Saved]]:
-        def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
-            carry, saved = run(step, selected, goes_on(consts), consts, init)
-            return carry, xs, saved
-
-        return forward
+        return flat.unflatten(plain(consts, flat.init, [])[0], [])[0]
 
     def again(consts: Leaves, init: Leaves, xs: Leaves, saved: Any) -> tuple[Leaves, Leaves]:
         go = lambda consts: lambda carry: step.fun(consts, carry, xs)[0]
@@ -158,14 +145,18 @@ def while_loop(
         bounded = dataclasses.replace(step, fun=run)
         return sweep.nested(bounded, consts, init, [jnp.arange(bound, dtype=jnp.int32)], bound)
 
-    # Without a bound, no loop that can be transposed does the same.
-    backward, cure = functools.partial(sweep.backward, step), _NEEDS_BOUND.format(where)
-    near = forward(unknown_length.forward)
-    loop = CheckpointedLoop(plain, near, flat.moves, backward, None if max_steps is None else again, cure)
-    if room:
-        far = forward(segments.forward_unknown)
-        loop = dataclasses.replace(loop, forward=far, backward=functools.partial(segments.backward, step), near=loop)
-    return flat.unflatten(loop([*flat.consts, *test_consts], flat.init, [])[0], [])[0]
+    def loop(step: Step, near: CheckpointedLoop | None = None) -> CheckpointedLoop:
+        def forward(selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
+            carry, saved = unknown_length.forward(step, selected, goes_on(consts), consts, init)
+            return carry, xs, saved
+
+        # Without a bound, no loop that can be transposed does the same.
+        backward, bounded = functools.partial(sweep.backward, step), None if max_steps is None else again
+        return CheckpointedLoop(plain, forward, flat.moves, backward, bounded, _NEEDS_BOUND.format(where), near)
+
+    near = loop(dataclasses.replace(step, room=None))
+    whole = loop(step, near) if room else near
+    return flat.unflatten(whole(consts, flat.init, [])[0], [])[0]
 
 
 _OWN_RULE = "A loop that stores some carries has a derivative rule of its own"
@@ -175,26 +166,17 @@ _NEEDS_BOUND = (
 )
 
 
-def steps_of(xs: Any, length: Any) -> int | None:
-    """The number of steps; None where JAX has something to say about the lengths."""
-    lengths = {np.shape(x)[:1] for x in jax.tree.leaves(xs)} | (set() if length is None else {(int(length),)})
-    return lengths.pop()[0] if len(lengths) == 1 and () not in lengths else None
-
-
-def as_function(jaxpr: Any, n_carry: int) -> Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]:
-    """A jaxpr without constants of its own as a function of these, a carry and inputs."""
+def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], Any], Any, Leaves]:
+    """A jaxpr as a function of constants, of which its own come first, a carry and inputs; its jaxpr; its constants."""
+    jaxpr, consts = without_constvars(closed)
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        out = eval_jaxpr(jaxpr, (), *consts, *carry, *x)
+        n_consts = len(jaxpr.invars) - len(carry) - len(x)
+        out = eval_jaxpr(jaxpr, (), *consts[:n_consts], *carry, *x)
         out = [strong(y) for y in out]
         return out[:n_carry], out[n_carry:]
 
-    return call
-
-
-def arrays(consts: Sequence[Any]) -> Leaves:
-    """Constants of a jaxpr, none of them of NumPy."""
-    return [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+    return call, jaxpr, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
 
 
 def moved(jaxpr: Any, selected: Selected) -> Selected:
@@ -231,28 +213,25 @@ class Flat:
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
         closed, (carry_type, y_type) = traced
         self.reference = made_in(closed)
-        jaxpr, consts = without_constvars(closed)
-        self.consts = arrays(consts)
-        self._jaxpr = jaxpr
         n_carry = jax.tree.structure(carry_type).num_leaves
-        self.call = as_function(jaxpr, n_carry)
-        self.moves = functools.partial(moved, jaxpr)
+        self.call, self._jaxpr, self.consts = as_function(closed, n_carry)
+        self.moves = functools.partial(moved, self._jaxpr)
         self._y_tree = jax.tree.structure(y_type)
         self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
         inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
         step = Step(self.call, self.y_avals, False, 0)
-        self.needed = functools.cache(lambda selected: Tape(step, selected, *inputs).needed)
+        own = lambda selected: selected._replace(consts=selected.consts[: len(inputs[0])])
+        self.needed = functools.cache(lambda selected: Tape(step, own(selected), *inputs).needed)
         self._is_weak = [aval.weak_type for aval in closed.out_avals]
 
     def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
-        """A condition on the carry as such a function, and what it closes over."""
+        """A condition as a function of constants and carry, and the constants: those of the step and its own."""
         traced: Any = jax.make_jaxpr(fun, return_shape=True)(self._typed_init)
         closed, out = traced
         if jax.tree.structure(out) != jax.tree.structure(0) or (out.shape, out.dtype) != ((), bool):
             lax.while_loop(fun, lambda carry: carry, self._typed_init)  # JAX says what is wrong
-        jaxpr, consts = without_constvars(closed)
-        call = as_function(jaxpr, 0)
-        return lambda consts, carry: call(consts, carry, [])[1][0], arrays(consts)
+        n, (call, _, consts) = len(self.consts), as_function(closed, 0)
+        return lambda consts, carry: call(consts[n:], carry, [])[1][0], [*self.consts, *consts]
 
     def planned(
         self,
@@ -264,10 +243,12 @@ class Flat:
         sharing: tuple[int, int],
     ) -> tuple[Choice, Any]:
         """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
-        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
+        lanes = lanes_of([*self.consts, *self.init, *jax.tree.leaves(xs)])
         choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
         if is_still is None:  # the budget of a function counts lanes by itself
-            marked = noticing(len(lanes), budget.later(where, choice))
+            seen = noticed(len(lanes), budget.later(where, choice))
+            marked = jax.custom_jvp(lanes_first)  # what is not differentiated stores nothing
+            marked.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
             self.consts, self.init, xs = marked((self.consts, self.init, xs))
         return choice, xs
 
@@ -286,12 +267,10 @@ class Flat:
         carry = sum(leaf.nbytes for leaf in self.init)
         tape = Tape(step, selected, self.consts, self.init, example)
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
-        return Sizes(carry, tape.nbytes, 2 * carry if self._copies_parts(carry // 8) else 0, unit)
-
-    def _copies_parts(self, size: int) -> bool:
-        """Whether the step copies parts of arrays, of `size` bytes and more."""
-        of = lambda site: max(map(nbytes, (v.aval for v in site.eqn.outvars)), default=0)
-        return any(site.primitive.startswith(_COPYING) and of(site) >= size for site in walk(self._jaxpr))
+        largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
+        copies = [site for site in walk(self._jaxpr) if site.primitive.startswith(_COPYING)]
+        scratch = 2 * carry if any(largest(site) >= carry // 8 for site in copies) else 0
+        return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
         """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""

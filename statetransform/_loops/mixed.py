@@ -43,11 +43,6 @@ def _table(n: int, units: int) -> tuple[np.ndarray, np.ndarray]:
     return cost, far
 
 
-def can_plan(n: int, units: int) -> bool:
-    """Whether the table for so many steps and units is soon computed."""
-    return n * n * units <= LIMIT
-
-
 def evaluations(n: int, units: int) -> int:
     """Step evaluations of one gradient over `n` steps."""
     return int(_table(n, _rounded(units))[0][units, n])

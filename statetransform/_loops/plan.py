@@ -200,21 +200,19 @@ class Schedule(Drawing):
     def actions(self) -> tuple[Action, ...]:
         """All actions in order: the forward pass, then the backward pass. The last step of the forward pass is
         advanced, too, for the final carry; the carry before it is at hand when the backward pass begins."""
-        return tuple(self._actions())
-
-    def _actions(self) -> Iterator[Action]:
         if not self.n:
-            return
+            return ()
+        found: list[Action] = []
         starts = [*map(self.periods.start, range(self.periods.far + 1)), self.n]
         for segment, (start, stop) in enumerate(itertools.pairwise(starts[:-1])):
-            yield Action("write", start, start, segment)
-            yield Action("advance", start, stop)
+            found += [Action("write", start, start, segment), Action("advance", start, stop)]
         if self.periods.far:
-            yield Action("store", starts[-2], starts[-2], 0)
-        yield from self._reversal(starts[-2], self.n, is_forward=True)
+            found.append(Action("store", starts[-2], starts[-2], 0))
+        found += self._reversal(starts[-2], self.n, is_forward=True)
         for segment in reversed(range(self.periods.far)):
-            yield Action("read", starts[segment], starts[segment], segment)
-            yield from self._reversal(starts[segment], starts[segment + 1])
+            found.append(Action("read", starts[segment], starts[segment], segment))
+            found += self._reversal(starts[segment], starts[segment + 1])
+        return tuple(found)
 
     def _reversal(self, start: int, end: int, is_forward: bool = False) -> Iterator[Action]:
         """Reverses the steps of a segment whose start is in slot 0, in the forward pass with its last step advanced."""

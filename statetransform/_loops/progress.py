@@ -8,6 +8,7 @@ of loops.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -57,21 +58,19 @@ class ProgressBar:
         self._bar: Any = None
         self._is_backward, self._last = False, 0
 
-    def forward(self, done: Any) -> None:
-        """So many steps were run."""
+    def moved(self, is_backward: bool, done: Any) -> None:
+        """So many steps were run, or reversed."""
+        done = int(done)
         with self._lock:
-            if self._bar is None or self._is_backward or int(done) <= self._bar.n:
-                self._open("", self._n)
-            self._is_backward, self._last = False, int(done)
-            self._move(int(done))
-
-    def backward(self, done: Any) -> None:
-        """So many steps were reversed."""
-        with self._lock:
-            if self._bar is None or not self._is_backward:
-                self._open(" (backward)", self._n or self._last)
-            self._is_backward = True
-            self._move(int(done))
+            is_new_run = self._bar is not None and not is_backward and done <= self._bar.n
+            if self._bar is None or is_backward != self._is_backward or is_new_run:
+                self._close()
+                suffix, total = (" (backward)", self._n or self._last) if is_backward else ("", self._n)
+                self._bar = self._tqdm(total=total, **{**self._options, "desc": f"{self._options['desc']}{suffix}"})
+            self._is_backward, self._last = is_backward, self._last if is_backward else done
+            self._bar.update(done - self._bar.n)
+            if done == self._bar.total:
+                self._close()
 
     def over(self, done: Any) -> None:
         """A loop whose length was not known has ended."""
@@ -80,19 +79,10 @@ class ProgressBar:
             if not self._is_backward:
                 self._close()
 
-    def _open(self, suffix: str, total: int | None) -> None:
-        self._close()
-        self._bar = self._tqdm(total=total, **{**self._options, "desc": f"{self._options['desc']}{suffix}"})
-
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
         self._bar = None
-
-    def _move(self, to: int) -> None:
-        self._bar.update(to - self._bar.n)
-        if to == self._bar.total:
-            self._close()
 
 
 def fori_loop(
@@ -129,7 +119,7 @@ def while_loop(
     def chunk(state: Any) -> Any:
         until = (done(state) // watch.every + 1) * watch.every
         state = lax.while_loop(lambda state: test(state) & (done(state) < until), body, state)
-        jax.debug.callback(watch.backward if is_backward else watch.forward, done(state))
+        jax.debug.callback(functools.partial(watch.moved, is_backward), done(state))
         return state
 
     return lax.while_loop(test, chunk, init)

@@ -10,21 +10,96 @@ References:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from .._jaxcompat import typeof, zeros
+from .._jaxcompat import eval_jaxpr, part_of, typeof, zeros
 from .._jaxpr.step_counts import counted
-from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take, zeros_like
+from .._jaxpr.walk import backward_slice
+from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take
 from .lanes import is_left_out
 from .progress import fori_loop
 from .stack import Blocks, Sharing, Units
 from .step import Cotangents, Selected, Step
-from .tape import Tape
+
+
+class Tape:
+    """One step split into the part that records residuals and the part that uses them.
+
+    Residuals that do not depend on carry or inputs are not recorded, nor are the inputs themselves. `avals` are the
+    abstract values of what is.
+    """
+
+    def __init__(self, step: Step, selected: Selected, consts: Leaves, carry: Leaves, x: Leaves) -> None:
+
+        def linearized(consts: Leaves, carry: Leaves, x: Leaves) -> Any:
+            fun, arguments = step.of_selected(selected, consts, carry, x)
+
+            def differentiable(*some: Leaves) -> Any:
+                out, y = fun(*some)
+                return (pick(out, selected.carry), [leaf for leaf in y if is_differentiable(leaf)]), (out, y)
+
+            _, pull, (out, y) = jax.vjp(differentiable, *arguments, has_aux=True)
+            return out, y, pull  # a pytree of residuals
+
+        traced: Any = jax.make_jaxpr(linearized, return_shape=True)(consts, carry, x)
+        self._jaxpr, (_, _, pull) = traced
+        self._tree = jax.tree.structure(pull)
+        self._n = len(carry), len(carry) + len(step.y_avals)
+        jaxpr = self._jaxpr.jaxpr
+        self._x = jaxpr.invars[len(consts) + len(carry) :]
+        residuals = jaxpr.outvars[self._n[1] :]
+        moving = set(jaxpr.invars[len(consts) :])
+        for eqn in jaxpr.eqns:
+            if any(isinstance(v, jex.Var) and v in moving for v in eqn.invars):
+                moving.update(eqn.outvars)
+        self._residuals = residuals
+        recorded = [v for v in residuals if isinstance(v, jex.Var) and v in moving and v not in self._x]
+        self._recorded = list(dict.fromkeys(recorded))
+        self._fixed = [v for v in residuals if isinstance(v, jex.Var) and v not in moving]
+        self._fixed_jaxpr = part_of(jaxpr, jaxpr.invars[: len(consts)], self._fixed)
+        self.avals: tuple[Any, ...] = tuple(v.aval for v in self._recorded)
+
+    @property
+    def needed(self) -> tuple[bool, ...]:
+        """Which leaves of the carry the residuals of this step and of all later ones depend on.
+
+        All of them if the step has effects, so that these see the values that they saw in the forward sweep.
+        """
+        jaxpr, n = self._jaxpr.jaxpr, self._n[0]
+        carry = jaxpr.invars[len(jaxpr.invars) - len(self._x) - n :][:n]
+        found = (bool(jaxpr.effects),) * n
+        while not all(found):
+            outputs = [*self._residuals, *pick(jaxpr.outvars[:n], found)]
+            atoms = [*outputs, *(v for eqn in backward_slice(jaxpr, outputs) for v in eqn.invars)]
+            used = {v for v in atoms if isinstance(v, jex.Var)}
+            before, found = found, tuple(v in used for v in carry)
+            if found == before:
+                break
+        return found
+
+    def record(self, consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        """The carry, the outputs, and what is recorded, one array for each of `avals`."""
+        out = eval_jaxpr(self._jaxpr.jaxpr, self._jaxpr.consts, *consts, *carry, *x)
+        values = dict(zip([id(v) for v in self._residuals], out[self._n[1] :], strict=True))
+        return out[: self._n[0]], out[self._n[0] : self._n[1]], [values[id(v)] for v in self._recorded]
+
+    def fixed(self, consts: Leaves) -> Leaves:
+        """The residuals that are the same in every step."""
+        return eval_jaxpr(self._fixed_jaxpr, self._jaxpr.consts, *consts)
+
+    def pull(self, fixed: Leaves, recorded: Leaves, x: Leaves, cts: Any) -> Cotangents:
+        """The cotangents of the selected constants, of the carry, and of the selected inputs."""
+        pairs = zip((*self._fixed, *self._x, *self._recorded), (*fixed, *x, *recorded), strict=True)
+        values = dict(pairs)
+        residuals = [values[v] if isinstance(v, jex.Var) else v.val for v in self._residuals]
+        return self._tree.unflatten(residuals)(cts)
 
 
 class ByVjp:
@@ -64,7 +139,7 @@ class ByVjp:
         with counted(1, is_recomputation=True):
             carry, ys = lax.fori_loop(first, first + 1, self.step.writing(self.consts, self.xs), (carry, ys))
         if self.step.watch is not None:
-            jax.debug.callback(self.step.watch.forward, self.step.length)
+            jax.debug.callback(functools.partial(self.step.watch.moved, False), self.step.length)
         return carry, ys, recorded
 
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:
@@ -78,16 +153,7 @@ class ByVjp:
         """What was recorded, and the cotangents before the block out of those behind it."""
         del behind, row
         ct_consts, ct, ct_xs = cts
-        more, new, ct_x = self._pull(first, carry, ct)
-        if self.step.length is None:
-            left_out = is_left_out(first >= self.n)
-            more = select(left_out, [jnp.zeros_like(x) for x in more], more)
-            new = select(left_out, ct, new)
-        total = [total + x for total, x in zip(ct_consts, more, strict=True)]
-        return recorded, (total, new, put(ct_xs, self.step.place(first), ct_x))
-
-    def _pull(self, i: Index, carry: Leaves, ct: Leaves) -> Cotangents:
-        ct_ys, place = self.ct_ys or [], self.step.place(i)
+        ct_ys, place = self.ct_ys or [], self.step.place(first)
         seen = [ct is not None for ct in ct_ys]
         fun, arguments = self.step.of_selected(self.selected, self.consts, carry, take(self.xs, place))
 
@@ -95,13 +161,13 @@ class ByVjp:
             out, y = fun(*some)
             return pick(out, self.selected.carry), pick(y, seen)
 
-        _, pull = jax.vjp(of_seen, *arguments)
-        return pull((ct, take(pick(ct_ys, seen), place)))
-
-    def no_cotangents(self, ct_carry: Leaves) -> Cotangents:
-        """What a backward sweep starts with."""
-        nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
-        return nothing(self.consts, self.selected.consts), ct_carry, nothing(self.xs, self.selected.xs)
+        more, new, ct_x = jax.vjp(of_seen, *arguments)[1]((ct, take(pick(ct_ys, seen), place)))
+        if self.step.length is None:
+            left_out = is_left_out(first >= self.n)
+            more = select(left_out, [jnp.zeros_like(x) for x in more], more)
+            new = select(left_out, ct, new)
+        total = [total + x for total, x in zip(ct_consts, more, strict=True)]
+        return recorded, (total, new, put(ct_xs, place, ct_x))
 
 
 class ByTape(ByVjp):
@@ -162,9 +228,9 @@ class ByTape(ByVjp):
             return lax.fori_loop(0, behind - first, one, (recorded, cts))
 
 
-def reverse_of(step: Step, n: Any, selected: Selected, *args: Any) -> tuple[ByVjp, Blocks]:
-    """How a loop of `n` steps is reversed, and in which blocks; one by one where no carry is needed for it."""
+def reverse_of(step: Step, n: Any, selected: Selected, *args: Any, start: int = 0) -> tuple[ByVjp, Blocks]:
+    """How `n` steps of a loop are reversed, and in which blocks; one by one where no carry is needed for it."""
     if step.block == 1 or not any(step.needed(selected)):
-        return ByVjp(step, selected, *args), Blocks.of(n, step.k)
+        return ByVjp(step, selected, *args), Blocks.of(n, step.k, first=start)
     blocks = Blocks.of(n, step.k, step.block) if step.block else Units(n, step.k)
     return ByTape(blocks, step, selected, *args), blocks

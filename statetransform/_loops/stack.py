@@ -47,15 +47,16 @@ class Blocks:
         self.n, self.k, self.known, self.again, self._first = n, k, known, again, first
         self.last = self.room = size
         self.count = n if size == 1 else -(-n // size)
-        self._split = splitter(k, known)
+        is_simple = k == 0 or (known is not None and k >= known - 2)
+        self._beta = None if is_simple else jnp.asarray(plan.table(k + 1, plan.LIMIT if known is None else known))
 
     @classmethod
-    def of(cls, n: Any, k: int, size: int = 1) -> Blocks:
-        """The blocks of a whole loop."""
+    def of(cls, n: Any, k: int, size: int = 1, first: int = 0) -> Blocks:
+        """The blocks of a whole loop, or of its last segment."""
         if not isinstance(n, int):
             return cls(n, k)
         count = -(-n // size)
-        return cls(n, k, size, known=count, again=size * (plan.Schedule(count, k).evaluations - 2 * count))
+        return cls(n, k, size, first, known=count, again=size * (plan.Schedule(count, k).evaluations - 2 * count))
 
     def position(self, block: Index) -> Index:
         """The first step of a block; of the block behind the last, the number of steps."""
@@ -64,8 +65,17 @@ class Blocks:
         return jnp.maximum(self.n - (self.count - block) * self.last, 0)
 
     def leg(self, at: Index, end: Index, top: Index) -> Index:
-        """Before which block the next carry is stored, from block `at` to `end`, with `top` besides the initial one."""
-        return at + self._split(end + 1 - at, self.k + 1 - top)
+        """Before which block the next carry is stored, from block `at` to `end`, with `top` besides the initial one.
+
+        This is `plan.split` on the device.
+        """
+        if self._beta is None:  # no carry is stored, or every one
+            return at + 1 if self.k else end
+        length, slots = end + 1 - at, self.k + 1 - top  # the slots count the one that holds the start
+        row, below = self._beta[slots], self._beta[slots - 1]
+        r = jnp.sum(row < length, dtype=jnp.int32)
+        best = jnp.minimum(row[r - 1], length - below[r - 1])
+        return at + jnp.where(slots == 1, length - 1, jnp.clip(best, 1, length - 1))
 
 
 class Units(Blocks):
@@ -164,23 +174,6 @@ class Sharing(NamedTuple):
             if place is not None:
                 slots[place] = x
         return stack._replace(slots=slots), self.own(residuals)
-
-
-def splitter(k: int, n: int | None) -> Callable[[Index, Index], Index]:
-    """`plan.split(length, slots)` on the device; the slots count the one that holds the start."""
-    if k == 0:
-        return lambda length, slots: length - 1
-    if n is not None and k >= n - 2:  # every carry is stored
-        return lambda length, slots: jnp.ones_like(length)
-    beta = jnp.asarray(plan.table(k + 1, plan.LIMIT if n is None else n))
-
-    def split(length: Index, slots: Index) -> Index:
-        row, below = beta[slots], beta[slots - 1]
-        r = jnp.sum(row < length, dtype=jnp.int32)
-        best = jnp.minimum(row[r - 1], length - below[r - 1])
-        return jnp.where(slots == 1, length - 1, jnp.clip(best, 1, length - 1))
-
-    return split
 
 
 def climb(

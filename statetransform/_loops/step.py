@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from .._jaxcompat import zeros
 from .arrays import Index, Leaves, merge, pick, put, take
-from .far_memory import Room
+from .far_memory import Far, Room
 from .progress import ProgressBar
-from .stack import Stack
 
 Cotangents = tuple[Leaves, Leaves, Leaves]  # of constants, of the carry, of the inputs
 
@@ -84,12 +83,17 @@ class Saved(NamedTuple):
     """What the backward sweep starts from.
 
     The number of steps of this lane, None if it is known in advance; the stored carries; the residuals of the last
-    block, `[size, ...]` each, none for `reverse.ByVjp`.
+    block, `[size, ...]` each, none for `reverse.ByVjp`; the carries far away. If the length is not known, what is far
+    away has the rest: the row of the carry before each segment, and the number and length of segments.
     """
 
     n: Any
-    stack: Stack
+    stack: Any
     recorded: Leaves
+    far: Far | None = None
+    rows: Any = None
+    count: Any = None
+    period: Any = None
 
 
 class Selected(NamedTuple):

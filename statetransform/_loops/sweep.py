@@ -1,21 +1,29 @@
-"""The forward and the backward sweep of a loop, as programs whose size does not depend on the number of steps.
+"""The forward and the backward sweep of a loop of known length, and the backward sweep of any loop.
 
 A sweep goes from stored carry to stored carry (`stack`). The steps are taken in blocks of a fixed size, the first one
-being shorter. How a block is reversed is the business of `reverse`.
+being shorter. How a block is reversed is the business of `reverse`. These are programs whose size does not depend on
+the number of steps.
+
+With carries far away there are segments. The forward sweep puts the carry before each segment far away. The backward
+sweep fetches them, last first, and reverses each segment with the carries near. Where the length is known, the last
+segment keeps its carries from the forward sweep and is longer than the others (`plan.Periods`).
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .._jaxpr.step_counts import counted
-from .arrays import Index, Leaves, empty, pick, select
+from .arrays import Index, Leaves, empty, pick, select, zeros_like
+from .far_memory import Far
 from .lanes import is_left_out, largest_of_lanes
+from .plan import Periods, Schedule
 from .progress import ProgressBar, fori_loop
 from .reverse import ByVjp, reverse_of
 from .stack import Blocks, Stack, climb
@@ -31,23 +39,38 @@ def plain(step: Step, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves,
 
 def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Leaves) -> tuple[Leaves, Leaves, Saved]:
     """Runs all steps of a loop of known length, storing carries before the last block, and recording that."""
-    n = step.length
+    n, needed = step.length, step.needed(selected)
     assert n is not None
-    if not any(step.needed(selected)):
+    if not any(needed):
         return *plain(step, consts, init, xs), Saved(None, Stack.of([], 0), [])
-    return climb_last(*reverse_of(step, n, selected, consts, xs), init, empty(n, step.y_avals))
-
-
-def climb_last(reverse: ByVjp, blocks: Blocks, carry: Leaves, ys: Leaves) -> tuple[Leaves, Leaves, Saved]:
-    """`forward` for the last blocks of a loop, from the carry before them and with the outputs so far."""
-    step, needed, sharing = reverse.step, reverse.needed, reverse.sharing
-    stack, advance = Stack.of(pick(carry, needed), step.k), step.writing(reverse.consts, reverse.xs)
-    last, steps = blocks.count - 1, blocks.n - blocks.last
+    carry, ys, advance, far, start = init, empty(n, step.y_avals), step.writing(consts, xs), None, 0
+    if step.room:
+        periods = Periods.of(n, step.k, step.room.rows)
+        carry, ys, far = _to_last_segment(step, periods, advance, (carry, ys, step.room.empty(init)))
+        start = n - periods.last
+    reverse, blocks = reverse_of(step, n - start, selected, consts, xs, start=start)
+    stack, last, steps = Stack.of(pick(carry, needed), step.k), blocks.count - 1, blocks.n - blocks.last
     stack, (carry, ys) = climb(blocks, needed, advance, last, stack, (carry, ys), step.watch, steps)
-    first = blocks.position(stack.at[stack.top])
+    first, sharing = blocks.position(stack.at[stack.top]), reverse.sharing
     recorded, row = sharing.read(stack, empty(blocks.room, sharing.own(reverse.avals)))
     carry, ys, recorded = reverse.record(first, carry, ys, recorded, row)
-    return carry, ys, Saved(None, *sharing.write(stack, recorded))
+    return carry, ys, Saved(None, *sharing.write(stack, recorded), far)
+
+
+def _to_last_segment(step: Step, periods: Periods, advance: Any, state: tuple[Leaves, Leaves, Far]) -> Any:
+    """Runs all segments but the last; takes and gives the carry, the outputs and the carries far away."""
+
+    def segment(s: Index, state: Any) -> Any:
+        carry, ys, far = state
+        far = far.write(s, carry)
+        with counted(periods.n - periods.last, periods.far):
+            carry, ys = lax.fori_loop(periods.start(s), periods.start(s + 1), advance, (carry, ys))
+        return carry, ys, far
+
+    if periods.far == 1:  # JAX makes no loop of one step, and has had trouble with host memory there
+        return segment(0, state)
+    with counted(periods.far):
+        return fori_loop(0, periods.far, segment, state, step.watch, periods.start)
 
 
 def backward(
@@ -60,10 +83,46 @@ def backward(
     """
     n = largest_of_lanes(saved.n) if step.length is None else step.length
     reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys)
+    nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
+    cts = nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
+    if saved.far is not None:
+        return _by_segments(reverse, n, saved, saved.far, cts)
     # A single block is reversed in one go: a watch around it would only make copies.
     watch = None if reverse.avals and blocks.known == 1 else step.watch
     with counted(blocks.known):
-        return unwind(reverse, blocks, saved.stack, saved.recorded, reverse.no_cotangents(ct_carry), watch)[1]
+        return unwind(reverse, blocks, saved.stack, saved.recorded, cts, watch)[1]
+
+
+def _by_segments(reverse: ByVjp, n: Any, saved: Saved, far: Far, cts: Cotangents) -> Cotangents:
+    """Reverses a loop of `n` steps segment by segment."""
+    step, stack = reverse.step, saved.stack
+    known = step.length
+    if known is None:
+        top, again = saved.count - 1, None
+        start = lambda s: jnp.minimum(s * saved.period, n)
+        row = lambda s: jnp.where(s < 0, -1, saved.rows[jnp.maximum(s, 0)])
+        far, carry = far.read(row(top), row(top - 1), top)
+        stack = Stack.of(carry, step.k)
+    else:
+        periods = Periods.of(known, step.k, far.form.room.rows)
+        top, again = periods.far, Schedule(known, step.k, far.form.room.rows).evaluations - 2 * known
+        start = lambda s: jnp.where(s > top, known, periods.start(s))
+        row = lambda s: s
+
+    def segment(j: Index, state: Any) -> Any:
+        stack, far, cts = state
+        s = top - j
+        first, behind = start(s), start(s + 1)
+        blocks = Blocks(behind - first, step.k, first=first, known=known, again=again)
+        with counted(known, top + 1 if known else 1):
+            stack, cts = unwind(reverse, blocks, stack, [], cts)
+        far, cts = far.after(cts)
+        far, carry = far.read(row(s - 1), row(s - 2), s - 1)
+        return stack.restart(carry), far, cts
+
+    done = lambda j: n - start(top + 1 - j)
+    with counted(top + 1 if known else None):
+        return fori_loop(0, top + 1, segment, (stack, far, cts), step.watch, done, is_backward=True)[2]
 
 
 def unwind(
@@ -102,21 +161,14 @@ def nested(step: Step, consts: Leaves, init: Leaves, xs: Leaves, n: int) -> tupl
 
     For the derivatives of the sweeps themselves, which cannot be transposed.
     """
-    inner = max(int(np.sqrt(n)), 1)
-    outer = n // inner
+    inner = max(math.isqrt(n), 1)
+    whole = n - n % inner
     order = (lambda x: x[::-1]) if step.is_reversed else (lambda x: x)
     xs = [order(x) for x in xs]
-
-    @jax.checkpoint
-    def one(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        return step.fun(consts, carry, x)
-
-    @jax.checkpoint
-    def block(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        return lax.scan(one, carry, x, length=inner)
-
-    head = [x[: outer * inner].reshape(outer, inner, *x.shape[1:]) for x in xs]
-    carry, ys = lax.scan(block, init, head, length=outer)
-    ys = [y.reshape(outer * inner, *y.shape[2:]) for y in ys]
-    carry, rest = lax.scan(one, carry, [x[outer * inner :] for x in xs], length=n - outer * inner)
+    one: Any = jax.checkpoint(functools.partial(step.fun, consts))
+    block = jax.checkpoint(lambda carry, x: lax.scan(one, carry, x, length=inner))
+    head = [x[:whole].reshape(n // inner, inner, *x.shape[1:]) for x in xs]
+    carry, ys = lax.scan(block, init, head, length=n // inner)
+    carry, rest = lax.scan(one, carry, [x[whole:] for x in xs], length=n % inner)
+    ys = [y.reshape(whole, *y.shape[2:]) for y in ys]
     return carry, [order(jnp.concatenate([y, z])) for y, z in zip(ys, rest, strict=True)]

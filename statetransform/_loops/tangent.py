@@ -83,12 +83,6 @@ class CheckpointedLoop:
         sweep.defjvp(rule, symbolic_zeros=True)
         return sweep
 
-    def differentiable(self, primals: Primals, saved: Saved) -> tuple[Leaves, Leaves]:
-        """The same loop in a form that can be differentiated again, in as many modes as there are."""
-        if self.again is not None:
-            return self.again(*primals, saved)
-        return forward_only(self.plain, self.cure)(*primals)
-
 
 def perturbed(dots: Primals) -> Selected:
     """Which of the primals have a tangent that is not zero for certain."""
@@ -158,12 +152,9 @@ class Tangent:
         """`transpose` without derivatives."""
         consts, _, xs = primals
         everywhere = merge([None] * len(self.avals), self.is_moving, cts)
-        ct_carry = [
-            zeros(aval) if ct is None else ct
-            for aval, ct in zip(self.avals[: self.n_carry], everywhere[: self.n_carry], strict=True)
-        ]
-        ct_carry = pick(ct_carry, self.is_moving[: self.n_carry])
-        ct_ys = everywhere[self.n_carry :]
+        ct_carry, ct_ys = pick(everywhere[: self.n_carry], self.selected.carry), everywhere[self.n_carry :]
+        avals = pick(self.avals[: self.n_carry], self.selected.carry)
+        ct_carry = [zeros(aval) if ct is None else ct for aval, ct in zip(avals, ct_carry, strict=True)]
         return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys))
 
     def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
@@ -174,16 +165,17 @@ class Tangent:
             sweeps = lambda primals, cts: rule.sweep(primals, saved_by(primals), cts)
             return forward_only(sweeps, self.loop.cure)(primals, cts)
         fun, args = self.restricted(primals, saved)
-        present = [i for i, ct in enumerate(cts) if ct is not None]
-        _, pull = jax.vjp(lambda *args: [fun(*args)[i] for i in present], *args)
-        return jax.tree.leaves(pull([cts[i] for i in present]))
+        seen = [ct is not None for ct in cts]
+        _, pull = jax.vjp(lambda *args: pick(fun(*args), seen), *args)
+        return jax.tree.leaves(pull(pick(cts, seen)))
 
     def restricted(self, primals: Primals, saved: Saved) -> tuple[Callable[..., Leaves], tuple[Leaves, ...]]:
         """The loop as a function of what is differentiated, and its argument."""
 
         def fun(*some: Leaves) -> Leaves:
+            again = self.loop.again or forward_only(lambda *args: self.loop.plain(*args[:3]), self.loop.cure)
             consts, init, xs = [merge(*parts) for parts in zip(primals, self.selected, some, strict=True)]
-            return pick(jax.tree.leaves(self.loop.differentiable((consts, init, xs), saved)), self.is_moving)
+            return pick(jax.tree.leaves(again(consts, init, xs, saved)), self.is_moving)
 
         return fun, tuple(pick(whole, mask) for whole, mask in zip(primals, self.selected, strict=True))
 

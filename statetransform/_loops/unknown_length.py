@@ -23,6 +23,7 @@ from jax import lax
 
 from . import plan
 from .arrays import Index, Leaves, pick, put, select, take
+from .far_memory import Room
 from .lanes import is_left_out, largest_of_lanes
 from .progress import while_loop
 from .stack import Stack
@@ -39,6 +40,8 @@ def forward(
     Under `vmap` all lanes take the same number of steps, those behind a lane's last one leaving its carry as it is.
     `test` says whether step `i` is to run on a carry; it is False from the first time on that it is.
     """
+    if step.room:
+        return _far_away(step, step.room, test, consts, init)
     needed = step.needed(selected)
     place, advance = placer(step.k), stepping(step, test, consts)
 
@@ -67,6 +70,34 @@ def forward(
         moving, stack = while_loop(lambda s: largest_of_lanes(s[0][2]), leg, state, step.watch, done)
     _, n, _, carry = moving
     return carry, Saved(n, stack, [])
+
+
+def _far_away(
+    step: Step, room: Room, test: Callable[[Index, Leaves], Any], consts: Leaves, init: Leaves
+) -> tuple[Leaves, Saved]:
+    """The same with the carry before each segment far away, in an even number of rows.
+
+    Segments have `k + 2` steps until there is no more room; then every second carry is dropped, and segments are twice
+    as long.
+    """
+    most = room.rows
+
+    def segment(state: Any) -> Any:
+        moving, far, rows, count, period = state
+        # Without room, the carries before segments 0, 2, 4, ... stay, and the rows of the others are free.
+        is_full = count == most
+        rows = jnp.where(is_full, jnp.concatenate([rows[0::2], rows[1::2]]), rows)
+        count, period = jnp.where(is_full, most // 2, count), jnp.where(is_full, 2 * period, period)
+        far, count = far.write(rows[count], moving[-1]), count + 1
+        goes = lambda moving: (moving[0] < count * period) & largest_of_lanes(moving[2])
+        return lax.while_loop(goes, stepping(step, test, consts), moving), far, rows, count, period
+
+    start = jnp.int32(0), jnp.int32(0), test(jnp.int32(0), init), init
+    rows = jnp.arange(most, dtype=jnp.int32)
+    state = start, room.empty(init), rows, jnp.int32(0), jnp.int32(step.k + 2)
+    is_on, done = (lambda state: largest_of_lanes(state[0][2])), (lambda state: state[0][0])
+    (_, n, _, carry), far, rows, count, period = while_loop(is_on, segment, state, step.watch, done)
+    return carry, Saved(n, None, [], far, rows, count, period)
 
 
 def stepping(step: Step, test: Callable[[Index, Leaves], Any], consts: Leaves) -> Callable[[Any], Any]:

@@ -77,7 +77,8 @@ class Solver:
         if budget not in self._plans:
             within = _cheapest(self.by_hand, budget) or self.least
             starts = [within.sequence, *[lowered(self.graph, plan.sequence, budget) for plan in self._above(budget)]]
-            plans = [self._better(sequence, budget) for sequence in starts if sequence is not None]
+            graph, found = self.graph, [self.rated(sequence) for sequence in starts if sequence is not None]
+            plans = [self.rated(filled(graph, plan.sequence, budget)) for plan in found]  # with less work
             self._plans[budget] = _cheapest([within, *plans], budget)
         return self._plans[budget]
 
@@ -89,10 +90,6 @@ class Solver:
                 found.append(plan)
         thrifty = [plan for plan in self.by_hand[:1] if plan.bytes > budget]
         return [self.plain, *found[:_STARTS], *thrifty]
-
-    def _better(self, sequence: Sequence[int], budget: int) -> Plan:
-        """A plan within the budget with less work than one that is."""
-        return self.rated(filled(self.graph, self.rated(sequence).sequence, budget))
 
     @functools.cached_property
     def least(self) -> Plan:

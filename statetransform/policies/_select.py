@@ -118,16 +118,6 @@ def save_from(where: Callable[..., Any] | str | os.PathLike[str]) -> Policy:
         start = int(first) if first else 0
         end = int(last) if last else (int(first) if first else None)
         return _FromSource(match["file"].replace(os.sep, "/").removeprefix("./"), start, end, repr(text))
-    code = _code_of(where)
-    return _FromSource(
-        code.co_filename.replace(os.sep, "/"),
-        code.co_firstlineno,
-        _last_line(code),
-        getattr(where, "__qualname__", repr(where)),
-    )
-
-
-def _code_of(where: Any) -> types.CodeType:
     code = code_of(where)
     if code is None and callable(where) and not isinstance(where, type):
         code = code_of(type(where).__call__)
@@ -136,7 +126,12 @@ def _code_of(where: Any) -> types.CodeType:
             f"save_from takes a function written in Python, or a file as text, not {where!r} "
             f"of type {type(where).__name__}"
         )
-    return code
+    return _FromSource(
+        code.co_filename.replace(os.sep, "/"),
+        code.co_firstlineno,
+        _last_line(code),
+        getattr(where, "__qualname__", repr(where)),
+    )
 
 
 def _last_line(code: types.CodeType) -> int:
@@ -146,9 +141,7 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _closeness(verdict: Verdict) -> int:
-    if verdict is Saveable:
-        return 2
-    return 1 if isinstance(verdict, Offloadable) else 0
+    return 2 if verdict is Saveable else int(isinstance(verdict, Offloadable))
 
 
 _RULES: dict[str, Callable[[list[Verdict]], Verdict]] = {

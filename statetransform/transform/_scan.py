@@ -5,17 +5,16 @@ States that are written are part of the carry; states that are only read are con
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core as jex
 import numpy as np
 
-from .._jaxcompat import is_jit_disabled, typeof
+from .._jaxcompat import is_jit_disabled
 from .._loops import loops
+from .._loops.arrays import slice_type
 from .._loops.progress import ProgressBar
 from .._trace.arguments import hide, reveal
 from .._trace.lift import at_once
@@ -200,9 +199,11 @@ def _scan(
     lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
-    slices = jax.tree.map(functools.partial(_first_slice, where), xs)
+    if not all(np.ndim(x) for x in jax.tree.leaves(xs)):
+        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
+    slices = jax.tree.map(slice_type, xs)
     body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
-    n = loops.steps_of(xs, options["length"])
+    (n,) = {*lengths, options["length"]} - {None}
     watch = ProgressBar(where, n, progress) if progress and n else None
     step = body.over_states(body.found)
 
@@ -318,11 +319,3 @@ def associative_scan(
 
 class NoLeadingAxisError(ValueError, IndexError):
     """JAX raises the one or the other, according to the release."""
-
-
-def _first_slice(where: str, x: Any) -> Any:
-    """The abstract value of one step's input."""
-    aval = typeof(x)
-    if not aval.shape:
-        raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
-    return jex.mapped_aval(aval.shape[0], 0, aval)
