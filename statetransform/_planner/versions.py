@@ -198,13 +198,11 @@ class Versions:
 
     Attributes:
       first: as it is.
-      opened_so_far: with its loops opened.
     """
 
     def __init__(self, closed: Any, pattern: Pattern, written: Any = None, shardings: Sequence[Any] = ()) -> None:
         self._closed, self._pattern, self._shardings = closed, pattern, shardings
         self.first = Version(closed, pattern, written=written, shardings=shardings)
-        self.opened_so_far: list[Version] = []
         self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
 
     def thriftiest(self) -> list[Version]:
@@ -256,7 +254,6 @@ class Versions:
             known = alike[0] if alike else None
             if opened is not None and known is None:
                 known = opened, Version(opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings)
-                self.opened_so_far.append(known[1])
             self._opened[how] = known
         return self._opened[how]
 
