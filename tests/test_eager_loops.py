@@ -128,7 +128,8 @@ TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
         (name, way)
         for name in ("container", "for_loop", "while_loop", "cond")
         for way in ("grad of another", "hessian", "jvp", "vmap")
-    ],
+    ]
+    + [("for_loop within a budget", "vmap")],
 )
 def test_a_loop_compiles_once_whatever_it_closes_over(name: str, way: str) -> None:
     run = lambda t, w: TRANSFORMS[way](t, functools.partial(CASES[name], t))(w)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jaxcompat import Tracer, eval_jaxpr, lanes_of, typeof, weak, without_constvars
+from .._jaxcompat import Tracer, eval_jaxpr, typeof, weak, without_constvars
 from .._jaxpr.references import made_in, refuse_references
 from .._jaxpr.sizes import nbytes
 from .._jaxpr.walk import moving, walk
@@ -27,7 +27,7 @@ from . import plan, sweep, unknown_length
 from .arrays import Leaves, is_differentiable, slice_type
 from .budget import MemoryBudget
 from .choice import Choice, Sizes
-from .lanes import lanes_first, noticed
+from .lanes import known_lanes, lanes_first, noticed
 from .options import stored_carries
 from .progress import ProgressBar
 from .progress import while_loop as watched_while
@@ -243,7 +243,7 @@ class Flat:
         sharing: tuple[int, int],
     ) -> tuple[Choice, Any]:
         """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
-        lanes = lanes_of([*self.consts, *self.init, *jax.tree.leaves(xs)])
+        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
         choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
         if is_still is None:  # the budget of a function counts lanes by itself
             seen = noticed(len(lanes), budget.later(where, choice))

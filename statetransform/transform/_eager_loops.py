@@ -20,8 +20,9 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, lanes_of, staging_trace
+from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, staging_trace
 from .._loops.budget import MemoryBudget
+from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._objects.lookup import contents
 from .._objects.plain import MISSING
@@ -49,15 +50,16 @@ class _EagerLoop:
     It is called with what fills the holes of its functions, the functions and the operands.
     """
 
-    def __init__(self, where: str, loop: Callable[..., Any], n_functions: int) -> None:
+    def __init__(self, where: str, loop: Callable[..., Any], n_functions: int, lanes: tuple[int, ...]) -> None:
         self.__name__ = self.__qualname__ = where
-        self._loop, self._n_functions = loop, n_functions
+        self._loop, self._n_functions, self._lanes = loop, n_functions, lanes
 
     def __call__(self, holes: list[Any], *args: Any) -> Any:
         functions, values = args[: self._n_functions], iter(holes)
         if holes:
             functions = _replaced(functions, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
-        return self._loop(*functions, *args[self._n_functions :])
+        with lanes_around(self._lanes):
+            return self._loop(*functions, *args[self._n_functions :])
 
 
 class Hole(enum.Enum):
@@ -99,15 +101,16 @@ def in_eager_mode(
     kind = Tracer if code in _deciding else jax.Array  # tracers are arrays
     followed = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
     emptied = _replaced(followed, lambda leaf: isinstance(leaf, kind), take)
-    if any(isinstance(option, MemoryBudget) for option in options) and lanes_of(jax.tree.leaves((holes, operands))):
-        return OTHER  # a plan depends on the lanes around, which the trace of the whole does not see
-    key = where, options, strict(options), code
+    # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
+    has_budget = any(isinstance(option, MemoryBudget) for option in options)
+    lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
+    key = where, options, strict(options), lanes, code
     try:
         compiled = _used.get(key)
     except TypeError:  # an option that cannot be hashed
         return OTHER
     if compiled is None:
-        compiled = Whole(_EagerLoop(where, loop, len(functions)))
+        compiled = Whole(_EagerLoop(where, loop, len(functions), lanes))
     remember(_used, key, compiled, _BOUND)
     try:
         return compiled(holes, *emptied, *operands)
