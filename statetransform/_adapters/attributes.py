@@ -114,8 +114,9 @@ def register_state_type(
         raise TypeError(f"register_state_type: {cls!r} is not a class written in Python")
     if issubclass(cls, State):
         raise TypeError(f"register_state_type: {cls.__name__} is already a State")
-    if (attribute is None) == (get is None and set is None):
-        raise TypeError("register_state_type: say where the value is kept: either `attribute=...`, or `get` and `set`")
+    if not isinstance(attribute, str | None) or (attribute is None) == (get is None and set is None):
+        where = 'either `attribute="name"`, or `get` and `set`'
+        raise TypeError(f"register_state_type: say where the value is kept: {where}")
     if attribute is None:
         attribute = _storage(cls, get, set, None)
         if attribute is None:

@@ -50,6 +50,7 @@ def test_what_cannot_be_a_cell_is_refused_by_name() -> None:
     st.attr(Tank(1.0), "_level")
     for given in (
         {},
+        {"attribute": 3},
         {"attribute": "n", "get": lambda r: r.n},
         {"attribute": "n", "set": lambda r, n: setattr(r, "n", n)},
     ):
