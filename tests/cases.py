@@ -189,8 +189,16 @@ CASES = [
 BY_NAME = {case.name: case for case in CASES}
 
 
+@jax.custom_vjp
+def spike(v: Any) -> Any:
+    """Has a rule for reverse mode only."""
+    return (v > 0).astype(v.dtype)
+
+
+spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + 10 * jnp.abs(v)) ** 2,))
+
+
 def assert_same(ours: Any, reference: Any) -> None:
-    """Equal structure, shapes, dtypes and values."""
     assert jax.tree.structure(ours) == jax.tree.structure(reference)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
         assert jnp.shape(a) == jnp.shape(b)

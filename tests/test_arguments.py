@@ -81,6 +81,10 @@ def test_a_state_in_the_structure_of_an_argument_is_lifted(name: str, kind: Any)
     assert g(kind(a, 2.0), 1.0) == 2.0
 
 
+def repeated(x: Any, n: int, *more: Any) -> Any:
+    return sum([x] * n, *more)
+
+
 SIGNATURES: list[tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = [
     (lambda x, n: x * n if n > 1 else x, {"static_argnums": 1}, (2.0, 3), {}),
     (lambda x, n: x * n if n > 1 else x, {"static_argnums": (-1,)}, (2.0,), {"n": 3}),
@@ -90,6 +94,10 @@ SIGNATURES: list[tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = 
     (lambda x, *, n: x * n if n > 1 else x, {"static_argnames": ["n"]}, (2.0,), {"n": 4}),
     (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": 2}, (2.0, 3.0, 4), {}),
     (lambda x, *ns: x * ns[0] if ns[1] > 1 else x, {"static_argnums": -1}, (2.0, 3.0, 4), {}),
+    (repeated, {"static_argnums": 1}, (2.0, 3, 1.0), {}),
+    (repeated, {"static_argnums": 1}, (2.0,), {"n": 3}),
+    (repeated, {"static_argnames": "n"}, (2.0, 3, 1.0), {}),
+    (repeated, {"static_argnames": "n"}, (2.0,), {"n": 3}),
     (lambda *xs, **kw: xs[0] * xs[1] if kw["flag"] else xs[0], {"static_argnames": "flag"}, (2.0, 3.0), {"flag": True}),
     (lambda n, x, mode="a": x * n if mode == "a" else x, {"static_argnums": (0, 2)}, (3, 2.0, "b"), {}),
     (lambda x, shape=(2, 3), dtype="int32": x * jnp.ones(shape, dtype).sum(), {}, (2.0,), {}),
@@ -161,16 +169,6 @@ def test_a_position_counts_the_arguments_of_a_bound_method_without_its_instance(
 
     step = getattr(transform, name)(Model().step, static_argnums=place)
     assert [float(step(2.0, order)) for order in (1, 2, 1)] == [2.0, 6.0, 2.0]
-
-
-@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}], ids=str)
-@pytest.mark.parametrize("name", ["jit", "checkpoint"])
-def test_an_argument_before_others_of_any_number_is_static_by_position_and_by_name(name: str, options: Any) -> None:
-    def power(x: Any, n: int, *more: Any) -> Any:
-        return sum([x] * n, *more)
-
-    f = getattr(transform, name)(power, **options)
-    assert (f(2.0, 3), f(2.0, 3, 1.0), f(2.0, n=3)) == (6.0, 7.0, 6.0)
 
 
 def test_an_argument_before_others_of_any_number_is_donated_by_name() -> None:

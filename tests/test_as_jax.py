@@ -24,8 +24,6 @@ X, Y, XS = jnp.float32(2.0), jnp.float32(3.0), jnp.arange(3.0)
 
 
 class Like:
-    """Has a shape and a dtype, and is no array."""
-
     shape, dtype = (3,), np.dtype("float32")
 
 

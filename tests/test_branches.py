@@ -14,20 +14,20 @@ from statetransform import State, transform
 @pytest.mark.parametrize("index", [0, 1, 2, -5, 9])
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_switch_takes_one_branch_and_clamps_its_index(index: int, is_traced: bool) -> None:
-    a, b = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b")
+    a, b, only_read = State(jnp.float32(1), name="a"), State(jnp.float32(2), name="b"), State(jnp.float32(1))
 
     def first(x: Any) -> Any:
         a.value = x
         return a.value
 
     def second(x: Any) -> Any:
-        b.value = b.value + x
+        b.value, a.value = b.value + x, a.value * 2
         return b.value
 
-    f = lambda i, x: transform.switch(i, [first, second, lambda x: a.value + b.value], x)
+    f = lambda i, x: transform.switch(i, [first, second, lambda x: a.value + b.value * only_read.value], x)
     out = (transform.jit(f) if is_traced else f)(index, 10.0)
     chosen = min(max(index, 0), 2)
-    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 1.0, 12.0), (3.0, 1.0, 2.0)][chosen]
+    assert (out, a.value, b.value) == [(10.0, 10.0, 2.0), (12.0, 2.0, 12.0), (3.0, 1.0, 2.0)][chosen]
 
 
 def test_branches_may_write_different_states_under_every_transform(wrap: Any) -> None:

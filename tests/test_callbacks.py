@@ -230,8 +230,6 @@ def noted(labels: Any, sim: Any, x: Any) -> None:
 
 
 class Sim:
-    """Calls back over itself, behind many other objects."""
-
     def __init__(self) -> None:
         self.u, self.log = State(jnp.float32(0)), []
 

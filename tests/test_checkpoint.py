@@ -28,8 +28,6 @@ def saved(fun: Any, *args: Any) -> list[tuple[Any, ...]]:
 
 
 class Deep:
-    """Three layers, a counter and dropout."""
-
     def __init__(self) -> None:
         self.w = [Param(jnp.eye(4) * (i + 1), name=f"w{i}") for i in range(3)]
         self.n = State(jnp.int32(0), name="n")
@@ -208,8 +206,6 @@ def test_super_works_in_and_on_a_checkpointed_class() -> None:
 
 @transform.checkpoint(methods="step")
 class Decorated:
-    """A layer that is only known as checkpointed."""
-
     def __init__(self, size: int) -> None:
         self.w = Param(jnp.ones(size), name="w")
 

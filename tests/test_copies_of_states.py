@@ -16,8 +16,6 @@ from statetransform import Param, RandomState, State, StateStructureError, trans
 
 
 class Tagged(State):
-    """A user's kind, with a signature and attributes of its own."""
-
     def __init__(self, size: int, unit: str = "mV") -> None:
         super().__init__(jnp.zeros(size), name="tagged", unit=unit)
         self.unit = unit

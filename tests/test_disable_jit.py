@@ -20,8 +20,6 @@ def u():
 
 @pytest.fixture
 def body(n, u):
-    """Counts the inputs above one, on which Python decides, and adds up all of them."""
-
     def body(carry, x):
         if x > 1:
             n.value = n.value + 1

@@ -25,8 +25,6 @@ Run = Callable[[str, str], str]
 
 @pytest.fixture
 def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs an example, and gives what it prints."""
-
     def run(name: str, arguments: str) -> str:
         for package in NEEDS.get(name, ()):
             pytest.importorskip(package)

@@ -23,7 +23,6 @@ IDS = [case.name for case in CASES]
 
 
 def run(case: Case, name: str, x: Any) -> None:
-    """Two calls of the program and of its twin."""
     states, values = case.states(), case.initial()
     ours, by_hand = TRANSFORMS[name]
     f, twin = ours(case.make(states)), by_hand(case.twin)

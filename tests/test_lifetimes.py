@@ -51,8 +51,6 @@ class Slots:
 
 
 class Owned(State):
-    """A state that knows its owner."""
-
     def __init__(self, value: Any, owner: Any) -> None:
         super().__init__(value)
         self.owner = owner
@@ -80,8 +78,6 @@ def instances_given_to_one_function() -> Iterator[Any]:
 
 
 def wrapped(way: Callable[[Any], Any]) -> Callable[[], Iterator[Any]]:
-    """Models that functions close over which are made anew, and the functions."""
-
     def make() -> Iterator[Any]:
         for _ in range(N):
             model: Any = Model()

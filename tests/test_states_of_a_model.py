@@ -52,8 +52,6 @@ def test_states_are_found_by_path_each_once_in_the_order_of_definition() -> None
 
 
 class Private:
-    """A state in a slot that Python mangles."""
-
     __slots__ = ("__w",)
 
     def __init__(self, w: State) -> None:
@@ -97,8 +95,6 @@ def test_what_holds_no_state_has_none() -> None:
 
 
 class Shared:
-    """A state that all instances share, unless they have their own."""
-
     count = State(3.0, name="shared")
 
 

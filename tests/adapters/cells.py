@@ -86,13 +86,10 @@ def make(kind: type, n: Any) -> Any:
 
 
 def handle(obj: Any) -> Any:
-    """The state that stands for the cell."""
     return st.attr(obj, "n") if type(obj) in OF_OBJECTS else next(iter(st.states(obj).values()))
 
 
 class Kind(NamedTuple):
-    """How a cell is made, read and written."""
-
     make: Callable[[Any], Any]
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], Any]

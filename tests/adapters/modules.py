@@ -41,6 +41,5 @@ def arrays(held: Any) -> list[Any]:
 
 
 def same(x: Any, y: Any) -> None:
-    """The arrays are close to each other, one by one."""
     for a, b in zip(arrays(x), arrays(y), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

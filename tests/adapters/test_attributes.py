@@ -23,7 +23,6 @@ X = jnp.array(1.5)
 
 
 def pure(n: Any, x: Any) -> Any:
-    """What `step` does, with the cell's value as an argument."""
     n = n * x
     return jnp.sum(jnp.sin(n)), n
 

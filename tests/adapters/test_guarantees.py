@@ -32,8 +32,6 @@ FEW = ("jit", "checkpoint", "value_and_grad", "checkpointed scan", "cond", "func
 
 
 class Model:
-    """A cell of each of some kinds; each is written with what the one before it has."""
-
     def __init__(self, kinds: tuple[str, ...], start: Any = START) -> None:
         self.kinds = [ROWS[kind] for kind in kinds]
         self.cells = [kind.make(start + i) for i, kind in enumerate(self.kinds)]

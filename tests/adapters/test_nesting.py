@@ -18,8 +18,6 @@ X = jnp.linspace(-1, 1, 6).reshape(2, 3)
 
 
 class Net(nnx.Module):
-    """Reads parameters, writes a variable, draws numbers."""
-
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
         self.linear = nnx.Linear(3, 3, rngs=rngs)

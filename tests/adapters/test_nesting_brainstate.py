@@ -11,6 +11,8 @@ import pytest
 
 from statetransform import transform
 
+from ..tables import ONCE
+
 bs = pytest.importorskip("brainstate")
 
 N = jnp.array([0.3, 0.5, 0.7])
@@ -18,8 +20,6 @@ X = jnp.array(1.5)
 
 
 class Net:
-    """Reads a parameter and writes a state."""
-
     def __init__(self) -> None:
         self.w, self.h = bs.ParamState(N), bs.ShortTermState(jnp.zeros(()))
 
@@ -41,16 +41,7 @@ THEIRS = {
     "cond": lambda f: lambda x: bs.transform.cond(x > 0, f, lambda x: x, x),
     "grad": lambda f: lambda x: bs.transform.grad(f, argnums=0, return_value=True)(x)[1],
 }
-OURS = {
-    "jit": transform.jit,
-    "checkpoint": transform.checkpoint,
-    "scan": lambda f: lambda x: transform.scan(lambda c, x: (c, f(x)), None, jnp.stack([x]))[1][0],
-    "checkpointed scan": lambda f: (
-        lambda x: transform.scan(lambda c, x: (c, f(x)), None, jnp.stack([x]), checkpoint=1)[1][0]
-    ),
-    "cond": lambda f: lambda x: transform.cond(x > 0, f, lambda x: x, x),
-    "grad": lambda f: lambda x: transform.value_and_grad(f)(x)[0],
-}
+OURS = {name: ONCE[name] for name in ("jit", "checkpoint", "scan", "checkpointed scan", "cond", "value_and_grad")}
 LAYERS = {f"theirs: {name}": wrap for name, wrap in THEIRS.items()} | {
     f"ours: {name}": wrap for name, wrap in OURS.items()
 }

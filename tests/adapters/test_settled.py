@@ -28,8 +28,6 @@ def settle(jitted: Any, run: Callable[[], Any]) -> None:
 
 
 class Model:
-    """Cells in a list, and a method that adds to each its place."""
-
     def __init__(self, of: Kind, n: int) -> None:
         self.of, self.cells = of, [of.make(jnp.float32(i)) for i in range(n)]
 

@@ -18,8 +18,6 @@ from ..tables import ONCE
 
 
 class Model:
-    """A state, and places where a value could be put."""
-
     def __init__(self) -> None:
         self.u = State(jnp.float32(2))
         self.last: Any = None
@@ -252,8 +250,6 @@ def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:
 
 
 class Noting(State):
-    """A state with an attribute besides its value."""
-
     last: Any = None
 
 

@@ -20,8 +20,6 @@ X = jnp.ones((2, 2))
 
 
 class Layer:
-    """A layer with much of its own that its body does not look at."""
-
     def __init__(self, index: int, act: str = "tanh") -> None:
         self.w = State(jnp.full((2, 2), 0.1))
         self.name, self.index, self.act = f"layer {index}", index, act
@@ -55,8 +53,6 @@ def traced_once(way: str) -> tuple[Any, Any, list[int]]:
 
 
 def gradient(call: Callable[[Any, Any], Any], layers: list[Any]) -> Any:
-    """The compiled gradient of a chain of layers."""
-
     def loss(x: Any) -> Any:
         for layer in layers:
             x = call(layer, x)

@@ -114,8 +114,6 @@ def test_under_checkpoint_negative_static_argnums_count_from_the_last_argument_g
 
 
 class Negative:
-    """A method with a static argument that is not the last of its signature."""
-
     @transform.checkpoint(static_argnums=-1)
     def f(self, x: Any, kind: str, scale: float = 3.0) -> Any:
         return x * scale if kind == "s" else x
@@ -150,8 +148,6 @@ def module_level(x: Any) -> Any:
 
 
 class Holder:
-    """A model that keeps its own methods under transforms."""
-
     def __init__(self, made: Callable[[Callable[..., Any]], Any]) -> None:
         self.u = State(jnp.float32(0), name="u")
         self.kept = [made(self.step), {"of": functools.partial(made(functools.partial(moved, self)))}]
@@ -241,8 +237,6 @@ def test_a_pure_function_can_be_copied_and_pickled() -> None:
 
 
 def logged(fun: Any) -> Any:
-    """Somebody else's decorator."""
-
     @functools.wraps(fun)
     def wrapper(*args: Any) -> Any:
         return fun(*args)

@@ -38,14 +38,11 @@ def named(w: Any, x: Any) -> Any:
 
 
 def body(c: Any, x: Any) -> tuple[Any, Any]:
-    """The body of a loop, with a name in it."""
     c = checkpoint_name(jnp.sin(W @ c + x), "inner")
     return c, c.sum()
 
 
 def custom_rule() -> Callable[[Any], Any]:
-    """A function with a derivative of its own."""
-
     @jax.custom_vjp
     def f(x: Any) -> Any:
         return jnp.sin(x)
@@ -55,8 +52,6 @@ def custom_rule() -> Callable[[Any], Any]:
 
 
 def custom_jvp_rule() -> Callable[[Any], Any]:
-    """A function with a forward derivative of its own."""
-
     @jax.custom_jvp
     def f(x: Any) -> Any:
         return jnp.log1p(jnp.exp(x))

@@ -14,6 +14,8 @@ import statetransform as st
 from statetransform import Param, RandomState, State, policies, transform
 from statetransform._loops import loops
 
+from ..cases import spike
+
 LENGTHS = (0, 1, 17)
 
 
@@ -150,8 +152,6 @@ def test_stacked_outputs_ride_in_no_stored_carry() -> None:
 
 
 class Simulation:
-    """Written, read-only and random states, an integer and a key, and arrays closed over."""
-
     def __init__(self) -> None:
         self.u = State({"a": jnp.linspace(0.1, 1, 4), "b": jnp.float32(0.5)}, name="u")
         self.n = State(0, name="n")
@@ -348,14 +348,6 @@ def test_a_state_that_the_lanes_share_stays_shared_under_derivatives(loop: str, 
     assert after.shape == () and after == pytest.approx(value)
     assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)
     assert jnp.allclose(found, expected, rtol=1e-4)
-
-
-@jax.custom_vjp
-def spike(v: Any) -> Any:
-    return (v > 0).astype(v.dtype)
-
-
-spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + 10 * jnp.abs(v)) ** 2,))
 
 
 @pytest.mark.parametrize("checkpoint", [2, st.MemoryBudget(1000)], ids=str)

@@ -14,6 +14,8 @@ import pytest
 from statetransform import State, policies, transform
 from statetransform._planner.barriers import keeps_barriers
 
+from ..cases import spike
+
 WS = [jax.random.normal(jax.random.key(i), (32, 32)) / 6 for i in range(10)]
 XS = jax.random.normal(jax.random.key(10), (4, 256, 32))
 
@@ -100,14 +102,6 @@ def test_the_same_function_is_planned_for_each_number_of_lanes() -> None:
         transform.jit(STEPS["vmap of grad"](f)).lower(WS, xs)
         sizes.append(budget.choices[-1].compiled_bytes)  # pyright: ignore[reportAttributeAccessIssue]
     assert sizes[0] == 2 * sizes[1]
-
-
-@jax.custom_vjp
-def spike(v: Any) -> Any:
-    return (v > 0).astype(v.dtype)
-
-
-spike.defvjp(lambda v: (spike(v), v), lambda v, ct: (ct / (1 + 10 * jnp.abs(v)) ** 2,))
 
 
 @pytest.mark.parametrize("share", [2.0, 0.5])
