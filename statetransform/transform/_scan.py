@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._jaxcompat import is_jit_disabled
+from .._jaxcompat import is_jit_disabled, typeof
 from .._loops import loops
 from .._loops.arrays import slice_type
 from .._loops.progress import ProgressBar
@@ -199,7 +199,7 @@ def _scan(
     lengths = {np.shape(x)[0] for x in jax.tree.leaves(xs) if np.ndim(x)}
     if len({*lengths, options["length"]} - {None}) > 1:
         jax.lax.scan(lambda carry, _: (carry, None), None, xs, options["length"])  # says what is wrong
-    if not all(np.ndim(x) for x in jax.tree.leaves(xs)):
+    if not all(typeof(x).shape for x in jax.tree.leaves(xs)):
         raise NoLeadingAxisError(f"{where}: {_NO_AXIS}")
     slices = jax.tree.map(slice_type, xs)
     body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
