@@ -117,7 +117,7 @@ def while_loop(x: Any, w: Any, checkpoint: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("loop", "checkpoint"), [(scan, 3), (scan, MemoryBudget(440)), (fori_loop, 3), (while_loop, 3)]
+    ("loop", "checkpoint"), [(scan, 3), (scan, 0), (scan, MemoryBudget(440)), (fori_loop, 3), (while_loop, 3)]
 )
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_loops_with_few_carries_have_their_derivatives(setting: str, loop: Any, checkpoint: Any) -> None:

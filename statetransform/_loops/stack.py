@@ -70,7 +70,7 @@ class Blocks:
         This is `plan.split` on the device.
         """
         if self._beta is None:  # no carry is stored, or every one
-            return at + 1 if self.k else end
+            return at + (1 if self.k else end - at)
         length, slots = end + 1 - at, self.k + 1 - top  # the slots count the one that holds the start
         row, below = self._beta[slots], self._beta[slots - 1]
         r = jnp.sum(row < length, dtype=jnp.int32)
