@@ -167,7 +167,10 @@ _NEEDS_BOUND = (
 
 
 def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], Any], Any, Leaves]:
-    """A jaxpr as a function of constants, of which its own come first, a carry and inputs; its jaxpr; its constants."""
+    """A closed jaxpr as a function of constants, carry and inputs, the open jaxpr, and its constants.
+
+    The function may be given more constants: it takes its own, which come first.
+    """
     jaxpr, consts = without_constvars(closed)
 
     def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
