@@ -165,6 +165,9 @@ def test_the_methods_of_a_class_are_chosen_by_name() -> None:
         transform.checkpoint(type("Model", (), {}))
     with pytest.raises(TypeError, match="class"):
         transform.checkpoint(lambda x: x, methods=["step"])
+    for methods in (3, [3]):
+        with pytest.raises(TypeError, match="`methods` must be the name of a method"):
+            transform.checkpoint(Layer, methods=methods)
 
 
 def test_options_on_a_class_are_those_of_its_methods() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -117,7 +117,7 @@ def checkpoint(
     common = {"static_argnums": static_argnums, "static_argnames": static_argnames, "states": states}
     options = {"prevent_cse": prevent_cse, "policy": policy, **common, **others}
     if isinstance(fun, type):
-        names = ("__call__",) if methods is None else (methods,) if isinstance(methods, str) else tuple(methods)
+        names = "__call__" if methods is None else methods
         return _with_methods(fun, names, functools.partial(checkpoint, **options))
     if fun is None:
         return functools.partial(checkpoint, methods=methods, **options)
@@ -130,16 +130,20 @@ def checkpoint(
 remat = checkpoint
 
 
-def _with_methods(cls: type, methods: Sequence[str], transform: Callable[[Any], Any]) -> type:
+def _with_methods(cls: type, methods: str | Iterable[str], transform: Callable[[Any], Any]) -> type:
     """A subclass with the same name in which the named methods are transformed."""
-    for name in methods:
+    is_one = isinstance(methods, str) or not isinstance(methods, Iterable)
+    names: tuple[Any, ...] = (methods,) if is_one else tuple(methods)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"checkpoint: `methods` must be the name of a method, or several, not {methods!r}")
         if not callable(getattr(cls, name, None)) or all(name not in vars(base) for base in cls.__mro__):
             raise AttributeError(
                 f"checkpoint: {cls.__qualname__} has no method {name!r}. "
                 f'Name the methods to transform: `transform.checkpoint({cls.__name__}, methods=["step"])`.'
             )
     members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    members |= {name: transform(inspect.getattr_static(cls, name)) for name in methods}
+    members |= {name: transform(inspect.getattr_static(cls, name)) for name in names}
     return type(cls)(cls.__name__, (cls,), members)
 
 
