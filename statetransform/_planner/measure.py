@@ -6,8 +6,8 @@
    the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
    the compiler needs corrects what is expected of the others: a plan makes place for a smaller one. What is near the
    budget is also compiled without the value of the function, as `grad` runs it.
-3. *Confirm.* The best one (the cheapest that fits, else the one with the fewest bytes) is the program. On the CPU, one
-   that does not fit is compiled again with the usual options of the compiler.
+3. *Confirm.* The best one is the program: the cheapest that fits, else the one with the fewest bytes of those that do
+   not multiply the work. On the CPU, one that does not fit is compiled again with the usual options of the compiler.
 """
 
 from __future__ import annotations
@@ -452,7 +452,8 @@ def excess_message(budget: int, found: Decision) -> str:
     return (
         f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
         f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
-        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried. "
+        f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried and do not "
+        "multiply the work. "
         f"A budget of {found.compiled} bytes can be kept.{newer}"
     )
 

@@ -33,6 +33,7 @@ logger = logging.getLogger("statetransform")
 
 _MOST = 64  # steps that are known at a time
 _TRIED = 16  # plans that are kept for each
+_TIMES_THE_WORK = 3.0  # of the plain step; loops with next to no room for carries were seen to take 40 times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +67,15 @@ class MeasuredPlan:
         """Whether it keeps a budget, as compiled."""
         return (self.planned if self.compiled is None else self.compiled) <= budget
 
-    def rank(self, budget: int) -> tuple[bool, float, float]:
-        """The cheapest first of those that fit, and then those with the fewest bytes, of these the cheapest."""
+    def rank(self, budget: int) -> tuple[bool, bool, float, float]:
+        """The cheapest first of those that fit, then those with the fewest bytes; last, what multiplies the work.
+
+        A budget that can be kept is kept, whatever the work; one that is exceeded all the same is not worth that.
+        """
         size = self.planned if self.compiled is None else self.compiled
-        return (False, self.cost, size) if size <= budget else (True, size, self.cost)
+        if size <= budget:
+            return False, False, self.cost, size
+        return True, self.cost > _TIMES_THE_WORK, size, self.cost
 
 
 class Known:
