@@ -10,7 +10,7 @@ import jax
 
 from .._objects.lookup import class_lookup
 from .._objects.plain import MISSING
-from .._state.adapters import holds, register
+from .._state.adapters import may_hold, register
 from .._state.cell import cell_behind
 from .._state.state import State
 from .descriptor import CellDescriptor
@@ -67,7 +67,7 @@ def attr(obj: Any, field: str) -> State:
             "A state holds arrays and Python scalars, in any pytree."
         )
     if not jax.tree_util.all_leaves([obj]):
-        holds(kind)
+        may_hold(kind, cells.known)
     return cells.handle(obj)
 
 

@@ -53,6 +53,7 @@ _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _FAR = 1.75  # times the budget: with so many planned bytes, the plain step is not compiled. 1.6 was seen to fit
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
+_NEXT_TO = 1.02  # the fewest bytes: the last of them cost much, where loops have no room for carries
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
 # What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
 _FUSED = {False: 0.9, True: 0.6}
@@ -186,10 +187,13 @@ class Planner:
         found = version.solver.plan(room(version))
         return best if found is None or (best and found.cost >= best[1].cost) else (version, found)
 
-    def least(self, pattern: Pattern) -> Offer:
-        """The plan with the fewest bytes that is found."""
-        versions = self.versions(pattern).thriftiest()
-        return min(((version, version.solver.least) for version in versions), key=lambda offer: offer[1].bytes)
+    def least(self, pattern: Pattern, budget: int | None = None) -> Offer:
+        """The cheapest plan found with next to the fewest bytes, or within a budget that is between."""
+        offers = [(version, version.solver.least) for version in self.versions(pattern).thriftiest()]
+        version, fewest = min(offers, key=lambda offer: offer[1].bytes)
+        room = int(_NEXT_TO * fewest.bytes)
+        room = room if budget is None or budget < fewest.bytes else min(room, budget)
+        return self._offer(self.plan(pattern, room), version, lambda _: room) or (version, fewest)
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         """The program for a budget, which all lanes share."""
@@ -243,7 +247,7 @@ class Planner:
         size = int(budget * max(min(top / plain, 1.0) if plain else usual, _LEAST_RATIO))
         rooms = {"opened": int((1 - _ROOM) * size), **self._rooms_known(pattern, budget, before)}
         offer = self.plan(pattern, size, rooms) or self.plan(pattern, budget)
-        if offer is None and (least := self.least(pattern))[1].bytes <= budget:
+        if offer is None and (least := self.least(pattern, budget))[1].bytes <= budget:
             offer = least  # of another way to run the loops than those for this budget
         return offer, size if offer is None or offer[1].bytes <= size else budget
 

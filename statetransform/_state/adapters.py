@@ -35,12 +35,13 @@ from .state import State
 
 
 class _KnownClass(NamedTuple):
-    """What is known of a class: how its instances are cells, whether they go by reference, or carry cells."""
+    """What is known of a class: how its instances are cells, which go by reference, and whether they carry cells."""
 
     cell: Any
     is_node: bool
     is_carrier: bool
     hidden: frozenset[str]
+    tests: tuple[Callable[[Any], Any], ...]  # of single instances that go by reference
 
 
 #: Adapters that are not installed yet: the framework, as the names of its classes begin, and the adapter's module.
@@ -48,6 +49,7 @@ _offers: dict[str, str] = {}
 _lock = threading.RLock()
 _cells: dict[type, Any] = {}
 _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
+_tests: list[tuple[type, Callable[[Any], Any]]] = []
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
@@ -87,6 +89,14 @@ def holds(cls: type, hidden: Iterable[str] = ()) -> None:
     _holders[cls] = frozenset(hidden) or _holders.get(cls, frozenset())
     _has_nodes.append(True)
     _kinds.clear()
+
+
+def may_hold(cls: type, test: Callable[[Any], Any]) -> None:
+    """Says that those instances of a class of pytrees go by reference for which a test does not give None."""
+    if (cls, test) not in _tests:
+        _tests.append((cls, test))
+        _has_nodes.append(True)
+        _kinds.clear()
 
 
 def carries(cls: type) -> None:
@@ -156,7 +166,8 @@ def _kind(cls: type) -> _KnownClass:
         holder = next((_holders[base] for base in [*_holders] if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
-        known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden)
+        tests = tuple([test for base, test in _tests if issubclass(cls, base)])
+        known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
     return known
 
 
@@ -231,13 +242,13 @@ def as_state(obj: Any) -> Any:
 
 def is_node(obj: Any) -> bool:
     """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
-    return _kind(type(obj)).is_node
+    kind = _kind(type(obj))
+    return kind.is_node or any(test(obj) is not None for test in kind.tests)
 
 
 def by_reference(obj: Any) -> bool | None:
     """Whether an object goes by reference, True for a node and False for a carrier; None for anything else."""
-    kind = _kind(type(obj))
-    return kind.is_node if kind.is_node or kind.is_carrier else None
+    return True if is_node(obj) else False if _kind(type(obj)).is_carrier else None
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -288,7 +299,7 @@ def _visit(known: _KnownClass, own: Callable[..., Any], recorder: Any, register:
 
 def _is_leaf(obj: Any) -> bool:
     kind = _kind(type(obj))
-    return kind.is_node or kind.is_carrier
+    return kind.is_node or kind.is_carrier or bool(kind.tests and is_node(obj))
 
 
 def _detached(leaf: Any) -> Any:

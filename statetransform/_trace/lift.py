@@ -37,13 +37,20 @@ class Lift:
       fun: the function.
       make_frame: the frame to run it in.
       is_pure: whether the caller threads the values explicitly.
+      place: the state of JAX's traces where the user called the transform, if that is not the present one.
     """
 
-    def __init__(self, fun: Callable[..., Any], make_frame: Callable[[], Frame] = Frame, is_pure: bool = False) -> None:
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        make_frame: Callable[[], Frame] = Frame,
+        is_pure: bool = False,
+        place: Any = None,
+    ) -> None:
         adapters.meet_all(fun)
         self._fun, self._is_pure = fun, is_pure
         self._make_frame = make_frame
-        self._outer, self._place = trace_around(), trace_state()
+        self._outer, self._place = trace_around(), place or trace_state()
         around = innermost()
         self._is_in_raw = around is not None and around.is_below_raw()
         self._trace: Callable[[], Any] = lambda: None

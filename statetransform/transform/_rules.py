@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_values
 
-from .._jaxcompat import lowered, typeof
+from .._jaxcompat import lowered, trace_state, typeof
 from .._loops.arrays import is_differentiable, zero_tangent
 from .._state.errors import StateStructureError, StateTraceError, describe
 from .._state.frame import Frame, innermost, look_at_all
@@ -65,7 +65,7 @@ class RuleCall:
     """
 
     def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> None:
-        self._fun, self._n_args = fun, len(args)
+        self._fun, self._n_args, self._place = fun, len(args), trace_state()
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
         self.n_given = len(nondiff) + 2  # arguments of a backward or forward-mode rule
@@ -236,7 +236,7 @@ class RuleCall:
             frames.append(RuleFrame(self._is_gone))
             return frames[-1]
 
-        lift = Lift(fun, make)
+        lift = Lift(fun, make, place=self._place)
         results = lift.call(values, args, {})
         self._outcome = self._checked(lift.outcome)
         return results, frames.pop().entered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import pickle
 import weakref
@@ -115,6 +116,25 @@ def test_a_pytree_with_a_cell_goes_by_reference() -> None:
         np.testing.assert_allclose(step(node, X), pure(N * X**i, X)[0], rtol=1e-6)
     np.testing.assert_allclose(node.n, N * X**3, rtol=1e-6)
     assert transform.jit(lambda o: o)(node) is node
+
+
+def test_other_objects_of_a_class_of_pytrees_stay_pytrees() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Layer:
+        w: Any
+        b: Any
+
+    ones = jnp.ones(3)
+    one, other = Layer(ones, ones), Layer(ones, ones)
+    w = st.attr(one, "w")
+    loss = lambda d: (d["layer"].w ** 2).sum() + d["x"].sum()
+    same = lambda ours, theirs: jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    same(transform.grad(loss)({"layer": other, "x": ones}), jax.grad(loss)({"layer": other, "x": ones}))
+    same(transform.jit(lambda layer: Layer(layer.w + 1, layer.b))(other), Layer(ones + 1, ones))
+    same(transform.vmap(lambda layer, x: layer.w * x)(other, ones), ones)
+    same(transform.scan(lambda c, x: (Layer(c.w + x.w, c.b), None), Layer(0.0, 0.0), other)[0], Layer(3.0, 0.0))
+    same(transform.grad(lambda layer: (layer.w**2).sum(), argnums=None, states=w)(one), 2 * ones)
 
 
 def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None:

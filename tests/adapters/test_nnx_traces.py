@@ -114,3 +114,52 @@ def test_remat_of_a_bound_method() -> None:
         nnx.remat(counter.step)(1.0)
     np.testing.assert_allclose(transform.grad(transform.checkpoint(counter.step))(3.0), 6.0)
     np.testing.assert_allclose(counter.n[...], 3.0)
+
+
+@pytest.mark.filterwarnings("error::statetransform.RetraceWarning")
+def test_a_variable_that_is_not_used_is_not_read_when_tracers_are_looked_for() -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.w, self.seen = nnx.Param(jnp.ones(2)), nnx.Variable(jnp.zeros(()))
+
+    model, runs = Model(), list[int]()
+
+    def loss(x: Any) -> Any:
+        runs.append(1)
+        return transform.checkpoint(lambda x: jax.nn.relu(model.w * x))(x).sum()
+
+    step = transform.jit(transform.grad(loss))
+    assert [float(step(jnp.ones(2)).sum()) for _ in range(3)] == [2.0] * 3
+    assert len(runs) == 1
+
+
+def counting(rule: str) -> Any:
+    count = nnx.Variable(jnp.float32(0))
+
+    def double(x: Any) -> Any:
+        count[...] = count[...] + 1
+        return 2 * x
+
+    ruled: Any = getattr(transform, rule)(double)
+    if rule == "custom_vjp":
+        ruled.defvjp(lambda x: (double(x), None), lambda _, ct: (2 * ct,))
+    else:
+        ruled.defjvp(lambda primals, tangents: (double(*primals), 2 * tangents[0]))
+    return ruled, count
+
+
+@pytest.mark.parametrize("rule", ["custom_vjp", "custom_jvp"])
+def test_a_function_with_a_rule_writes_a_variable_under_each_transform(rule: str) -> None:
+    ruled, count = counting(rule)
+    ways: list[Callable[[], Any]] = [
+        lambda: transform.vmap(lambda y: ruled(1.0) * y)(jnp.ones(2))[0],
+        lambda: transform.jit(transform.grad(ruled))(1.0),
+        lambda: transform.grad(ruled)(1.0),
+        lambda: transform.grad(transform.checkpoint(ruled))(1.0),
+        lambda: transform.jit(ruled)(1.0),
+    ]
+    for i, way in enumerate(ways, start=1):
+        assert (float(way()), float(count[...])) == (2.0, i)
+    with pytest.raises(Exception, match="different trace level"):
+        transform.jit(lambda: jax.vmap(lambda y: ruled(y))(jnp.ones(2)))()
+    assert float(count[...]) == len(ways)

@@ -88,7 +88,7 @@ def refuse_leaks(
                 if frame
                 else []
             )
-        else:
+        elif as_state(obj) is obj:  # a cell would be read
             behind = [getattr(obj, name) for name in ("__wrapped__", "__func__", "__self__") if hasattr(obj, name)]
             below = [("", child, None) for child in behind[:1]]
         if isinstance(obj, BaseException):
