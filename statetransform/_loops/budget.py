@@ -173,7 +173,7 @@ class MemoryBudget:
           sharing: how many loops share the room on the device, and how many that far away.
         """
         if self.disk_bytes:
-            self._folder(where).open(0).close()  # a folder that cannot be used is said before anything runs
+            self._folder(where).open().close()  # a folder that cannot be used is said before anything runs
         sizes, budget = Sizes(*[lanes * size for size in sizes]), self.bytes // sharing[0]
         make = lambda k, block: Choice(n, k, block, sizes, budget, lanes=lanes)
         fitting = [make(k, block) for k, block in sizes.candidates(n, budget)]
@@ -247,12 +247,14 @@ class MemoryBudget:
         """Where the carries go that a choice puts far away; None if there are none."""
         if not choice.host and not choice.disk:
             return None
-        return Room(choice.host, choice.disk, self._folder(where) if choice.disk else None)
+        at_once = choice.disk if choice.n is not None else min(choice.disk, _AT_ONCE)
+        return Room(choice.host, choice.disk, self._folder(where) if choice.disk else None, at_once)
 
     def _folder(self, where: str) -> Folder:
         return Folder(str(self.folder), self.disk_bytes, where)
 
 
+_AT_ONCE = 16  # rows that a loop asks for, if its length is not known
 Choices = collections.deque[Choice | FunctionChoice]
 #: The last choices for budgets of one value, while one is alive. Traces are found by that value.
 _chosen: weakref.WeakValueDictionary[Any, Choices] = weakref.WeakValueDictionary()

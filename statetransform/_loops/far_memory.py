@@ -36,6 +36,7 @@ class Room:
     host: int
     disk: int = 0
     folder: Any = None  # a `files.Folder`, where there are files
+    at_once: int = 0  # rows of a file that are asked for at first
 
     @property
     def rows(self) -> int:
@@ -86,7 +87,7 @@ class Form:
         lanes = np.broadcast_shapes(number.shape, *[shape[: len(shape) - n] for shape, n in places])
         found, at = self._same(number), int(np.asarray(row).flat[0])
         if at >= 0:
-            found = files.write(self.room.folder, self.room.disk, found, at, words)
+            found = files.write(self.room.folder, self.room.at_once, found, at, words)
         return np.full(lanes, found, np.int32)
 
     def read(self, number: Any, row: Any, following: Any, left: Any) -> tuple[np.ndarray, Leaves]:

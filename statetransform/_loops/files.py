@@ -1,8 +1,8 @@
 """Carries in files, seen from the host: one file without a name for each sweep, rows of equal size.
 
 A file is created in the folder that the user gives, and unlinked at once. So nothing is left behind, however the
-process ends, and no other process finds it. All of its space is asked for when it is made. A thread writes behind the
-program and reads ahead of it.
+process ends, and no other process finds it. All of its space is asked for when it is made; a loop whose length is not
+known asks for more as it goes on. A thread writes behind the program and reads ahead of it.
 
 What a program gets is a number for each file. A file is closed with the last read; one whose backward sweep never comes
 (after an error elsewhere, or in forward mode) makes room for the next that needs it, or goes with the process.
@@ -38,18 +38,34 @@ class Folder:
     limit: int
     where: str
 
-    def open(self, nbytes: int) -> IO[bytes]:
-        """A file without a name, of so many bytes."""
-        file = None
-        try:
+    def open(self) -> IO[bytes]:
+        """A file without a name, and without room."""
+        with self._explained(0):
             file = tempfile.TemporaryFile(dir=self.path, prefix="statetransform-", buffering=0)  # noqa: SIM115
-            is_unlinked = not os.fstat(file.fileno()).st_nlink
-            if is_unlinked:
-                _allocate(file.fileno(), nbytes)
-                return file
+        if not os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()
+        raise OSError(
+            f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
+            "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
+        )
+
+    def allocate(self, file: IO[bytes], start: int, end: int) -> None:
+        """Asks for the room of a file up to its new end."""
+        with self._explained(end):
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), start, end - start)
+                return
+            zeros = bytes(min(end - start, 1 << 24))
+            for place in range(start, end, len(zeros)):
+                os.pwrite(file.fileno(), zeros[: end - place], place)
+
+    @contextlib.contextmanager
+    def _explained(self, nbytes: int) -> Iterator[None]:
+        """Errors of the system name the folder, the bytes needed and the bytes free."""
+        try:
+            yield
         except OSError as error:
-            if file is not None:
-                file.close()
             try:
                 free = shutil.disk_usage(self.path).free
                 room = f", where {free} bytes ({format_bytes(free)}) are free"
@@ -58,61 +74,50 @@ class Folder:
             needed = f"{nbytes} bytes ({format_bytes(nbytes)})" if nbytes else "room"
             message = f"{self.where}: the stored carries need {needed} in the folder {self.path!r}{room}"
             raise type(error)(error.errno, f"{message}: {error.strerror}") from error
-        file.close()
-        raise OSError(
-            f"{self.where}: the file system of the folder {self.path!r} does not unlink open files, as network "
-            "file systems do not. What is stored there would be left behind. Give a folder on a local disk."
-        )
-
-
-def _allocate(descriptor: int, nbytes: int) -> None:
-    if not nbytes:
-        return
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, nbytes)
-        return
-    zeros = bytes(min(nbytes, 1 << 24))
-    for start in range(0, nbytes, len(zeros)):
-        os.pwrite(descriptor, zeros[: nbytes - start], start)
 
 
 class Rows:
-    """One file of `count` rows, each with the same arrays, and the thread that moves them."""
+    """One file of rows, each with the same arrays."""
 
-    def __init__(self, folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> None:
+    def __init__(self, folder: Folder, leaves: Sequence[np.ndarray]) -> None:
         self.folder, self._types = folder, [(leaf.shape, leaf.dtype) for leaf in leaves]
-        self._size = sum(leaf.nbytes for leaf in leaves)
-        self.nbytes = count * self._size
-        self._file = folder.open(self.nbytes)
+        self.size = sum(leaf.nbytes for leaf in leaves)  # of a row
+        self.count = 0
+        self._file = folder.open()
         weakref.finalize(self, self._file.close)  # at the end of the process, too
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "statetransform-files")
         self._behind: collections.deque[concurrent.futures.Future[None]] = collections.deque()
         self._ahead: dict[int, concurrent.futures.Future[list[np.ndarray]]] = {}
+
+    def grow(self, count: int) -> None:
+        """Makes room for so many rows."""
+        if count and self.size:
+            self.folder.allocate(self._file, self.count * self.size, count * self.size)
+        self.count = count
 
     def write(self, row: int, leaves: Sequence[np.ndarray]) -> None:
         """Copies a row, and has it written later."""
         while len(self._behind) > _BEHIND:
             self._behind.popleft().result()
         copies = [np.array(leaf, order="C") for leaf in leaves]
-        self._behind.append(self._thread.submit(self._write, row, copies))
+        self._behind.append(_thread.submit(self._write, row, copies))
 
     def read(self, row: int, following: int) -> list[np.ndarray]:
         """A row; the following one, if it is not negative, is read meanwhile."""
         while self._behind:
             self._behind.popleft().result()
-        ahead = self._ahead.pop(row, None) or self._thread.submit(self._read, row)
+        ahead = self._ahead.pop(row, None) or _thread.submit(self._read, row)
         found = ahead.result()
         if following >= 0:
-            self._ahead[following] = self._thread.submit(self._read, following)
+            self._ahead[following] = _thread.submit(self._read, following)
         return found
 
     def close(self) -> None:
         """Gives the space back, once the thread has done what it is at."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        concurrent.futures.wait([some for some in (*self._behind, *self._ahead.values()) if not some.cancel()])
         self._file.close()
 
     def _write(self, row: int, leaves: list[np.ndarray]) -> None:
-        start = row * self._size
+        start = row * self.size
         for leaf in leaves:
             left = memoryview(leaf.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
             while left:
@@ -120,7 +125,7 @@ class Rows:
                 left, start = left[done:], start + done
 
     def _read(self, row: int) -> list[np.ndarray]:
-        start, leaves = row * self._size, []
+        start, leaves = row * self.size, []
         for shape, dtype in self._types:
             leaf = np.empty(shape, dtype)
             left = memoryview(leaf.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
@@ -133,15 +138,19 @@ class Rows:
         return leaves
 
 
+_thread = concurrent.futures.ThreadPoolExecutor(1, "statetransform-files")
 _files: dict[int, Rows] = {}  # those of this process that were not read to their end, by their numbers
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
 
 def write(folder: Folder, count: int, number: int, row: int, leaves: Sequence[np.ndarray]) -> int:
-    """Stores a row; gives the number of its file, which is a new one with `count` rows if `number` is 0."""
-    number = number or _opened(folder, count, leaves)
+    """Stores a row; gives the number of its file, a new one if `number` is 0. It has room for `count` rows at least."""
+    number = number or _opened(folder, leaves)
     with _used(folder, number) as file:
+        if row >= file.count:
+            most = folder.limit // max(file.size, 1)
+            _make_room(file, max(row + 1, count, min(2 * file.count, most)))
         file.write(row, leaves)
     return number
 
@@ -179,22 +188,26 @@ def _used(folder: Folder, number: int) -> Iterator[Rows]:
         raise
 
 
-def _opened(folder: Folder, count: int, leaves: Sequence[np.ndarray]) -> int:
-    """Opens a file. The oldest in the folder are dropped if they and this one would take more than its limit."""
-    needed = count * sum(leaf.nbytes for leaf in leaves)
-    with _lock:
-        same = {n: f for n, f in _files.items() if (f.folder.path, f.folder.limit) == (folder.path, folder.limit)}
-        taken = needed + sum(file.nbytes for file in same.values())
-        dropped = []
-        for number, file in same.items():
-            if taken <= folder.limit:
-                break
-            dropped.append(_files.pop(number))
-            taken -= file.nbytes
-    for file in dropped:
-        file.close()
-    file = Rows(folder, count, leaves)
+def _opened(folder: Folder, leaves: Sequence[np.ndarray]) -> int:
+    file = Rows(folder, leaves)
     with _lock:
         number = next(_numbers) % 2**31 or next(_numbers)
         _files[number] = file
     return number
+
+
+def _make_room(file: Rows, count: int) -> None:
+    """Gives a file more rows. The oldest others in the folder are dropped if all would take more than its limit."""
+    with _lock:
+        same = {n: f for n, f in _files.items() if f.folder.path == file.folder.path and f is not file}
+        same = {n: f for n, f in same.items() if f.folder.limit == file.folder.limit}
+        taken = count * file.size + sum(f.count * f.size for f in same.values())
+        dropped = []
+        for number, other in same.items():
+            if taken <= file.folder.limit:
+                break
+            dropped.append(_files.pop(number))
+            taken -= other.count * other.size
+    for other in dropped:
+        other.close()
+    file.grow(count)

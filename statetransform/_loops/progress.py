@@ -64,6 +64,8 @@ class ProgressBar:
         with self._lock:
             is_new_run = self._bar is not None and not is_backward and done <= self._bar.n
             if self._bar is None or is_backward != self._is_backward or is_new_run:
+                if is_backward:
+                    self._fill()
                 self._close()
                 suffix, total = (" (backward)", self._n or self._last) if is_backward else ("", self._n)
                 self._bar = self._tqdm(total=total, **{**self._options, "desc": f"{self._options['desc']}{suffix}"})
@@ -71,6 +73,16 @@ class ProgressBar:
             self._bar.update(done - self._bar.n)
             if done == self._bar.total:
                 self._close()
+
+    def ended(self, *_: Any) -> None:
+        """The forward sweep of a loop of known length has ended; XLA may say so once the backward sweep has begun."""
+        with self._lock:
+            self._fill()
+
+    def _fill(self) -> None:
+        if self._bar is not None and not self._is_backward:
+            self._bar.update(self._bar.total - self._bar.n if self._bar.total else 0)
+            self._close()
 
     def over(self, done: Any) -> None:
         """A loop whose length was not known has ended."""

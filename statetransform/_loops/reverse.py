@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,7 +138,9 @@ class ByVjp:
         with counted(1, is_recomputation=True):
             carry, ys = lax.fori_loop(first, first + 1, self.step.writing(self.consts, self.xs), (carry, ys))
         if self.step.watch is not None:
-            jax.debug.callback(functools.partial(self.step.watch.moved, False), self.step.length)
+            # With a part of the result, as a constant would be told before the first step.
+            known = [jnp.ravel(x)[:1] for x in carry if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+            jax.debug.callback(self.step.watch.ended, *known[:1])
         return carry, ys, recorded
 
     def again(self, first: Index, behind: Index, carry: Leaves, recorded: Leaves, row: Index) -> Leaves:

@@ -67,6 +67,20 @@ def test_a_file_is_gone_with_the_gradient(tmp_path: pathlib.Path) -> None:
         assert number_of_open_files(tmp_path) == 0 and not list(tmp_path.iterdir())
 
 
+def test_loops_of_unknown_length_ask_for_the_room_that_they_use(tmp_path: pathlib.Path) -> None:
+    budget = on_disk(tmp_path, 100)
+    go = lambda x: transform.while_loop(
+        lambda c: c[0] < 60, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x), checkpoint=budget
+    )[1]
+    by_hand = lambda x: jax.lax.fori_loop(0, 60, lambda _, c: jnp.sin(c), x)
+    for n in (1, 3):
+        repeated = lambda f, n=n: jax.jit(
+            jax.grad(lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, n)[0].sum())
+        )
+        np.testing.assert_allclose(repeated(go)(X), repeated(by_hand)(X), rtol=1e-5)
+        assert budget.choices[-1].disk > 50 and number_of_open_files(tmp_path) == 0
+
+
 def test_files_that_no_backward_pass_read_make_room(tmp_path: pathlib.Path) -> None:
     budget = on_disk(tmp_path, 20)
     loss = lambda x: transform.scan(lambda c, _: (jnp.sin(c), None), x, None, 100, checkpoint=budget)[0]

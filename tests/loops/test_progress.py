@@ -57,6 +57,14 @@ def test_other_loops() -> None:
     assert "while_loop:" in text and "8/8" in text.split("(backward)")[-1]
 
 
+def test_a_compiled_gradient_shows_one_bar_that_ends_full() -> None:
+    loop = lambda w, file: transform.fori_loop(
+        0, 5, lambda i, c: jnp.sin(c * w), w, checkpoint=2, progress={"file": file, "every": 1, "mininterval": 0}
+    )
+    text = shown(lambda file: transform.jit(lambda w: transform.grad(loop)(w, file))(1.0)).split("(backward)")[0]
+    assert text.count("0/5") == 1 and text.rindex("5/5") > text.rindex("4/5")
+
+
 def test_each_run_has_its_own_bar() -> None:
     def run(file: Any) -> None:
         loop = jax.jit(lambda x: transform.scan(lambda c, _: (c + 1, None), x, None, 4, progress={"file": file})[0])
