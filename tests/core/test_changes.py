@@ -132,6 +132,27 @@ def a_class_by_its_name_that_was_known_as_the_class_of_an_instance() -> Scene:
 
 
 @scene
+def class_attributes_that_a_metaclass_reads() -> Scene:
+    class Meta(type):
+        twice, factor = property(lambda cls: 2 * cls.scale), 3.0
+
+        def __call__(cls, *args: Any) -> Any:
+            made = super().__call__(*args)
+            made.rate = cls.rate_at_first
+            return made
+
+        def total(cls) -> Any:
+            return sum(cls.parts) * cls.factor
+
+    class Model(metaclass=Meta):
+        scale, rate_at_first, parts = 2.0, 1.0, [1.0]
+
+    read = lambda m: m.u.value * Model.twice + Model().rate * 10 + Model.total() * 100  # type: ignore[attr-defined]
+    changes = [put_in(Model, "scale", 3.0), put_in(Model, "rate_at_first", 2.0), put_in(Meta, "factor", 5.0)]
+    return Base, read, [*changes, lambda _: Model.parts.append(4.0), put_in(Model, "parts", [7.0])]
+
+
+@scene
 def a_class_that_a_class_method_or_a_descriptor_gets() -> Scene:
     class Model(Base):
         scale, described = 2.0, OfClass()

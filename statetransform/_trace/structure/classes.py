@@ -55,6 +55,8 @@ class Classes:
         self.registers[kind] = register
         if opens:
             self._open.add(kind)
+            if is_users_class(type(kind)):  # a metaclass
+                self._recorder.reach(register, "class", None, type(kind))
         for base in _users_bases(kind):
             special = {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED}
             if not can_tell() and not is_open:  # what makes instances would seem to run
