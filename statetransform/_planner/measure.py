@@ -343,7 +343,7 @@ class Planner:
             rooms[kind] = int(found.planned - part * over)
             if (smaller := self.plan(pattern, size, rooms)) is not None:
                 return smaller
-        least = self.least(pattern)
+        least = self.least(pattern, offer[1].bytes - 1)
         return least if least[1].bytes < offer[1].bytes else None
 
     def _compiled(self, pattern: Pattern, version: Version, plan: Plan, budget: int) -> MeasuredPlan:

@@ -89,7 +89,8 @@ def view_of(
           to all that can be.
 
     Raises:
-      TypeError: `fun` is not callable, or what is asked for has no gradient.
+      TypeError: `fun` is not callable, what is asked for has no gradient, or `argnums` names an argument twice or has
+        something else than integers.
       ValueError: `argnums` names no argument, or `states` has a state twice.
 
     >>> from statetransform import State
@@ -170,12 +171,15 @@ class _Wrt:
 
     def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
         self._states = differentiated_states(states).states
-        argnums = () if argnums is None else argnums
-        is_single = hasattr(argnums, "__index__")
-        positions = (operator.index(argnums),) if is_single else tuple(map(operator.index, argnums))
+        given = () if argnums is None else argnums if isinstance(argnums, tuple | list) else (argnums,)
+        if not all(hasattr(i, "__index__") for i in given):
+            raise TypeError(f"`argnums` must be an int or a sequence of ints, not {argnums!r}")
+        positions = tuple(map(operator.index, given))
         for i in positions:
             if not -len(args) <= i < len(args):
                 raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")
+        if len({i % len(args) for i in positions}) < len(positions):
+            raise TypeError(f"argnums={argnums} names an argument twice")
         ends = list(itertools.accumulate((len(jax.tree.leaves(arg)) for arg in args), initial=0))
         self._parts = [(args[i], range(ends[i % len(args)], ends[i % len(args) + 1])) for i in positions]
 

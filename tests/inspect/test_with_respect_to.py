@@ -126,6 +126,8 @@ REPORTS = (inspect.residuals, inspect.print_saved_residuals, inspect.fwd_bwd, in
     ("options", "error", "words"),
     [
         ({"argnums": 2}, ValueError, r"argnums=2, but there are 2 positional argument\(s\)"),
+        ({"argnums": 0.5}, TypeError, "`argnums` must be an int or a sequence of ints, not 0.5"),
+        ({"argnums": (0, -2)}, TypeError, "names an argument twice"),
         ({"states": "w"}, TypeError, "`states=` must be a State or a pytree of States, but has a leaf of type str"),
         ({"states": [w, w]}, ValueError, "a state is listed twice in `states=`"),
         ({"states": n}, TypeError, "the state n has dtype int32, which has no gradient"),

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import statetransform as st
 from statetransform import State, policies, transform
 from statetransform import _jaxcompat as jaxcompat
 from statetransform._jaxpr.rewrite import inlined
 from statetransform._jaxpr.walk import backward_slice
+from statetransform._planner.barriers import keeps_barriers
 
 
 def noise(*shape: int, seed: int = 0) -> jax.Array:
@@ -155,3 +157,37 @@ def test_a_budget_says_what_it_chose_for_a_function() -> None:
     assert kept.is_plain and kept.flops_over_plain == 1 and kept.compiled_bytes == plain
     assert not planned.is_plain and planned.flops_over_plain > 1 and planned.planned_bytes <= planned.budget
     assert "the gradient of surprise within" in repr(small) and "times the FLOPs of the plain one" in repr(small)
+
+
+def test_the_least_that_a_refusal_names_is_no_more_than_a_budget_that_is_met_later() -> None:
+    def layer(h: Any, w: Any, i: Any) -> Any:
+        branches = [lambda a: jnp.tanh(a @ w), lambda a: jax.nn.relu(a @ w) + a, lambda a: jnp.sin(a) * a]
+        return jax.lax.switch(i % 3, branches, h)
+
+    def loss(ws: Any, x: Any, kinds: Any) -> Any:
+        for i, w in enumerate(ws):
+            x = layer(x, w, kinds[i])
+        return (x**2).mean()
+
+    ws = [0.1 * jax.random.normal(jax.random.key(i), (24, 24)) for i in range(6)]
+    args = ws, jnp.ones((64, 24)), jnp.arange(6)
+    gradient = lambda size: jax.jit(jax.value_and_grad(transform.checkpoint(loss, policy=policies.fit(size))))
+    with pytest.raises(st.BudgetError) as caught:
+        gradient(30_000).lower(*args)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", policies.PolicyWarning)
+        found = gradient(41_000).lower(*args).compile().memory_analysis()
+    assert caught.value.least is not None and caught.value.least <= found.temp_size_in_bytes
+
+
+@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes barriers")
+def test_a_plan_that_misses_by_little_is_followed_by_the_one_with_the_fewest_bytes() -> None:
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return (x**2).mean()
+
+    args = [0.1 * jax.random.normal(jax.random.key(i), (16, 16)) for i in range(6)], jnp.ones((128, 16))
+    fitting = transform.checkpoint(loss, policy=policies.fit(30_000))  # 24,580 as planned are 32,768 as compiled
+    found = jax.jit(jax.value_and_grad(fitting)).lower(*args).compile().memory_analysis()
+    assert found.temp_size_in_bytes <= 30_000
