@@ -73,6 +73,8 @@ def test_what_cannot_be_called_is_refused_at_once(name: str) -> None:
 
 
 def test_lift_names_the_transform_that_it_lifts() -> None:
+    with pytest.raises(TypeError, match="lift: expected a transform of functions"):
+        transform.lift(3)
     with pytest.raises(TypeError, match="named_call: expected a function"):
         transform.lift(jax.named_call)(3)
     with pytest.raises(TypeError, match=r"named_call: Coroutine\.__call__ returns a coroutine"):

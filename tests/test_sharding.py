@@ -163,6 +163,21 @@ def test_what_is_no_sharding_of_states_is_refused() -> None:
         transform.jit(lambda x: x, state_shardings={State: 0})
 
 
+@pytest.mark.parametrize(("spec", "size"), [(P("i"), 9), (P(None, "i"), 8), (P("j"), 8)], ids=str)
+def test_a_sharding_that_the_value_of_a_state_cannot_have_is_refused_by_name(spec: Any, size: int) -> None:
+    mesh, u = mesh_of(8), State(jnp.arange(float(size)), name="u")
+    said = (
+        r": `state_{}s` gives State 'u' \(created at .*\) the sharding .*but its value is float32\[{}\]\. Name axes of"
+    )
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match="jit" + said.format("sharding", size)):
+        transform.jit(lambda: setattr(u, "value", u.value + 1), state_shardings={u: spec})()
+    mapped = transform.shard_map(
+        lambda x: x * u.value.sum(), mesh=mesh, in_specs=P("i"), out_specs=P("i"), state_specs={u: spec}
+    )
+    with pytest.raises(ValueError, match="shard_map" + said.format("spec", size)):
+        mapped(jnp.ones(8))
+
+
 def mesh_of(n: int) -> Any:
     return jax.make_mesh((n,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:n])
 

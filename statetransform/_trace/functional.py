@@ -169,6 +169,9 @@ def lift(jax_transform: Callable[..., Any]) -> Callable[..., Any]:
       (2.0, 1)
     """
 
+    if not callable(jax_transform):
+        raise TypeError(f"lift: expected a transform of functions, such as `jax.jit`, not {jax_transform!r}")
+
     @functools.wraps(jax_transform, updated=())
     def transform(fun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         static = {name: kwargs.pop(name) for name in ("static_argnums", "static_argnames") if name in kwargs}

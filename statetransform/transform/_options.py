@@ -18,6 +18,7 @@ from .._objects.hooks import unheard
 from .._state.adapters import as_state
 from .._state.errors import describe
 from .._state.find import selects, walk
+from .._state.formatting import show_types
 from .._state.sites import warn
 from .._state.state import State
 from .._trace.arguments import StaticArguments, name_of, positional_parameters
@@ -182,6 +183,24 @@ class ByState:
         for i, (entry, value) in enumerate(pairs):
             found[entry][i] = value
         return list(found.values())
+
+
+def check_sharding(label: str, state: State, value: Any, sharding: Any, mesh: Any) -> None:
+    """Refuses a sharding that the value of a state cannot have. JAX's message does not know the state, if there is one.
+
+    Args:
+      label: the transform and its option.
+      sharding: a sharding, or a partition spec for the mesh.
+    """
+    try:
+        whole = jax.sharding.NamedSharding(mesh, sharding) if isinstance(sharding, jax.P) else sharding
+        for leaf in jax.tree.leaves(value):
+            whole.shard_shape(jax.numpy.shape(leaf))
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{label} gives {describe(state)} the sharding {sharding}, but its value is {show_types(value)}. Name axes "
+            f"of the mesh {dict(getattr(mesh, 'shape', {}))} that divide those of the value evenly."
+        ) from error
 
 
 def ungrouped(groups: Iterable[Mapping[int, Any]]) -> list[Any]:

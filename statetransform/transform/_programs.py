@@ -30,6 +30,7 @@ from .._trace.trace import Call, Trace
 from .._trace.traces import TraceCache
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs
+from ._options import check_sharding
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
@@ -135,6 +136,7 @@ class Program:
         if sharding is None:
             return value
         mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
+        check_sharding("jit: `state_shardings`", state, value, sharding, mesh)
         is_explicit = jax.sharding.AxisType.Explicit in getattr(mesh, "axis_types", ())
         place = jax.sharding.reshard if is_explicit else jax.lax.with_sharding_constraint
         return jax.tree.map(lambda leaf: place(leaf, sharding), value)

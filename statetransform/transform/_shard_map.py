@@ -11,13 +11,13 @@ import jax
 from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
 from .._objects.names import global_objects
 from .._state.errors import StateAxisError, describe, show_site
-from .._state.frame import look_at_all
+from .._state.frame import look_at, look_at_all
 from .._state.state import State
 from .._trace.arguments import hide, revealing
 from .._trace.lift import Lift, Staged
 from .._trace.stage import StagedFrame
 from .._trace.wrapper import decorate
-from ._options import ByState, bound_as_in, ungrouped
+from ._options import ByState, bound_as_in, check_sharding, ungrouped
 
 _WHOLE = jax.sharding.PartitionSpec()
 _OF_ARGUMENTS: Any = object()  # JAX takes the specs from the arguments, and has no name for that in each release
@@ -121,6 +121,9 @@ class _OnShards:
             for state, spec in self._specs.found_in([fun, *global_objects(self.__wrapped__)]).items()
             if spec != _WHOLE
         }
+        mesh = self._jax_options.get("mesh") or jax.sharding.get_abstract_mesh()
+        for state, spec in states.items():
+            check_sharding("shard_map: `state_specs`", state, look_at(state), spec, mesh)
         lift, body = self._run(fun, states, specs, args)
 
         def on_shard(values: list[Any], args: tuple[Any, ...]) -> Any:
