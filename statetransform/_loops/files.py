@@ -21,7 +21,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -113,7 +113,8 @@ class Rows:
 
     def close(self) -> None:
         """Gives the space back, once the thread has done what it is at."""
-        concurrent.futures.wait([some for some in (*self._behind, *self._ahead.values()) if not some.cancel()])
+        waiting: list[concurrent.futures.Future[Any]] = [*self._behind, *self._ahead.values()]
+        concurrent.futures.wait([future for future in waiting if not future.cancel()])
         self._file.close()
 
     def _write(self, row: int, leaves: list[np.ndarray]) -> None:

@@ -134,6 +134,24 @@ def test_a_step_that_draws_random_numbers_stays_within_the_budget_as_compiled() 
     assert compiled.memory_analysis().temp_size_in_bytes <= 1.03 * budget.bytes
 
 
+@pytest.mark.parametrize("argnums", [0, (0, 1)])
+def test_a_step_whose_products_are_wider_than_the_carry_keeps_its_budget(argnums: Any) -> None:
+    x, ws = jnp.full((256, 4), 0.1), (jnp.full((4, 64), 0.01), jnp.full((64, 4), 0.01))
+
+    def loss(x: Any, ws: Any, budget: Any) -> Any:
+        step = lambda x, _: (x + 0.1 * jnp.tanh(x @ ws[0]) @ ws[1], None)
+        return transform.scan(step, x, None, 50, checkpoint=budget)[0].sum()
+
+    gradient = lambda budget: jax.jit(jax.grad(lambda x, ws: loss(x, ws, budget), argnums)).lower(x, ws)
+    with pytest.raises(st.BudgetError) as caught:
+        gradient(st.MemoryBudget("1 kB"))
+    least = caught.value.least
+    assert least is not None
+    for size in (least, least * 3 // 2):
+        compiled: Any = gradient(st.MemoryBudget(size)).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes <= 1.03 * size
+
+
 def test_the_least_is_the_sum_that_the_message_names() -> None:
     with pytest.raises(st.BudgetError) as info:
         st.MemoryBudget(20).choose("scan", 5, budgets.Sizes(12, 0))
