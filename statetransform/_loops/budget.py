@@ -42,12 +42,12 @@ class MemoryBudget:
     memory it is the plain scan.
 
     The budget of a loop counts the stored carries, the recorded residuals, the five carries at work in a sweep
-    (current, next and initial carry, and two cotangents), and two more if the step copies parts of arrays, as stencils
-    do. On a CPU, a step of several such stages needs more (see "Limitations" in the documentation). The budget does not
-    count the loop's arguments and results, and their cotangents. The budget of a function counts all
-    intermediates and their cotangents, but not arguments, outputs and gradients. All batch elements of `vmap` count if
-    they are known when the loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not, and a
-    `PolicyWarning` says so.
+    (current, next and initial carry, and two cotangents), two more if the step copies parts of arrays, as stencils do,
+    two for normal random numbers, and products that are wider than the carry. On a CPU, a step of several stencils
+    needs more (see "Limitations" in the documentation). The budget does not count the loop's arguments and results, and
+    their cotangents. The budget of a function counts all intermediates and their cotangents, but not arguments, outputs
+    and gradients. All batch elements of `vmap` count if they are known when the loop is planned. Those of a `vmap`
+    around `jit` or `checkpoint` are not, and a `PolicyWarning` says so.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
     The steps between two of them are recomputed with the carries on the device, so a few tens of transfers may save a
@@ -213,7 +213,7 @@ class MemoryBudget:
         if sweep.lanes > 1:
             why += f", each of them of {sweep.lanes} lanes of `vmap`"
         if sweep.sizes.scratch:
-            why += f", and the step copies parts of arrays, {format_bytes(sweep.sizes.scratch)}"
+            why += f", and the step copies parts of arrays or has wider products, {format_bytes(sweep.sizes.scratch)}"
         return BudgetError(
             f"{where}: a budget of {format_bytes(sweep.budget)} cannot be met. The least possible is {least} bytes "
             f"({format_bytes(least)}): {why}. Raise the budget to that, or make the carry smaller.",

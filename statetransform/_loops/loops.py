@@ -262,8 +262,8 @@ class Flat:
         """The bytes of the loop, if it is differentiated in all that can be and is not still.
 
         What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
-        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions. A product
-        that is wider than the carry has a cotangent of its size.
+        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions, and two more
+        where normal numbers are drawn. A product that is wider than the carry has a cotangent of its size.
         """
         can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
         consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
@@ -276,8 +276,10 @@ class Flat:
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
         largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
         copies = [site for site in walk(self._jaxpr) if site.primitive.startswith(_COPYING)]
+        normal = [site for site in walk(self._jaxpr) if site.primitive == "erf_inv"]
+        copied = 2 * sum(any(largest(site) >= carry // 8 for site in some) for some in (copies, normal))
         wide = max((largest(site) for site in walk(self._jaxpr) if site.primitive in _PRODUCTS), default=0)
-        scratch = max(2 * carry if any(largest(site) >= carry // 8 for site in copies) else 0, wide - carry)
+        scratch = max(copied * carry, wide - carry)
         return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
