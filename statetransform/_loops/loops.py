@@ -275,10 +275,10 @@ class Flat:
         tape = Tape(step, selected, self.consts, self.init, example)
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
         largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
-        copies = [site for site in walk(self._jaxpr) if site.primitive.startswith(_COPYING)]
-        normal = [site for site in walk(self._jaxpr) if site.primitive == "erf_inv"]
-        copied = 2 * sum(any(largest(site) >= carry // 8 for site in some) for some in (copies, normal))
-        wide = max((largest(site) for site in walk(self._jaxpr) if site.primitive in _PRODUCTS), default=0)
+        sites = list(walk(self._jaxpr))
+        copying = lambda names: any(largest(s) >= carry // 8 for s in sites if s.primitive.startswith(names))
+        copied = 2 * (copying(_COPYING) + copying("erf_inv"))
+        wide = max((largest(site) for site in sites if site.primitive in _PRODUCTS), default=0)
         scratch = max(copied * carry, wide - carry)
         return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
 

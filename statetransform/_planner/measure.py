@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -187,12 +188,11 @@ class Planner:
         found = version.solver.plan(room(version))
         return best if found is None or (best and found.cost >= best[1].cost) else (version, found)
 
-    def least(self, pattern: Pattern, budget: int | None = None) -> Offer:
-        """The cheapest plan found with next to the fewest bytes, or within a budget that is between."""
+    def least(self, pattern: Pattern, budget: float = math.inf) -> Offer:
+        """The cheapest plan found with next to the fewest bytes; not above a budget, if that can be."""
         offers = [(version, version.solver.least) for version in self.versions(pattern).thriftiest()]
         version, fewest = min(offers, key=lambda offer: offer[1].bytes)
-        room = int(_NEXT_TO * fewest.bytes)
-        room = room if budget is None or budget < fewest.bytes else min(room, budget)
+        room = int(max(fewest.bytes, min(_NEXT_TO * fewest.bytes, budget)))
         return self._offer(self.plan(pattern, room), version, lambda _: room) or (version, fewest)
 
     def decide(self, pattern: Pattern, budget: int) -> Decision | Shortage:
@@ -431,7 +431,7 @@ class Planner:
 
     def _shortage(self, pattern: Pattern, tried: Sequence[MeasuredPlan] = ()) -> Shortage:
         """What the thriftiest plan needs: as compiled, if that is known, so that a budget of as much can be kept."""
-        version, plan = self.least(pattern)
+        version, plan = self.least(pattern, 0)  # with the fewest bytes, whatever they cost
         least, sequence = plan.bytes, plan.sequence
         sizes = [record.compiled for record in tried if record.compiled is not None]
         if sizes:

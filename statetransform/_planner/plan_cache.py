@@ -70,7 +70,7 @@ class MeasuredPlan:
     def rank(self, budget: int) -> tuple[bool, bool, float, float]:
         """The cheapest first of those that fit, then those with the fewest bytes; last, what multiplies the work.
 
-        A budget that can be kept is kept, whatever the work; one that is exceeded all the same is not worth that.
+        A budget that can be kept is kept, whatever the work. One that is exceeded in any case is not worth much of it.
         """
         size = self.planned if self.compiled is None else self.compiled
         if size <= budget:

@@ -171,10 +171,11 @@ class _Wrt:
 
     def __init__(self, argnums: Any, states: Any, args: tuple[Any, ...]) -> None:
         self._states = differentiated_states(states).states
-        given = () if argnums is None else argnums if isinstance(argnums, tuple | list) else (argnums,)
-        if not all(hasattr(i, "__index__") for i in given):
-            raise TypeError(f"`argnums` must be an int or a sequence of ints, not {argnums!r}")
-        positions = tuple(map(operator.index, given))
+        given = () if argnums is None else (argnums,) if hasattr(argnums, "__index__") else argnums
+        try:
+            positions = tuple(map(operator.index, given))
+        except TypeError:
+            raise TypeError(f"`argnums` must be an int or a sequence of ints, not {argnums!r}") from None
         for i in positions:
             if not -len(args) <= i < len(args):
                 raise ValueError(f"argnums={i}, but there are {len(args)} positional argument(s)")

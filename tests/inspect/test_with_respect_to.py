@@ -172,3 +172,8 @@ def test_without_compiling_the_rest_is_said(monkeypatch):
     assert row.recompute_ratio == 1.0
     with pytest.raises(ValueError, match="only a compiled program can be timed"):
         inspect.compare({"plain": f}, X, Y, compile=False, time=True)
+
+
+def test_argnums_may_be_any_sequence_of_integers():
+    found = [inspect.residuals(f, X, Y, argnums=argnums).to_dicts() for argnums in ((0, 1), [0, 1], range(2))]
+    assert found[0] == found[1] == found[2]
