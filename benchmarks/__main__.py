@@ -22,7 +22,7 @@ from rich.table import Table
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._trace import room as stack_room
+from statetransform._trace.room import room
 
 from . import report, timing
 from .dispatch import dispatch
@@ -228,11 +228,11 @@ def _without_room() -> Any:
     run = _our_lowered()
 
     def narrow() -> Any:
-        stack_room._room.is_made = True  # as if somebody above had made it
+        room.is_made = True  # as if somebody above had made it
         try:
             return run()
         finally:
-            stack_room._room.is_made = False
+            room.is_made = False
 
     return narrow
 
