@@ -87,7 +87,7 @@ def with_brainstate(n: int) -> Callable[[], Any]:
         for cell in cells:
             cell.value = cell.value + x
 
-    x = jnp.float32(1)
+    x: Any = jnp.float32(1)
     return lambda: add(x)
 
 
@@ -278,7 +278,7 @@ def same_program() -> None:
     for name, transforms in PROGRAMS:
         ours, twin = compile_both(BY_NAME[name], transforms)
         pairs = [(ours.cost_analysis()[key], twin.cost_analysis()[key]) for key in ("flops", "bytes accessed")]
-        pairs.append((ours.memory_analysis().temp_size_in_bytes, twin.memory_analysis().temp_size_in_bytes))
+        pairs.append((timing.temporary_bytes(ours), timing.temporary_bytes(twin)))
         pairs.append((ours.as_text().count(" = "), twin.as_text().count(" = ")))
         ratios = [f"{a / b:.3f}" if b else ("1.000" if a == b else "inf") for a, b in pairs]
         table.add_row(f"{' of '.join(transforms)} of {name}", *ratios)

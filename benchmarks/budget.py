@@ -35,6 +35,7 @@ from statetransform._planner.view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.budget_programs import LARGE, PROGRAMS, Program
+from benchmarks.timing import temporary_bytes
 
 BUDGETS = (0.9, 0.7, 0.5, 0.35, 0.25, 0.125, 0.0625)
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -71,7 +72,8 @@ def _run_loop(program: Program, around: Any, parts: int | None) -> Callable[[Any
         if parts is None or n % parts:
             step = around(layer)
             return program.loss(transform.scan(lambda h, p: (step(h, p), None), x, xs)[0])
-        xs = jax.tree.map(lambda leaf: leaf.reshape(parts, n // parts, *leaf.shape[1:]), xs)
+        rows = (parts, n // parts)
+        xs = jax.tree.map(lambda leaf: leaf.reshape(*rows, *leaf.shape[1:]), xs)
         inner = around(lambda h, some: transform.scan(lambda h, p: (layer(h, p), None), h, some)[0])
         return program.loss(transform.scan(lambda h, some: (inner(h, some), None), x, xs)[0])
 
@@ -136,7 +138,7 @@ class Measured:
         # What is closed over is an argument, too: constants of a program count as its temporaries.
         lowered = jax.jit(lambda cs, *xs: jaxcompat.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
         compiled = lowered.compile(compiler_options=options)
-        self.bytes = compiled.memory_analysis().temp_size_in_bytes
+        self.bytes = temporary_bytes(compiled)
         self.run = lambda: jax.block_until_ready(compiled(list(consts), *inputs))
         self.gradients = self.run()
 
@@ -158,20 +160,22 @@ class Clock:
         self._decide, self._compile = Planner.decide, planning.temporary_bytes
 
     def __enter__(self) -> Clock:
-        def decide(planner: Planner, pattern: Pattern, budget: int) -> Any:
+        clock = self
+
+        def decide(self: Planner, pattern: Pattern, budget: int) -> Any:
             start = time.process_time()
             try:
-                return self._decide(planner, pattern, budget)
+                return clock._decide(self, pattern, budget)
             finally:
-                self.seconds += time.process_time() - start
+                clock.seconds += time.process_time() - start
 
         def temporary_bytes(*args: Any) -> int | None:
             start = time.process_time()
             try:
-                return self._compile(*args)
+                return clock._compile(*args)
             finally:
-                self.seconds -= time.process_time() - start
-                self.compilations += 1
+                clock.seconds -= time.process_time() - start
+                clock.compilations += 1
 
         Planner.decide, planning.temporary_bytes = decide, temporary_bytes
         return self

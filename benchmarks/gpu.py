@@ -28,6 +28,8 @@ import jax.numpy as jnp
 import statetransform as st
 from statetransform import policies, transform
 
+from .timing import temporary_bytes
+
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "measured-gpu.md"
 STEPS, CARRIES = 2000, 20
 Case = tuple[Callable[[Any], Any], Callable[[Any], Any], Any, int]
@@ -96,8 +98,8 @@ def function(name: str) -> Case:
 
         return loss
 
-    plain = jax.jit(jax.grad(run(lambda layer: layer))).lower(made.ps).compile().memory_analysis()
-    budget = plain.temp_size_in_bytes // 2
+    plain = jax.jit(jax.grad(run(lambda layer: layer))).lower(made.ps).compile()
+    budget = temporary_bytes(plain) // 2
     f = transform.checkpoint(run(lambda layer: layer), policy=policies.fit(budget))
     return f, run(jax.checkpoint), made.ps, budget
 
@@ -121,7 +123,7 @@ def measure(name: str) -> dict[str, Any]:
     """One case in this process."""
     ours, by_hand, argument, planned = loop(name) if name in LOOPS else function(name)
     step = transform.jit(transform.value_and_grad(ours))
-    compiled = step.lower(argument).compile().memory_analysis().temp_size_in_bytes
+    compiled = temporary_bytes(step.lower(argument).compile())
     before = peak()
     time_ours = seconds(lambda: step(argument))
     after = peak()

@@ -223,7 +223,7 @@ def _stepped_with_nnx() -> Callable[[], Any]:
 
     def run() -> Any:
         for simulator in held:
-            simulator.step(dt)
+            simulator.step(dt)  # pyright: ignore[reportCallIssue]  # flax gives methods the type of functions
         return [simulator.u[...] for simulator in held]
 
     return run

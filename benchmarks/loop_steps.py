@@ -17,6 +17,7 @@ from rich.table import Table
 from statetransform import transform
 
 from . import report
+from .timing import temporary_bytes
 
 
 @jax.custom_jvp
@@ -98,8 +99,7 @@ def temporary(name: str, n: int, checkpoint: Any, is_unknown: bool = False, size
     init = start(name, size, None if mesh is None else jax.NamedSharding(mesh, jax.P(*mesh.axis_names)))
     compiled = jax.jit(gradient(name, n, checkpoint, is_unknown)).lower(jnp.float32(0.9), init).compile()
     carry = sum(x.nbytes for x in jax.tree.leaves(init)) / (1 if mesh is None else mesh.size)
-    memory: Any = compiled.memory_analysis()
-    return memory.temp_size_in_bytes / carry
+    return temporary_bytes(compiled) / carry
 
 
 def loop_steps(ks: tuple[int, ...] = (10, 20, 40), n: int = 400) -> None:

@@ -24,6 +24,7 @@ import statetransform as st
 from statetransform import transform
 
 from . import report
+from .timing import temporary_bytes
 
 Scan = Callable[[Any, Any, Any, int], tuple[Any, Any]]
 Program = Callable[[Scan, Any, int], Any]
@@ -141,7 +142,7 @@ def measure(program: Program, argument: Any, n: int, k: int, rounds: int) -> dic
         compiled[name] = gradient.lower(argument, n).compile()
         rows[name] = {
             "seconds to compile": time.perf_counter() - start,
-            "temporary MB": compiled[name].memory_analysis().temp_size_in_bytes / 1e6,
+            "temporary MB": temporary_bytes(compiled[name]) / 1e6,
             "evaluations": evaluations(scan, n) if n <= 2000 else math.nan,
         }
     times: dict[str, list[float]] = {name: [] for name in compiled}
@@ -194,7 +195,7 @@ def replaced(n: int = 1000, k: int = 20) -> None:
         table.add_column(column, justify="left" if column == "the loop" else "right")
     for name, scan in ways.items():
         compiled = jax.jit(jax.grad(lambda w, scan=scan: matmul(scan, w, n))).lower(scaled(128)).compile()
-        held = compiled.memory_analysis().temp_size_in_bytes / 1e6
+        held = temporary_bytes(compiled) / 1e6
         table.add_row(name, f"{evaluations(scan, n, (128, 128)) / n:.3f}", f"{held:.2f}")
     report.show(table)
 

@@ -29,6 +29,7 @@ from statetransform._jaxpr.walk import backward_slice
 
 from .budget import Alive
 from .model_programs import MODELS
+from .timing import temporary_bytes
 
 BUDGETS = (0.7, 0.5, 0.35, 0.25, 0.15)
 SAVED = jax.checkpoint_policies
@@ -45,13 +46,12 @@ def measured(loss: Callable[..., Any], args: Any) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         traced = jax.jit(jax.value_and_grad(loss)).trace(*args)
-        found = traced.lower().compile().memory_analysis()
+        size = temporary_bytes(traced.lower().compile())
     seconds = time.process_time() - start
-    assert found is not None, "the backend does not say how much memory a program takes"
     flat = jaxcompat.opened(inlined(inlined(traced.jaxpr, rules=True), rules=True))
     flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars))))
     said = any(issubclass(w.category, policies.PolicyWarning) for w in caught)
-    return {"bytes": int(found.temp_size_in_bytes), "flops": flops, "seconds": seconds, "warned": said}
+    return {"bytes": size, "flops": flops, "seconds": seconds, "warned": said}
 
 
 def rows_of(name: str, shares: tuple[float, ...], with_hand: bool) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 
 from statetransform import policies, transform
 
+from .timing import temporary_bytes
+
 
 def by_loop(field: Callable[..., Any], steps: int, k: int) -> Callable[[Any], Any]:
     """A raw `while_loop` around diffrax's solver."""
@@ -40,7 +42,7 @@ def by_adjoint(field: Callable[..., Any], steps: int, k: int) -> Callable[[Any],
     adjoint = diffrax.RecursiveCheckpointAdjoint(checkpoints=k)
     term, solver = diffrax.ODETerm(field), diffrax.Tsit5()
     options = {"adjoint": adjoint, "max_steps": steps + 1}
-    return lambda y: diffrax.diffeqsolve(term, solver, 0.0, 1.0, 1.0 / steps, y, **options).ys.sum()
+    return lambda y: jnp.sum(jnp.asarray(diffrax.diffeqsolve(term, solver, 0.0, 1.0, 1.0 / steps, y, **options).ys))
 
 
 def main() -> None:
@@ -62,7 +64,7 @@ def main() -> None:
             jax.effects_barrier()
             gradient = jax.jit(jax.grad(make(lambda t, y, args: jnp.sin(y) - t * y, sizes.steps, k)))
             compiled = gradient.lower(y).compile()
-            carries = compiled.memory_analysis().temp_size_in_bytes / y.nbytes
+            carries = temporary_bytes(compiled) / y.nbytes
             taken = []
             for _ in range(5):
                 start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Times of two or more ways to do the same, measured in turns."""
+"""Times of two or more ways to do the same, measured in turns; the memory of compiled programs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def ratios(runs: dict[str, Run], floor: str, *, seconds: float = 0.0004, rounds:
         for name, time_taken in taken.items():
             found[name].append(time_taken / taken[floor])
     return {name: statistics.median(each) for name, each in found.items()}
+
+
+def temporary_bytes(compiled: Any) -> int:
+    """Temporary bytes of a compiled program."""
+    found = compiled.memory_analysis()
+    assert found is not None, "the backend does not say how much memory a program takes"
+    return int(found.temp_size_in_bytes)
 
 
 def seconds_of(run: Run, calls: int = 1) -> float:

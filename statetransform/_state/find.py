@@ -9,7 +9,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from .state import State
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
 Kind = Any
+S = TypeVar("S", bound=State)
 
 _OPAQUE = (
     str, bytes, bytearray, int, float, complex, bool, type(None), types.ModuleType,
@@ -35,7 +36,13 @@ _OPAQUE = (
 )  # fmt: skip
 
 
-def states(tree: Any, *kinds: Kind) -> dict[str, State]:
+@overload
+def states(tree: Any) -> dict[str, State]: ...
+@overload
+def states(tree: Any, *kinds: type[S]) -> dict[str, S]: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def states(tree: Any, *kinds: Kind) -> dict[str, State]: ...
+def states(tree: Any, *kinds: Kind) -> dict[str, Any]:
     """Finds every state in a module, container, dataclass or object graph.
 
     Follows dicts, lists, tuples, sets, the attributes of objects, partial objects, bound methods and

@@ -110,7 +110,7 @@ class Functionalized:
 def functionalize(fun: Callable[..., Any], static_argnums: Any = (), static_argnames: Any = ()) -> Functionalized: ...
 @overload
 def functionalize(
-    fun: None = None, static_argnums: Any = (), static_argnames: Any = ()
+    *, static_argnums: Any = (), static_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], Functionalized]: ...
 def functionalize(fun: Any = None, static_argnums: Any = (), static_argnames: Any = ()) -> Any:
     """The pure function behind a stateful one, for raw JAX transforms (:func:`jax.jit`, ...) and other libraries.

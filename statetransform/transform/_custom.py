@@ -186,7 +186,7 @@ def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[.
 def custom_vjp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomVjp: ...
 @overload
 def custom_vjp(
-    fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+    *, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], CustomVjp]: ...
 def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a reverse-mode rule for a function that uses states: :class:`jax.custom_vjp`.
@@ -232,7 +232,7 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
 def custom_jvp(fun: Callable[..., Any], nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> CustomJvp: ...
 @overload
 def custom_jvp(
-    fun: None = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
+    *, nondiff_argnums: Any = (), nondiff_argnames: Any = ()
 ) -> Callable[[Callable[..., Any]], CustomJvp]: ...
 def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a forward-mode rule for a function that uses states: :class:`jax.custom_jvp`.

@@ -284,7 +284,7 @@ def jit(
 ) -> Compiled[Q, V]: ...
 @overload
 def jit(
-    fun: None = None, /, *, donate_states: bool = False, state_shardings: Any = None, **options: Any
+    *, donate_states: bool = False, state_shardings: Any = None, **options: Any
 ) -> Callable[[Callable[Q, V]], Compiled[Q, V]]: ...
 @bound_as_in(jax.jit)
 def jit(fun: Any = None, *, donate_states: bool = False, state_shardings: Any = None, **options: Any) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 from statetransform import transform
+from statetransform._trace.functional import Functionalized
+from statetransform.transform._custom import CustomJvp, CustomVjp
+from statetransform.transform._jit import Compiled
 
 
 @transform.checkpoint
@@ -53,6 +56,18 @@ def lanes(x: float) -> float:
 
 
 slope(1.0, y="b")
+
+
+def untyped(model: Any) -> None:
+    """A function whose type is not known is no decorator's argument."""
+    assert_type(transform.jit(model.step), Compiled[..., Any])
+    assert_type(transform.functionalize(model.step), Functionalized)
+    assert_type(transform.custom_vjp(model.step), CustomVjp)
+    assert_type(transform.custom_jvp(model.step), CustomJvp)
+    transform.checkpoint(model.step)(1.0)
+    transform.vmap(model.step)(1.0)
+
+
 slope("no")  # pyright: ignore[reportArgumentType]
 lanes([1.0])  # pyright: ignore[reportArgumentType]
 transform.hessian(scale)(1, y="b")

@@ -7,7 +7,7 @@ from typing import Any, assert_type
 import jax
 import jax.numpy as jnp
 
-from statetransform import Param, RandomState, State
+from statetransform import Param, RandomState, State, states
 
 
 class Membrane(State[jax.Array]):
@@ -42,6 +42,11 @@ assert_type(w.value, jax.Array)
 assert_type(RandomState(0).value, jax.Array)
 assert_type(RandomState(0).split(), jax.Array)
 assert_type(Membrane(zeros).value, jax.Array)
+assert_type(states([u, w]), dict[str, State])
+assert_type(states([u, w], Param), dict[str, Param])
+assert_type(states([u, w], Param, RandomState), dict[str, Param | RandomState])
+assert_type(states([u, w], lambda state: state.name == "w"), dict[str, State])
+assert_type(states([u, w], [Param, u]), dict[str, State])
 unknown: State = State(zeros)
 unknown.value = "anything"
 
