@@ -57,8 +57,16 @@ def adapt(package: str) -> None:
 
 def is_framework_file(filename: str) -> bool:
     """Whether a file is of a framework with an adapter."""
-    files = [getattr(sys.modules.get(package), "__file__", None) for package in _frameworks]
-    return any(file and filename.startswith(os.path.join(os.path.dirname(file), "")) for file in files)
+    for package in _frameworks:
+        file = getattr(sys.modules.get(package), "__file__", None)
+        if file and filename.startswith(_folder(file)):
+            return True
+    return False
+
+
+@functools.cache
+def _folder(file: str) -> str:
+    return os.path.join(os.path.dirname(file), "")
 
 
 def is_library_module(name: str) -> bool:

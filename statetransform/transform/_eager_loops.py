@@ -128,7 +128,8 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
 
     Where there is nothing to replace, a function is itself. The copies close over each other as the functions do.
     """
-    if not any(map(_closed_over, functions)):
+    leaves = adapters.flatten([_closed_over(fun) for fun in functions])[0]
+    if not any(type(leaf) in _COPIED or is_replaced(leaf) for leaf in leaves):
         return list(functions)
     found: dict[int, Any] = {}
     users: dict[int, list[int]] = {}
@@ -167,13 +168,11 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
 
 
 def _closed_over(fun: Any) -> list[Any]:
+    if type(fun) is types.FunctionType:
+        return [*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__]
     if type(fun) is functools.partial:
         return [fun.func, fun.args, fun.keywords]
-    if type(fun) is Followed:
-        return [fun.__wrapped__]
-    if type(fun) is types.FunctionType:
-        return [*map(contents, fun.__closure__ or ()), *filter(None, (fun.__defaults__, fun.__kwdefaults__))]
-    return []
+    return [fun.__wrapped__] if type(fun) is Followed else []
 
 
 def _copy(fun: Any, empty: Callable[[types.CellType], types.CellType]) -> Any:
