@@ -29,7 +29,7 @@ from .._loops.linear import Linear
 from .._loops.others import with_reversible_loops
 from .._state.errors import BudgetError, PolicyWarning
 from .._state.sites import warn
-from .._trace.placed import sharding_of
+from .._trace.placed import depend_on_places, sharding_of
 from .devices import ONE, Lanes, is_unknown
 from .emit import Emitted, Pulled, whole
 from .joint import Pattern
@@ -66,6 +66,7 @@ def planned(
         name = getattr(fun, "__name__", type(fun).__name__)
         inputs = [*consts, *leaves]
         guess, shardings = _guess(flags, jax.tree.leaves(shapes)), tuple(map(sharding_of, inputs))
+        depend_on_places()
         out = Budgeted(name, body, budget, guess, shardings, lanes.of(len(inputs), len(consts)))(*inputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 

@@ -41,7 +41,7 @@ class Traced(NamedTuple):
       constants: states left out of the lift, with the addresses of their leaves.
       is_reusable: whether a later call could use the trace.
       why: where the objects differ from those of the trace before: the path, and what stood and stands there.
-      settings: JAX's configuration and mesh.
+      settings: JAX's configuration and mesh, and the shardings that the trace depends on.
       site: file and line of the call.
       fun: gives the function that was traced; others of the same code use the trace, too.
     """
@@ -65,6 +65,7 @@ def traced(trace: Any, fun: Any, why: Any = None) -> Traced:
     ]
     flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
     settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
+    places = None if trace.places is None else str([place and place.spec for place in trace.places])
     return Traced(
         trace.arguments,
         [(called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)],
@@ -72,7 +73,7 @@ def traced(trace: Any, fun: Any, why: Any = None) -> Traced:
         [(called[i], tuple(map(id, leaves))) for i, leaves in trace.constants],
         trace.structure is not None,
         why,
-        {**settings, "mesh": str(jax.sharding.get_abstract_mesh())},
+        {**settings, "mesh": str(jax.sharding.get_abstract_mesh()), "shardings": places},
         user_site(),
         reference(fun),
     )

@@ -1,6 +1,7 @@
 """Where the values of a trace are: the types of arrays do not say it on meshes with automatic axes.
 
-A staged frame notes the shardings of the arrays that its inputs stand for, as far as these are known.
+A staged frame notes the shardings of the arrays that its inputs stand for, as far as these are known. What asks for
+them, a plan for a budget, makes the traces around depend on them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ def sharding_of(x: Any) -> Any:
     sharding = getattr(x, "sharding", None)
     is_mesh = isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh)
     return sharding if is_mesh and sharding is not None and sharding.mesh.size > 1 else None
+
+
+def depend_on_places() -> None:
+    """Says that the traces that are being made depend on where their inputs are."""
+    frame = stack.frame
+    while frame is not None:
+        frame.is_placed = True
+        frame = frame.parent
 
 
 def noted(inputs: Iterable[Any], shardings: Iterable[Any]) -> dict[int, Any]:

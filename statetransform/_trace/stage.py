@@ -51,6 +51,7 @@ class StagedFrame(Frame):
         super().__init__()
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
+        self.places: list[Any] = []  # the shardings of the leaves read
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted = is_lifted
 
@@ -66,7 +67,9 @@ class StagedFrame(Frame):
             return value
         avals = tuple([self.type_of_input(leaf) for leaf in leaves])
         inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
-        self.placed.update(noted(inputs, map(sharding_of, leaves)))
+        places = [*map(sharding_of, leaves)]
+        self.placed.update(noted(inputs, places))
+        self.places += places
         self.reads[state] = (treedef, avals)
         return treedef.unflatten(inputs)
 
@@ -157,6 +160,8 @@ class _Tracing:
                 raise self._culprit.explained(jaxpr, names)
             arguments = jax.tree.map(typeof, (args, kwargs))
             trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
+            if self.frame.is_placed:
+                trace.places = *self._shardings, *self.frame.places
             for state in map(adapters.as_state, consts):
                 if any(state is other for other in trace.states):
                     raise StateTraceError(

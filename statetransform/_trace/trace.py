@@ -19,6 +19,7 @@ from .._state.frame import leave, look_at_all, read
 from .._state.state import State
 from .arguments import reveal
 from .outcome import Outcome, with_static
+from .placed import sharding_of
 from .structure.recorder import Recorder
 from .structure.structure import Other, Structure
 
@@ -41,6 +42,7 @@ class Trace:
       out_tree: the tree definition of the results.
       born_at: which of the objects in the output are states that the call makes.
       structure: of the objects that it serves; None when it serves one call only.
+      places: the shardings of the leaves of its arguments and of the states read; None if it does not depend on them.
       fitting: names of the loops whose carry was checked against this trace.
     """
 
@@ -80,6 +82,7 @@ class Trace:
         self.objects: list[Any] | None = outcome.objects  # of the call that traced, as `states`
         self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
+        self.places: tuple[Any, ...] | None = None
         self.fitting: set[str] = set()
         self._run = run_of_caches.value
         self._owners: list[Any] = []
@@ -123,6 +126,10 @@ class Trace:
             if len(leaves_now) != len(constant) or any(a is not b for a, b in zip(leaves_now, constant, strict=True)):
                 return None
         return leaves
+
+    def is_for(self, leaves: Sequence[Any], values: Sequence[Any]) -> bool:
+        """Whether the leaves of the arguments and of the states are where the trace takes them to be."""
+        return self.places is None or self.places == tuple(map(sharding_of, [*leaves, *values]))
 
     def bind(self, arguments: list[Any], values: list[Any], run: Callable[..., Any] = eval_jaxpr) -> Any:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""

@@ -25,6 +25,7 @@ from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .families import Family, cache_of, keep_recent
 from .log import traced
+from .placed import depend_on_places
 from .structure.edges import Edge, brief, show_path
 from .structure.leaks import refuse_leaks, take_back
 from .structure.recorder import Recorder
@@ -78,12 +79,14 @@ class TraceCache:
         slot = self._records.current()
         run = run_of_caches.value
         own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
-        found, others = _first_fitting(own, roots), []
+        found, others = _first_fitting(own, roots, leaves), []
         if found is None:
             others = [other for other in self.family.known(key) if other not in own and other.knows(run)]
-            found = _first_fitting(others, roots)
+            found = _first_fitting(others, roots, leaves)
         if found is not None:
             trace, states, values = found
+            if trace.places is not None:
+                depend_on_places()
             self._keep(slot, key, trace)
             if trace not in own:
                 trace.expires_with(roots, weakref.WeakMethod(self.discard))
@@ -242,13 +245,15 @@ def _weakly(obj: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _first_fitting(traces: Sequence[Trace], roots: Sequence[Any]) -> tuple[Trace, Sequence[State], list[Any]] | None:
+def _first_fitting(
+    traces: Sequence[Trace], roots: Sequence[Any], leaves: Sequence[Any]
+) -> tuple[Trace, Sequence[State], list[Any]] | None:
     """The first trace that fits a call, with the states that the call has found and the leaves of their values."""
     for trace in traces:
         structure = trace.structure
         assert structure is not None
         states = structure.match(roots)
-        if states is not None and (values := trace.values(states)) is not None:
+        if states is not None and (values := trace.values(states)) is not None and trace.is_for(leaves, values):
             return trace, states, values
     return None
 

@@ -164,7 +164,9 @@ class Jitted(Transformed):
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         treedef = jax.tree.structure((args, kwargs))
         fitting = [
-            (program, states) for program in self._store.known(treedef) if (states := program.match(roots)) is not None
+            (program, states)
+            for program in self._store.known(treedef)
+            if (states := program.match(roots)) is not None and program.is_for(states, (args, kwargs))
         ]
         for program, states in fitting[:1]:
             run = program.jitted_for(method)

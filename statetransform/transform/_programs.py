@@ -24,6 +24,7 @@ from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
 from .._trace.arguments import is_reference, positional_parameters
 from .._trace.families import Family
+from .._trace.placed import sharding_of
 from .._trace.room import with_room
 from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
@@ -64,6 +65,7 @@ class Program:
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
       jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
+      places: the shardings that its trace depends on, as of a `Trace`.
       way_in: the generated function that calls it, see `entry`; None before there is one.
     """
 
@@ -71,6 +73,7 @@ class Program:
         trace = call.trace
         self.treedef = treedef
         self.structure: Structure | None = trace.structure
+        self.places: tuple[Any, ...] | None = trace.places
         self.donates: bool = jitted.donates
         self.written: tuple[int, ...] = trace.written
         reads, given_away = range(trace.n_reads), trace.written if self.donates else ()
@@ -145,9 +148,17 @@ class Program:
         """The states that it has to do with; None when the structure is another."""
         return None if self.structure is None else self.structure.match(roots)
 
+    def is_for(self, states: Sequence[State], arguments: Any) -> bool:
+        """Whether the arguments and the states are where the trace takes them to be."""
+        if self.places is None:
+            return True
+        leaves = jax.tree.leaves((arguments, look_at_all(states[: len(self.inputs)])))
+        return self.places == tuple(map(sharding_of, leaves))
+
     def takes(self, trace: Trace) -> bool:
         """Whether a trace for other types, that fits the same objects, says the same of them and of the states."""
-        if self.structure is None or (len(self.inputs), self.written) != (trace.n_reads, trace.written):
+        own = len(self.inputs), self.written, self.places
+        if self.structure is None or own != (trace.n_reads, trace.written, trace.places):
             return False
         return trace.structure is not None and self.structure.says_the_same(trace.structure)
 
@@ -185,7 +196,7 @@ class Program:
     def settle(self, args: Any, kwargs: Any) -> None:
         """After a call that went the slow way once more: writes down the way in when that begins to pay."""
         uses = self._uses = self._uses + 1
-        if self.structure is None or self._has_instance:
+        if self.structure is None or self._has_instance or any(self.places or ()):
             return
         if uses == 2:  # a large structure pays later, and one that is too large never does
             n = len(self.structure.edges)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from statetransform import Param, policies, transform
+from statetransform import BudgetError, Param, inspect, policies, transform
 
 # The compiler for the CPU of JAX 0.10 ignores barriers, and a warning says so.
 BARRIERS_ARE_KEPT = not jax.__version__.startswith("0.10.")
@@ -95,6 +95,32 @@ def test_an_eager_gradient_knows_where_its_arguments_are() -> None:
     budget = policies.fit(temp(jax.jit(jax.grad(loss)), *args) // 2)
     transform.grad(transform.checkpoint(loss, policy=budget))(*args)
     assert budget.choices[-1].planned_bytes <= budget.bytes  # pyright: ignore
+
+
+@pytest.mark.parametrize("first", ["split", "whole"])
+def test_a_plan_is_for_the_shardings_of_its_call(first: str) -> None:
+    """Types do not say on an automatic mesh how values are split: a trace with a plan depends on it besides."""
+    ws, x = sharded()
+    params, mesh = [Param(w) for w in ws], mesh_of(AxisType.Auto, "d")
+    budget = policies.fit(temp(jax.jit(lambda x: jax.grad(loss)(ws, x)), x) // 2)
+    f = transform.checkpoint(lambda x: loss([p.value for p in params], x), policy=budget)
+    eager = transform.grad(f, states=params)
+    step = transform.jit(eager)
+    xs = {"split": x, "whole": on(mesh, X)}
+
+    def split() -> None:
+        assert BARRIERS_ARE_KEPT is False or temp(step, xs["split"]) <= budget.bytes
+        eager(xs["split"])
+        assert budget.choices[-1].planned_bytes <= budget.bytes  # pyright: ignore[reportOptionalSubscript]
+
+    def whole() -> None:
+        for gradient in (step, eager):
+            with pytest.raises(BudgetError):
+                gradient(xs["whole"])
+
+    for run in (split, whole, split) if first == "split" else (whole, split, whole):
+        run()
+    assert "shardings" in str(inspect.explain_retrace(step))
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
