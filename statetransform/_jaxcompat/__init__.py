@@ -5,6 +5,7 @@
 version number: what is asked is what the object at hand can do, so that a release between two tested ones works too.
 """
 
+from .arrays import barrier as barrier
 from .arrays import buffer_of as buffer_of
 from .arrays import concrete_array as concrete_array
 from .arrays import host_room as host_room

@@ -42,6 +42,22 @@ def set_buffer(ref: Any, value: Any) -> None:
     ref._refs._buf = jax.device_put(value, before.sharding) if before.committed and not value.committed else value
 
 
+def barrier(tree: Any) -> Any:
+    """The same values behind a :func:`jax.lax.optimization_barrier`, with the same types.
+
+    In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary if one does: there, each kind gets its own.
+    """
+    values, treedef = jax.tree.flatten(tree)
+    varying = [varying_axes(x) for x in values]
+    found = list(jax.lax.optimization_barrier(values))
+    if [varying_axes(x) for x in found] != varying:
+        for kind in set(varying):
+            which = [i for i, its in enumerate(varying) if its == kind]
+            for i, x in zip(which, jax.lax.optimization_barrier([values[i] for i in which]), strict=True):
+                found[i] = x
+    return treedef.unflatten(found)
+
+
 def varying_axes(value: Any) -> frozenset[Any]:
     """The mesh axes over which a value inside `shard_map` differs; none where that is not followed."""
     return typeof(value).mat.varying

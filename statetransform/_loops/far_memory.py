@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from .._jaxcompat import host_room, typeof, varying_axes
+from .._jaxcompat import barrier, host_room, typeof, varying_axes
 from . import files
 from .arrays import Index, Leaves
 
@@ -126,7 +126,7 @@ class Far:
 
     def write(self, row: Index, carry: Leaves) -> Far:
         """With a carry in a row."""
-        words, buffers, number = lax.optimization_barrier(self.form.words(carry)), self.buffers, self.number
+        words, buffers, number = barrier(self.form.words(carry)), self.buffers, self.number
         if self.buffers:
             place = row if number is None else jnp.clip(row, 0, self.form.room.host)
             buffers = [_putter(0)(x, place, jax.device_put(y[None], HOST)) for x, y in zip(buffers, words, strict=True)]
@@ -142,14 +142,14 @@ class Far:
         if self.buffers:
             place = jnp.clip(row, 0, near - 1)
             words = [jax.device_put(_getter(0)(x, place), DEVICE)[0] for x in self.buffers]
-            words = lax.optimization_barrier(words)
+            words = barrier(words)
         if self.number is None:
             return self, self.form.carry(words)
         types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.form.avals]
         arguments = self.number, self._file_row(row), self._file_row(following), jnp.asarray(left, jnp.int32)
         out = jax.ShapeDtypeStruct((), jnp.int32), types
         number, loaded = jax.pure_callback(self.form.read, out, *arguments, vmap_method="broadcast_all")
-        loaded = lax.optimization_barrier(loaded)
+        loaded = barrier(loaded)
         if self.buffers:
             loaded = [jnp.where(row < near, x, y) for x, y in zip(words, loaded, strict=True)]
         return dataclasses.replace(self, number=number), self.form.carry(loaded)
@@ -158,7 +158,7 @@ class Far:
         """These, and the values: the file is next read once they are computed. Host memory may be read meanwhile."""
         if self.number is None:
             return self, values
-        number, values = lax.optimization_barrier((self.number, values))
+        number, values = barrier((self.number, values))
         return dataclasses.replace(self, number=number), values
 
     def _file_row(self, row: Index) -> Index:

@@ -18,7 +18,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from .._jaxcompat import eval_jaxpr, part_of, typeof, zeros
+from .._jaxcompat import barrier, eval_jaxpr, part_of, typeof, zeros
 from .._jaxpr.step_counts import counted
 from .._jaxpr.walk import backward_slice
 from .arrays import Index, Leaves, is_differentiable, pick, put, select, slice_type, take
@@ -223,7 +223,7 @@ class ByTape(ByVjp):
             more, ct, ct_x = self._tape.pull(fixed, take(recorded, i - first + row), take(self.xs, place), (ct, ct_y))
             total = [total + new for total, new in zip(ct_consts, more, strict=True)]
             # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
-            return lax.optimization_barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))
+            return barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))
 
         with counted(self._length, self._count):
             return lax.fori_loop(0, behind - first, one, (recorded, cts))

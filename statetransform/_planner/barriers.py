@@ -22,21 +22,10 @@ def keeps_barriers() -> bool:
 
 
 def tied(values: Sequence[Any]) -> list[Any]:
-    """The same values behind a barrier, with the same types.
-
-    In `shard_map`, the barrier of JAX 0.10 makes all of them vary if one does: there, each kind gets its own.
-    """
+    """The same values behind a barrier, with the same types."""
     if not keeps_barriers() and (numbers := [x for x in values if has_number(x)]):
         return _around_a_loop(values, min(numbers, key=lambda x: (len(jax.typeof(x).mat.varying), x.size)))
-    varying = [jax.typeof(x).mat.varying for x in values]
-    found = list(lax.optimization_barrier(list(values)))
-    if all(jax.typeof(x).mat.varying == before for x, before in zip(found, varying, strict=True)):
-        return found
-    for kind in set(varying):
-        which = [i for i, its in enumerate(varying) if its == kind]
-        for i, x in zip(which, lax.optimization_barrier([values[i] for i in which]), strict=True):
-            found[i] = x
-    return found
+    return jaxcompat.barrier(list(values))
 
 
 def behind(number: Any, x: Any) -> Any:

@@ -325,7 +325,7 @@ class Budgeted:
             step = whole(found.program, len(primals))
         else:
             step = (found.program or self._planner.versions(pattern).first).plain_step
-        primals, cts = jax.lax.optimization_barrier((primals, list(cts)))
+        primals, cts = jaxcompat.barrier((primals, list(cts)))
         return list(self._compiled(("step", pattern), step)(*primals, *cts)[n:])
 
     def _compiled(self, key: Any, fun: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:

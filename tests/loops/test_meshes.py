@@ -176,6 +176,26 @@ def test_within_shard_map(checkpoint: Any) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
+def test_residuals_in_shard_map_beside_a_number_that_all_devices_share() -> None:
+    """The barrier of JAX 0.10 makes all that it is given vary over the devices if one does."""
+    x, s = jnp.arange(1.0, 17.0) / 16, jnp.float32(0.3)
+
+    def total(x: Any, s: Any, checkpoint: Any) -> Any:
+        loop = jax.lax.scan if checkpoint is None else lambda *a: transform.scan(*a, checkpoint=checkpoint)
+        u, _ = loop(lambda u, _: (u + s * jnp.sin(u) * x, None), x, None, 12)
+        return jax.lax.psum((u**2).sum(), "i")
+
+    def gradient(checkpoint: Any) -> Any:
+        piece = lambda x, s: total(x, s, checkpoint)
+        mapped = jax.shard_map(piece, mesh=mesh_of(AUTO), in_specs=(jax.P("i"), jax.P()), out_specs=jax.P())
+        return jax.jit(jax.grad(mapped, argnums=(0, 1)))(x, s)
+
+    budget = st.MemoryBudget("200 B")
+    found = gradient(budget)
+    assert budget.choices[0].block != 1  # pyright: ignore[reportOptionalSubscript]  # residuals are recorded
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, gradient(None))
+
+
 def test_a_collective_over_lanes_in_the_step() -> None:
     def loss(x: Any, w: Any, checkpoint: Any) -> Any:
         loop = jax.lax.scan if checkpoint is None else lambda *a: transform.scan(*a, checkpoint=checkpoint)

@@ -137,6 +137,24 @@ def test_within_shard_map(check_vma: bool) -> None:
     honours(step, jax.jit(gradient_of(jax.shard_map, loss)), *sharded())
 
 
+def test_within_shard_map_beside_a_number_that_all_devices_share() -> None:
+    def cooled(x: Any, t: Any) -> Any:
+        for _ in range(8):
+            x = jnp.tanh(x) * jnp.sin(t)
+            t = jnp.cos(t) * 0.9
+        return jax.lax.psum((x**2).sum(), "d") + t, jnp.sin(t) * 2
+
+    def gradient(f: Any) -> Any:
+        mapped = jax.shard_map(f, mesh=mesh_of(AxisType.Auto, "d"), in_specs=(P("d"), P()), out_specs=P())
+        return jax.jit(jax.grad(lambda *args: sum(mapped(*args)), argnums=(0, 1)))
+
+    args = X, jnp.float32(0.8)
+    budget = policies.fit(temp(gradient(cooled), *args) // 2, compile=False)
+    found = gradient(transform.checkpoint(cooled, policy=budget))(*args)
+    assert not budget.choices[-1].is_plain  # pyright: ignore[reportOptionalSubscript]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, gradient(cooled)(*args))
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_weights_and_activations_in_pieces(kind: AxisType) -> None:
     """As fully sharded data parallel on one axis, and tensor parallel on the other one."""
