@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 from collections.abc import Callable
@@ -137,7 +138,8 @@ def test_a_loop_compiles_once_whatever_it_closes_over(name: str, way: str) -> No
         w = jnp.float32(w)
         with compilations() as made:
             found = run(transform, w)
-        if i == 2:
+        # Containers are copied for traced values only: a body may compare or change them.
+        if i == 2 and not (name == "container" and way in ("none", "grad of another")):
             assert made == []
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(run(JAX, w)), strict=True):
             assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -179,3 +181,58 @@ def test_python_may_decide_on_arrays_that_the_body_closes_over(take: Callable[[A
     for w in (jnp.int32(0), jnp.int32(1)):
         assert loss(2.0, w) == by_hand(2.0, w)
         assert transform.grad(loss)(2.0, w) == jax.grad(by_hand)(2.0, w)
+
+
+class Side(enum.Enum):
+    LEFT, RIGHT = "left", "right"
+
+
+def in_order_of_a_dict(t: Any, w: Any) -> Any:
+    factors = {"w": w, "b": jnp.float32(3)}
+
+    def step(c: Any, _: Any) -> Any:
+        for factor, power in zip(factors.values(), (1, 2), strict=True):
+            c = c * factor**power
+        return c, None
+
+    return t.scan(step, jnp.float32(1), None, 1)[0]
+
+
+def with_the_last_layer(t: Any, w: Any) -> Any:
+    layers = [{"w": w}, {"w": w * 2}]
+    last = layers[-1]
+    body = lambda c, _: (functools.reduce(lambda c, one: c * (1 if one is last else one["w"]), layers, c), None)
+    return t.scan(body, jnp.float32(1), None, 2)[0]
+
+
+def with_keys_that_cannot_be_sorted(t: Any, w: Any) -> Any:
+    at = {Side.RIGHT: w, Side.LEFT: jnp.float32(2)}
+    return t.scan(lambda c, _: (c * at[Side.RIGHT] + at[Side.LEFT], None), jnp.float32(1), None, 2)[0]
+
+
+def with_a_size(t: Any, w: Any) -> Any:
+    n = jnp.int32(2)
+    return t.scan(lambda c, _: (c + w * jnp.ones(n).sum() + c[None, None][:n].size, None), jnp.float32(1), None, 2)[0]
+
+
+def with_a_note(t: Any, w: Any) -> Any:
+    settings = {"w": jnp.float32(2), "runs": "never"}
+
+    def step(c: Any, _: Any) -> Any:
+        settings["runs"] = "traced"
+        return c * settings["w"] * w, None
+
+    found = t.scan(step, jnp.float32(1), None, 2)[0]
+    return found, len(settings["runs"])
+
+
+@pytest.mark.parametrize("way", ["none", "grad of another", "grad", "vmap"])
+@pytest.mark.parametrize(
+    "program",
+    [in_order_of_a_dict, with_the_last_layer, with_keys_that_cannot_be_sorted, with_a_size, with_a_note],
+    ids=lambda f: f.__name__,
+)
+def test_what_a_body_closes_over_stays_what_it_is(program: Callable[[Any, Any], Any], way: str) -> None:
+    run = lambda t: TRANSFORMS[way](t, lambda w: jax.tree.leaves(program(t, w))[0])(jnp.float32(0.9))
+    np.testing.assert_allclose(run(transform), run(JAX), rtol=1e-6)
+    assert way != "none" or jax.tree.leaves(program(transform, 1.0))[1:] == jax.tree.leaves(program(JAX, 1.0))[1:]

@@ -6,8 +6,9 @@ finds its program; a later call makes no trace and compiles nothing, in the grad
 since it knows functions by identity.
 
 A body may close over arrays and over traced values, such as what is differentiated. These become operands: the object
-among the arguments is a copy of the function with holes in their places, which are filled for the trace. Where Python
-decides on an array that the body closes over, its arrays stay what they are, as constants of the trace.
+among the arguments is a copy of the function with holes in their places, which are filled for the trace. Containers are
+copied for traced values only, since a body may compare or change them. Where Python looks at an array that the body
+closes over, its arrays stay what they are, as constants of the trace, and so do integers.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from .._jaxcompat import Tracer, is_jit_disabled, is_top_level, staging_trace
+from .._jaxcompat import Tracer, concrete_array, is_jit_disabled, is_top_level, staging_trace
 from .._loops.budget import MemoryBudget
 from .._loops.lanes import known_lanes, lanes_around
 from .._objects.library import is_ours, is_users_function
 from .._objects.lookup import contents
 from .._objects.plain import MISSING
-from .._state import adapters
 from .._trace.arguments import hide_self, is_reference, strict
-from .._trace.concretization import CONCRETIZATION_ERRORS
 from .._trace.families import Family, anchor_of, remember
 from .._trace.traces import RefusedArgument
 from .._trace.wrapper import Bound
@@ -57,7 +57,7 @@ class _EagerLoop:
     def __call__(self, holes: list[Any], *args: Any) -> Any:
         functions, values = args[: self._n_functions], iter(holes)
         if holes:
-            functions = _replaced(functions, lambda leaf: leaf is Hole.TRACED, lambda _: next(values))
+            functions = _replaced(functions, lambda leaf, _: leaf is Hole.TRACED, lambda _: next(values))
         with lanes_around(self._lanes):
             return self._loop(*functions, *args[self._n_functions :])
 
@@ -98,9 +98,8 @@ def in_eager_mode(
         return Hole.TRACED
 
     code = id(anchor_of(functions[0]))
-    kind = Tracer if code in _deciding else jax.Array  # tracers are arrays
     followed = [fun if _is_followed(fun) else Followed(fun) for fun in functions]
-    emptied = _replaced(followed, lambda leaf: isinstance(leaf, kind), take)
+    emptied = _replaced(followed, _is_traced if code in _looking else _is_operand, take)
     # A plan for a budget depends on the lanes around, which the trace of the whole does not see.
     has_budget = any(isinstance(option, MemoryBudget) for option in options)
     lanes = tuple(known_lanes(jax.tree.leaves((holes, operands)))) if has_budget else ()
@@ -116,21 +115,32 @@ def in_eager_mode(
         return compiled(holes, *emptied, *operands)
     except RefusedArgument:  # the loop itself has more to say of it
         return OTHER
-    except CONCRETIZATION_ERRORS:  # JAX gives Python no value of what is differentiated, but those of other arrays
+    except _OF_VALUES:  # JAX gives Python no value of what is differentiated, but those of other arrays
         if all(isinstance(leaf, Tracer) for leaf in holes):
             raise
-    remember(_deciding, code, True, _BOUND)
+    remember(_looking, code, True, _BOUND)
     return in_eager_mode(where, functions, options, loop, *operands)
 
 
-def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put: Callable[[Any], Any]) -> list[Any]:
+def _is_traced(leaf: Any, is_bare: bool) -> bool:
+    return isinstance(leaf, Tracer)
+
+
+def _is_operand(leaf: Any, is_bare: bool) -> bool:
+    """Whether what a function closes over, bare or in a container, becomes an operand."""
+    if type(leaf) is concrete_array():
+        return is_bare and jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return isinstance(leaf, Tracer)
+
+
+def _replaced(
+    functions: Sequence[Any], is_replaced: Callable[[Any, bool], bool], put: Callable[[Any], Any]
+) -> list[Any]:
     """The functions, with some of what they and the functions within them close over replaced.
 
-    Where there is nothing to replace, a function is itself. The copies close over each other as the functions do.
+    Where there is nothing to replace, a function is itself. The copies close over each other as the functions do, and
+    a container that two of them have is copied once.
     """
-    leaves = adapters.flatten([_closed_over(fun) for fun in functions])[0]
-    if not any(type(leaf) in _COPIED or is_replaced(leaf) for leaf in leaves):
-        return list(functions)
     found: dict[int, Any] = {}
     users: dict[int, list[int]] = {}
     changed: list[int] = []
@@ -139,12 +149,13 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
         if id(fun) in found:
             continue
         found[id(fun)] = fun
-        for leaf in adapters.flatten(_closed_over(fun))[0]:
-            if is_replaced(leaf):
-                changed.append(id(fun))
-            elif type(leaf) in _COPIED:
-                users.setdefault(id(leaf), []).append(id(fun))
-                waiting.append(leaf)
+        for value in _closed_over(fun):
+            for leaf in _leaves(value):
+                if is_replaced(leaf, leaf is value):
+                    changed.append(id(fun))
+                elif type(leaf) in _COPIED:
+                    users.setdefault(id(leaf), []).append(id(fun))
+                    waiting.append(leaf)
     if not changed:
         return list(functions)
     copied: set[int] = set()
@@ -153,13 +164,21 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
             copied.add(i)
             changed += users.get(i, ())
     cells: dict[int, types.CellType] = {}
-    is_changed = lambda value: any(is_replaced(x) or id(x) in copied for x in adapters.flatten(value)[0])
+    is_changed = lambda value: any(is_replaced(x, x is value) or id(x) in copied for x in _leaves(value))
     empty = lambda cell: cells.setdefault(id(cell), types.CellType()) if is_changed(contents(cell)) else cell
+    containers: dict[int, Any] = {}
 
-    def now(value: Any) -> Any:
-        leaves, treedef = adapters.flatten(value)
-        change = lambda leaf: put(leaf) if is_replaced(leaf) else copies.get(id(leaf), leaf)
-        return treedef.unflatten(map(change, leaves)) if is_changed(value) else value
+    def now(value: Any, is_bare: bool = True) -> Any:
+        if type(value) not in _CONTAINERS:
+            return put(value) if is_replaced(value, is_bare) else copies.get(id(value), value)
+        if id(value) not in containers:
+            containers[id(value)] = value  # for one that is within itself
+            items = [*value.values()] if type(value) is dict else value
+            changed = [now(item, False) for item in items]
+            if any(a is not b for a, b in zip(items, changed, strict=True)):
+                copy = dict(zip(value, changed, strict=True)) if type(value) is dict else type(value)(changed)
+                containers[id(value)] = copy
+        return containers[id(value)]
 
     copies = {i: _copy(fun, empty) for i, fun in found.items() if i in copied}
     for i, copy in copies.items():
@@ -169,10 +188,25 @@ def _replaced(functions: Sequence[Any], is_replaced: Callable[[Any], bool], put:
 
 def _closed_over(fun: Any) -> list[Any]:
     if type(fun) is types.FunctionType:
-        return [*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__]
+        values = [*map(contents, fun.__closure__ or ()), *(fun.__defaults__ or ())]
+        return values if fun.__kwdefaults__ is None else [*values, *fun.__kwdefaults__.values()]
     if type(fun) is functools.partial:
-        return [fun.func, fun.args, fun.keywords]
+        return [fun.func, *fun.args, *fun.keywords.values()]
     return [fun.__wrapped__] if type(fun) is Followed else []
+
+
+def _leaves(value: Any) -> list[Any]:
+    """What is in plain containers; a value that is none is its own leaf."""
+    if type(value) not in _CONTAINERS:
+        return [value]
+    leaves, waiting, seen = [], [value], set[int]()
+    for each in waiting:
+        if type(each) not in _CONTAINERS:
+            leaves.append(each)
+        elif id(each) not in seen:
+            seen.add(id(each))
+            waiting += each.values() if type(each) is dict else each
+    return leaves
 
 
 def _copy(fun: Any, empty: Callable[[types.CellType], types.CellType]) -> Any:
@@ -187,22 +221,26 @@ def _copy(fun: Any, empty: Callable[[types.CellType], types.CellType]) -> Any:
 def _fill(copy: Any, fun: Any, now: Callable[[Any], Any]) -> None:
     """Gives the copy of a function what it closes over."""
     if type(fun) is functools.partial:
-        copy.__setstate__((now(fun.func), now(fun.args), now(fun.keywords), fun.__dict__))
+        keywords = {key: now(value) for key, value in fun.keywords.items()}
+        copy.__setstate__((now(fun.func), tuple(map(now, fun.args)), keywords, fun.__dict__))
     elif type(fun) is Followed:
         copy.__wrapped__ = now(fun.__wrapped__)
     else:
         for cell, other in zip(fun.__closure__ or (), copy.__closure__ or (), strict=True):
             if other is not cell and contents(other) is MISSING:  # another function may have it as well
                 other.cell_contents = now(contents(cell))
-        copy.__defaults__, copy.__kwdefaults__ = now(fun.__defaults__), now(fun.__kwdefaults__)
+        copy.__defaults__ = fun.__defaults__ and tuple(map(now, fun.__defaults__))
+        copy.__kwdefaults__ = fun.__kwdefaults__ and {key: now(value) for key, value in fun.__kwdefaults__.items()}
 
 
 _COPIED = (types.FunctionType, functools.partial, Followed)
+_CONTAINERS = (dict, list, tuple)
+_OF_VALUES = (TypeError, ValueError, AttributeError, LookupError)  # what Python says that cannot use a traced value
 #: The compiled loops used last, by what they do and the identity of the body's code. Should another code have it after
 #: the death of the first, it finds what it would have found the long way.
 _used: dict[Any, Whole] = {}
 _BOUND = 128
-_deciding: dict[int, bool] = {}  # codes of bodies in which Python decides on an array that they close over
+_looking: dict[int, bool] = {}  # codes of bodies in which Python looks at an array that they close over
 
 
 def _is_followed(fun: Any) -> bool:
