@@ -1,7 +1,7 @@
 """From a budget to a program, in three steps.
 
-1. *Plain.* The plain gradient step is compiled, unless it is planned far above the budget. If it fits, it is the
-   program.
+1. *Plain.* The plain gradient step is compiled, unless it is planned far above the budget and has products or loops,
+   whose results compilers do not fuse. If it fits, it is the program.
 2. *Candidates.* They are the cheapest plan found for the budget, and the forms that people write by hand. The one with
    the least work of those that may fit is compiled, then the next, until none promises to be better than the best. What
    the compiler needs corrects what is expected of the others: a plan makes place for a smaller one. What is near the
@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -24,7 +25,7 @@ import jax
 
 from .. import _jaxcompat as jaxcompat
 from .._jaxpr.rewrite import inlined
-from .._jaxpr.sizes import format_bytes
+from .._jaxpr.sizes import format_bytes, nbytes
 from .._jaxpr.sources import shown_source
 from .._jaxpr.walk import walk
 from . import devices
@@ -53,9 +54,11 @@ _MARGIN = 1.1  # times what is missing, to be on the safe side; less for loops, 
 _OF_LOOPS = 1.05
 _ROOM = 0.02  # of the budget, which schedules of loops leave: what is not near it is compiled once
 _FAR = 1.75  # times the budget: with so many planned bytes, the plain step is not compiled. 1.6 was seen to fit
+_PRODUCTS = 0.05  # of all values: where fewer are from products and loops, compilers may fuse the whole function
 _LITTLE = 0.02  # of the budget: an excess below is taken for one of this size, since compilers have buffers as a whole
 _NEXT_TO = 1.02  # the fewest bytes: the last of them cost much, where loops have no room for carries
 _WASTE = 0.85  # of the budget: a plan that compiles to less, and is not cheap, is made larger once
+_NOT_FUSED = ("dot_general", "conv_general_dilated", "scan", "while")
 # What checkpoints around layers may compile to, of what is expected; with convolutions, 0.6 was seen.
 _FUSED = {False: 0.9, True: 0.6}
 _AT_BEST = 0.5  # the least that was seen, of what is planned for elementwise layers
@@ -166,7 +169,9 @@ class Planner:
             self._begin("compiling the plain step")
             known.plain = self._bytes_of(version, version.plain_step)
             known.write()
-        if known.plain is None or budget is None or not self._is_near(version, known.plain, budget):
+        if known.plain is None or budget is None:
+            return known.plain
+        if not (self._fuses and known.plain <= budget) and not self._is_near(version, known.plain, budget):
             return known.plain
         if known.plain_alone is None:
             known.plain_alone = self._bytes_of(version, version.plain_step, with_value=False)
@@ -213,7 +218,7 @@ class Planner:
     def _decided(self, pattern: Pattern, budget: int) -> Decision | Shortage:
         first = self.versions(pattern).first
         known = self.known(pattern) if self._compiles else Known(None)
-        is_far = self._written is None and first.solver.plain.bytes > _FAR * budget
+        is_far = self._written is None and first.solver.plain.bytes > _FAR * budget and not self._fuses
         plain = known.plain if is_far else self.plain_bytes(pattern, budget)
         if plain is not None and plain <= budget:
             return Decision(None, first.solver.plain.bytes, plain if self._compiles else None, 1.0)
@@ -232,9 +237,14 @@ class Planner:
             known.add(tried := [*tried, *self._tried(pattern, budget, size, plain, offer, [])])
         compiled = [*tried, *before]
         if offer is None and not any(record.fits(budget) for record in compiled):
+            if is_far and (plain := self.plain_bytes(pattern, budget)) is not None and plain <= budget:
+                return Decision(None, first.solver.plain.bytes, plain, 1.0)
             return self._shortage(pattern, compiled)
         best = min(compiled, key=lambda record: record.rank(budget))
-        answer = known.answers[budget] = self._confirmed(pattern, best, budget)
+        answer = self._confirmed(pattern, best, budget)
+        if not answer.fits(budget) and plain is not None and plain <= (answer.compiled or 0):
+            return Decision(None, first.solver.plain.bytes, plain, 1.0)
+        known.answers[budget] = answer
         known.add([answer])
         return self._recalled(pattern, answer)
 
@@ -314,6 +324,13 @@ class Planner:
             over = int(self._margin * ((record.compiled or 0) - record.planned))
             rooms[self.versions(pattern).made_by(record.recipe).kind] = budget - max(over, 0)
         return rooms
+
+    @functools.cached_property
+    def _fuses(self) -> bool:
+        """Whether compilers may fuse most of the function, so that planned bytes say little about compiled ones."""
+        sites = list(walk(self.closed))
+        size = lambda some: sum(nbytes(var.aval) for site in some for var in site.eqn.outvars)
+        return size(s for s in sites if s.primitive in _NOT_FUSED) < _PRODUCTS * size(sites)
 
     @property
     def _margin(self) -> float:

@@ -142,6 +142,37 @@ def test_a_gradient_without_its_value_does_not_compute_the_loss() -> None:
     assert sums == [0, 1]
 
 
+def fused(x: Any) -> Any:
+    for _ in range(20):
+        x = jnp.sin(x) * jnp.cos(x) + x
+    return x.sum()
+
+
+def prices(vol: Any, s: Any, k: Any, t: Any) -> Any:
+    d1 = (jnp.log(s / k) + 0.5 * vol**2 * t) / (vol * jnp.sqrt(t))
+    paid = s * jax.scipy.stats.norm.cdf(d1) - k * jax.scipy.stats.norm.cdf(d1 - vol * jnp.sqrt(t))
+    return jnp.mean((paid - 0.1 * s) ** 2)
+
+
+OPTIONS = 0.2, *[jax.random.uniform(jax.random.key(i), (20_000,)) + 1 for i in range(3)]
+
+
+@pytest.mark.optimized
+@pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
+@pytest.mark.parametrize("share", [1.0, 1.2, 1.6, 2.0])
+@pytest.mark.parametrize(("f", "args"), [(fused, (jnp.linspace(0, 1, 20_000),)), (prices, OPTIONS)])
+def test_what_a_compiler_fuses_is_compiled_before_it_is_planned(f: Any, args: Any, share: float) -> None:
+    """Elementwise functions take a fraction of their planned bytes, and not the same with their value and without."""
+    size = lambda kind, f: jax.jit(kind(f)).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    plain = {kind: size(kind, f) for kind in (jax.grad, jax.value_and_grad)}
+    for budget in {int(share * each) for each in plain.values() if each}:
+        asked = policies.fit(budget)
+        found = max(size(kind, transform.checkpoint(f, policy=asked)) for kind in plain)
+        (chosen,) = asked.choices[-1:]
+        assert chosen.is_plain or max(plain.values()) > budget
+        assert found <= chosen.compiled_bytes <= max(budget, *plain.values())  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 def test_a_budget_says_what_it_chose_for_a_function() -> None:
     loss, args = network()
