@@ -128,6 +128,29 @@ def test_the_note_is_of_the_innermost_trace_that_knows_the_source() -> None:
     assert notes.count("static_argnums") == 1
 
 
+def in_a_loop(x: Any, n: Any) -> Any:
+    u = State(x, name="u")
+
+    def step() -> None:
+        now = u.value * x
+        if n:
+            now = now + 1
+        u.value = now
+
+    transform.for_loop(step, length=3)
+    return u.value
+
+
+def in_a_branch(x: Any, n: Any) -> Any:
+    return transform.cond(x > 0, lambda x: x * 2 if n > 0 else x, lambda x: x, x)
+
+
+@pytest.mark.parametrize("around", [lambda f: f, transform.grad], ids=["jit", "jit(grad)"])
+@pytest.mark.parametrize("f", [in_a_loop, in_a_branch])
+def test_the_note_names_what_python_was_given_and_nothing_beside_it(f: Any, around: Any) -> None:
+    assert "depends on the argument `n`.\n" in notes_of(lambda: transform.jit(around(f))(1.0, 1.0))
+
+
 @pytest.mark.parametrize("wrap", [transform.checkpoint, transform.jit])
 def test_an_error_of_the_user_is_passed_on_as_it_is(wrap: Any) -> None:
     error = ValueError("mine")

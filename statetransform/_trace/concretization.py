@@ -33,12 +33,24 @@ class Culprit:
     def __init__(self, error: Exception, traces: Sequence[Any]) -> None:
         self.error = error
         of_these = lambda tracer: any(is_tracer_of(tracer, trace) for trace in traces)
-        found: list[Any] = []  # among the local variables of the traceback
+        last: Any = None  # the local variable of the innermost frame that Python was given, whatever its trace
+        own: list[Any] = []  # those of these traces, of the innermost frame that has some
+
+        def inner(tracer: Any) -> Any:  # behind those of `grad` or `vmap` within the trace
+            while isinstance(tracer, Tracer) and not of_these(tracer):
+                tracer = getattr(tracer, "primal", getattr(tracer, "val", None))
+            return tracer if isinstance(tracer, Tracer) else None
+
         tb = error.__traceback__
         while tb is not None:
-            found += [x for x in tb.tb_frame.f_locals.values() if isinstance(x, Tracer) and of_these(x)]
+            here = [x for x in tb.tb_frame.f_locals.values() if isinstance(x, Tracer)]
+            last = here[-1] if here else last
+            own = [x for x in map(inner, here) if x is not None] or own
             tb = tb.tb_next
-        self.tracers = found[-1:]
+        found = inner(last)
+        if found is None and len({*map(id, own)}) == 1:  # of a trace within, made of the only one there
+            found = own[0]
+        self.tracers = [] if found is None else [found]
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
         """The error, with a note that names arguments and states."""
