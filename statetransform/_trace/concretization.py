@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from .._jaxcompat import Tracer, argument_names, is_tracer_of
+from .._state.frame import stack
 
 CONCRETIZATION_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -48,8 +49,8 @@ class Culprit:
             own = [x for x in map(inner, here) if x is not None] or own
             tb = tb.tb_next
         found = inner(last)
-        if found is None and len({*map(id, own)}) == 1:  # of a trace within, made of the only one there
-            found = own[0]
+        if found is None and len({*map(id, own)}) == 1 and not _is_of_a_frame_around(last):
+            found = own[0]  # it is of a trace within, made of the only one there
         self.tracers = [] if found is None else [found]
 
     def explained(self, jaxpr: Any, state_names: Sequence[str]) -> Exception:
@@ -83,6 +84,18 @@ class Culprit:
             "  - a value computed from constants only: compute it under `jax.ensure_compile_time_eval()`;\n"
             "  - a decision that must be made on the traced value: use `transform.cond` (or `jnp.where`)."
         )
+
+
+def _is_of_a_frame_around(tracer: Any) -> bool:
+    """Whether the trace of a transform around the innermost one knows a tracer, and so will say where it came from."""
+    while isinstance(before := getattr(tracer, "primal", getattr(tracer, "val", None)), Tracer):
+        tracer = before
+    frame = stack.frame and stack.frame.parent
+    while frame is not None:
+        if is_tracer_of(tracer, frame.trace):
+            return True
+        frame = frame.parent
+    return False
 
 
 def _dependencies(jaxpr: Any, outvars: Sequence[Any]) -> set[int]:
