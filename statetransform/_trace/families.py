@@ -36,12 +36,15 @@ class Unshared:
     """An option that equals no other, so that the functions that have it are no family."""
 
 
+NEVER: Any = None, (), 0  #: Of `repeats`: the last call found a trace.
+
+
 class Family:
     """The functions of one code that are transformed in one way.
 
     Attributes:
       log: what the last traces that were made for them depended on, oldest first.
-      repeats: the edge that had one of them traced again last, its objects, and how often in a row.
+      repeats: the edge that had one of them traced again last, its objects, and at how many calls in a row.
       said: the warnings given.
 
     Args:
@@ -60,7 +63,7 @@ class Family:
         """Forgets what the members have made."""
         self._found.clear()
         self.log.clear()
-        self.repeats: tuple[str | None, Sequence[Callable[[], Any]], int] = None, (), 0
+        self.repeats: tuple[str | None, Sequence[Callable[[], Any]], int] = NEVER
         self.said: set[str] = set()
 
     def log_of(self, fun: Any) -> list[Traced]:

@@ -23,7 +23,7 @@ from .._state.sites import user_site
 from .._state.state import State
 from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
-from .families import Family, cache_of, keep_recent
+from .families import NEVER, Family, cache_of, keep_recent
 from .log import traced
 from .placed import depend_on_places
 from .structure.edges import Edge, brief, show_path
@@ -87,6 +87,7 @@ class TraceCache:
             trace, states, values = found
             if trace.places is not None:
                 depend_on_places()
+            self.family.repeats = NEVER
             self._keep(slot, key, trace)
             if trace not in own:
                 trace.expires_with(roots, weakref.WeakMethod(self.discard))
@@ -197,7 +198,7 @@ class TraceCache:
                 self._warn_once(f"{happens}: {_change(before, after)}", why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
         if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
-            self.family.repeats = None, (), 0
+            self.family.repeats = NEVER
             return
         path, before, after = why
         # The same edge of the same objects: layers that differ from one another are traced once each.

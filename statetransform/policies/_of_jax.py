@@ -90,10 +90,19 @@ def save_and_offload_only_these_names(
     ... )
     save_and_offload_only_these_names(names_which_can_be_saved=['a'], names_which_can_be_offloaded=['b'], ...)
     """
+    given = {
+        "names_which_can_be_saved": names_which_can_be_saved,
+        "names_which_can_be_offloaded": names_which_can_be_offloaded,
+    }
+    for key, names in given.items():
+        if isinstance(names, str):  # its letters would be taken for names
+            raise TypeError(
+                f"policies.save_and_offload_only_these_names: `{key}` is a list of names, not the text {names!r}. "
+                f"Write [{names!r}]."
+            )
     return _made(
         _jax.save_and_offload_only_these_names,
-        names_which_can_be_saved=list(names_which_can_be_saved),
-        names_which_can_be_offloaded=list(names_which_can_be_offloaded),
+        **{key: list(names) for key, names in given.items()},
         offload_src=offload_src,
         offload_dst=offload_dst,
     )

@@ -18,7 +18,7 @@ from .._jaxcompat import forget_failed_calls, is_jit_disabled
 from .._state.frame import active, look_at, stack
 from .._state.state import State
 from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
-from .._trace.families import Unshared, cache_of
+from .._trace.families import NEVER, Unshared, cache_of
 from .._trace.lift import at_once, bind
 from .._trace.tracebacks import boundary, hide_frames
 from .._trace.wrapper import Bound, Transformed, decorate, unbound
@@ -177,6 +177,7 @@ class Jitted(Transformed):
                 break
             if stack.frame is None:  # it is not used within a transform
                 program.settle(args, kwargs)
+            self._store.family.repeats = NEVER
             self._store.use(program)
             return program, states, results, roots
         call = self._store.find(self._fun, args, kwargs, roots[1:])

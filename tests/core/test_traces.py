@@ -450,6 +450,24 @@ def test_models_of_equinox_are_traced_once() -> None:
     assert traces(Held.step) == 1
 
 
+@pytest.mark.filterwarnings("error::statetransform.RetraceWarning")
+@pytest.mark.parametrize("around", [transform.jit, transform.checkpoint])
+def test_a_setting_that_changes_between_many_calls_is_no_retrace_at_every_call(around: Any) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.u, self.stage = State(jnp.zeros(2)), 0
+
+        @around
+        def step(self, x: Any) -> None:
+            self.u.value = self.u.value + x * self.stage
+
+    trainer = Trainer()
+    for trainer.stage in range(5):
+        for _ in range(3):
+            trainer.step(1.0)
+    assert jnp.allclose(trainer.u.value, 3 * sum(range(5)))
+
+
 def test_a_state_that_is_a_key_is_not_compared_with_other_keys(recwarn: pytest.WarningsRecorder) -> None:
     for box in ({"a": 1.0}, {State(1.0): 2.0}, {"a": 3.0}):
         transform.scan(lambda c, _, box=box: (c + next(iter(box.values())), None), 0.0, None, 2)

@@ -59,6 +59,13 @@ def test_names_are_given_one_by_one(make):
         make(3)
 
 
+@pytest.mark.parametrize("key", ["names_which_can_be_saved", "names_which_can_be_offloaded"])
+def test_names_of_values_to_offload_are_lists(key):
+    names = {"names_which_can_be_saved": [], "names_which_can_be_offloaded": [], key: "act"}
+    with pytest.raises(TypeError, match=rf"`{key}` is a list of names, not the text 'act'. Write \['act'\]"):
+        policies.save_and_offload_only_these_names(**names, offload_src="device", offload_dst="pinned_host")
+
+
 def test_a_policy_of_ones_own_says_its_class():
     class Everything(policies.Policy):
         def decide(self, primitive, avals, params, source):
