@@ -236,3 +236,15 @@ def test_what_a_body_closes_over_stays_what_it_is(program: Callable[[Any, Any], 
     run = lambda t: TRANSFORMS[way](t, lambda w: jax.tree.leaves(program(t, w))[0])(jnp.float32(0.9))
     np.testing.assert_allclose(run(transform), run(JAX), rtol=1e-6)
     assert way != "none" or jax.tree.leaves(program(transform, 1.0))[1:] == jax.tree.leaves(program(JAX, 1.0))[1:]
+
+
+def test_an_error_of_one_call_has_no_effect_on_later_ones() -> None:
+    def loop(w: Any, init: Any) -> Any:
+        return transform.scan(lambda c, _: (c * w, None), init, None, 2)[0]
+
+    with pytest.raises((TypeError, ValueError)):
+        loop(jnp.ones(2), jnp.ones(3))
+    for i in range(3):
+        with compilations() as made:
+            assert loop(jnp.full(3, 2.0 + i), jnp.ones(3))[0] == (2.0 + i) ** 2
+    assert made == []

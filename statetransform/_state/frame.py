@@ -97,7 +97,7 @@ class Frame:
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.notes: Any = None  # of an adapter, see `on_entering`
         self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
-        self.is_placed = False  # whether the trace depends on where its inputs are
+        self.depends_on_places = False  # whether the trace depends on where its inputs are
         self.trace: Any = None  # JAX's, in which the frame was entered
         self.here: Any = None  # the state of JAX's traces in which the function runs
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does

@@ -35,7 +35,7 @@ def depend_on_places() -> None:
     """Says that the traces that are being made depend on where their inputs are."""
     frame = stack.frame
     while frame is not None:
-        frame.is_placed = True
+        frame.depends_on_places = True
         frame = frame.parent
 
 

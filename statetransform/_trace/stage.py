@@ -160,7 +160,7 @@ class _Tracing:
                 raise self._culprit.explained(jaxpr, names)
             arguments = jax.tree.map(typeof, (args, kwargs))
             trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
-            if self.frame.is_placed:
+            if self.frame.depends_on_places:
                 trace.places = *self._shardings, *self.frame.places
             for state in map(adapters.as_state, consts):
                 if any(state is other for other in trace.states):

@@ -119,7 +119,11 @@ def in_eager_mode(
         if all(isinstance(leaf, Tracer) for leaf in holes):
             raise
     remember(_looking, code, True, _BOUND)
-    return in_eager_mode(where, functions, options, loop, *operands)
+    try:
+        return in_eager_mode(where, functions, options, loop, *operands)
+    except Exception:  # it was something else, which may not be there at the next call
+        _looking.pop(code, None)
+        raise
 
 
 def _is_traced(leaf: Any, is_bare: bool) -> bool:

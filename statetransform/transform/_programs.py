@@ -24,7 +24,7 @@ from .._state.frame import leave, look_at_all, read, stack
 from .._state.state import State
 from .._trace.arguments import is_reference, positional_parameters
 from .._trace.families import Family
-from .._trace.placed import sharding_of
+from .._trace.placed import depend_on_places, sharding_of
 from .._trace.room import with_room
 from .._trace.structure.structure import Structure
 from .._trace.trace import Call, Trace
@@ -149,9 +149,10 @@ class Program:
         return None if self.structure is None else self.structure.match(roots)
 
     def is_for(self, states: Sequence[State], arguments: Any) -> bool:
-        """Whether the arguments and the states are where the trace takes them to be."""
+        """Whether the arguments and the states are where the trace takes them to be; those around depend on that."""
         if self.places is None:
             return True
+        depend_on_places()
         leaves = jax.tree.leaves((arguments, look_at_all(states[: len(self.inputs)])))
         return self.places == tuple(map(sharding_of, leaves))
 

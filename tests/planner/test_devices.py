@@ -105,16 +105,17 @@ def test_a_plan_is_for_the_shardings_of_its_call(first: str) -> None:
     budget = policies.fit(temp(jax.jit(lambda x: jax.grad(loss)(ws, x)), x) // 2)
     f = transform.checkpoint(lambda x: loss([p.value for p in params], x), policy=budget)
     eager = transform.grad(f, states=params)
-    step = transform.jit(eager)
+    step, inner = transform.jit(eager), transform.jit(eager)
+    outer = transform.jit(lambda x: inner(x))
     xs = {"split": x, "whole": on(mesh, X)}
 
     def split() -> None:
-        assert BARRIERS_ARE_KEPT is False or temp(step, xs["split"]) <= budget.bytes
-        eager(xs["split"])
+        assert not BARRIERS_ARE_KEPT or temp(step, xs["split"]) <= budget.bytes
+        eager(xs["split"]), inner(xs["split"]), outer(xs["split"])
         assert budget.choices[-1].planned_bytes <= budget.bytes  # pyright: ignore[reportOptionalSubscript]
 
     def whole() -> None:
-        for gradient in (step, eager):
+        for gradient in (step, eager, inner, outer):
             with pytest.raises(BudgetError):
                 gradient(xs["whole"])
 
