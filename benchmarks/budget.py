@@ -23,15 +23,15 @@ import jax
 import jax.numpy as jnp
 
 import statetransform as st
-from statetransform import _jaxcompat as jaxcompat
+from statetransform import _jax as jaxcompat
 from statetransform import policies, transform
-from statetransform._jaxpr.flops import jaxpr_flops
-from statetransform._jaxpr.rewrite import inlined
-from statetransform._jaxpr.walk import backward_slice
-from statetransform._planner import measure as planning
-from statetransform._planner.joint import Pattern
-from statetransform._planner.measure import Planner
-from statetransform._planner.view import view_of as stage
+from statetransform._memory.plans import measure as planning
+from statetransform._memory.plans.joint import Pattern
+from statetransform._memory.plans.measure import Planner
+from statetransform._memory.programs.flops import jaxpr_flops
+from statetransform._memory.programs.rewrite import inlined
+from statetransform._memory.programs.walk import backward_slice
+from statetransform.inspect._view import view_of as stage
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.budget_programs import LARGE, PROGRAMS, Program

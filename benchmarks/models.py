@@ -21,11 +21,11 @@ from typing import Any
 import jax
 
 import statetransform as st
-from statetransform import _jaxcompat as jaxcompat
+from statetransform import _jax as jaxcompat
 from statetransform import policies, transform
-from statetransform._jaxpr.flops import jaxpr_flops
-from statetransform._jaxpr.rewrite import inlined
-from statetransform._jaxpr.walk import backward_slice
+from statetransform._memory.programs.flops import jaxpr_flops
+from statetransform._memory.programs.rewrite import inlined
+from statetransform._memory.programs.walk import backward_slice
 
 from .budget import Alive
 from .model_programs import MODELS

@@ -4,10 +4,7 @@ import sys
 from typing import Any
 
 from . import inspect, policies, transform
-from ._adapters import attr, register_state_type
-from ._loops.budget import MemoryBudget
-from ._loops.plan import schedule
-from ._state.errors import (
+from ._base.errors import (
     BudgetError,
     RetraceWarning,
     StaleReadWarning,
@@ -16,10 +13,12 @@ from ._state.errors import (
     StateTraceError,
     StateTransformError,
 )
-from ._state.find import states
-from ._state.state import Param, RandomState, State
-from ._state.update import update, values
-from ._state.values import Values
+from ._frameworks import attr, register_state_type
+from ._memory import MemoryBudget, schedule
+from ._states.find import states
+from ._states.state import Param, RandomState, State
+from ._states.update import update, values
+from ._states.values import Values
 from ._version import __version__
 
 __all__ = [

@@ -23,9 +23,9 @@ import jax
 import pytest
 
 from statetransform import transform
-from statetransform._planner import plan_cache
-from statetransform._state.frame import stack
-from statetransform._state.raw_reads import _outside as read_in_raw
+from statetransform._memory.plans import plan_cache
+from statetransform._states.frame import stack
+from statetransform._states.raw_reads import _outside as read_in_raw
 
 if jax.__version__.startswith("0.10."):
     # This release makes a context for each program that it lowers, and loads all dialects of MLIR into it: a third of

@@ -14,7 +14,7 @@ import pytest
 
 import statetransform as st
 from statetransform import Param, StaleReadWarning, State, transform
-from statetransform._jaxcompat import is_remat
+from statetransform._jax import is_remat
 
 
 @pytest.fixture(autouse=True)

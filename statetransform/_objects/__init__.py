@@ -1,1 +1,1 @@
-"""Python objects: whose code they belong to, which of them count by value, and how their attributes are seen."""
+"""Python objects: which of them count by value, what they hold, and how their attributes are seen. Knows no state."""

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .library import is_users_module
+from .._base.library import is_users_module
 
 _IMPORTS = (dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"])
 #: By how much the number of a name is shifted, with flags below it.

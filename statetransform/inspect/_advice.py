@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 
-from .. import _jaxcompat as jaxcompat
-from .._jaxcompat import is_remat
-from .._jaxpr.flops import equation_flops, jaxpr_flops
-from .._jaxpr.rewrite import is_budgeted
-from .._jaxpr.sizes import format_count
-from .._jaxpr.walk import inner_jaxprs, walk
-from .._planner.view import View
+from .. import _jax
+from .._jax import is_remat
+from .._memory.programs.flops import equation_flops, jaxpr_flops
+from .._memory.programs.rewrite import is_budgeted
+from .._memory.programs.sizes import format_count
+from .._memory.programs.walk import inner_jaxprs, walk
 from ._gradient import GradientStep
+from ._view import View
 
 _AT_MOST = 6  # operations that are listed
 _NEARLY_ALL = 0.9  # of the arithmetic: a region that holds so much is the whole function
@@ -58,11 +58,11 @@ def _around_all(primal: Any) -> list[str]:
     sites = [site for site in walk(primal) if is_remat(site.eqn)]
     if len(sites) != 1 or sites[0].repeats > 1:
         return []
-    jaxpr, policy = jaxcompat.remat_params(sites[0].eqn)
+    jaxpr, policy = _jax.remat_params(sites[0].eqn)
     is_all = jaxpr_flops(jaxpr) >= _NEARLY_ALL * jaxpr_flops(primal)
     if policy not in (None, jax.checkpoint_policies.nothing_saveable) or not is_all:
         return []
-    name = jaxcompat.function_of(jaxpr)[0]
+    name = _jax.function_of(jaxpr)[0]
     return [
         f"The checkpoint{f' of {name}' if name else ''} is around nearly the whole function: all of it is recomputed "
         "at once, so the peak stays the same. Use one checkpoint for each of several pieces: each layer, or the body "

@@ -11,16 +11,16 @@ from typing import Any
 
 import jax
 
-from .._jaxpr.sizes import byte_unit, format_bytes, format_count
-from .._loops.budget import MemoryBudget
-from .._planner.view import View, view_of
-from .._report.table import Drawing, Records, Table
-from .._trace.tracebacks import boundary
-from ..policies._policy import Policy
-from ..policies._refuse import check_policy
+from .._base.table import Drawing, Records, Table
+from .._memory.loops.budget import MemoryBudget
+from .._memory.policies._policy import Policy
+from .._memory.policies._refuse import check_policy
+from .._memory.programs.sizes import byte_unit, format_bytes, format_count
+from .._traces.tracebacks import boundary
 from ..transform._checkpoint import Around
 from ._gradient import GradientStep, Halves
 from ._origins import list_residuals
+from ._view import View, view_of
 
 
 @dataclasses.dataclass(frozen=True)

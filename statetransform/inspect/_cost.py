@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .._jaxpr.sizes import format_bytes, format_count
-from .._planner.view import view_of
-from .._report.table import Report, Table
-from .._trace.tracebacks import boundary
+from .._base.table import Report, Table
+from .._memory.programs.sizes import format_bytes, format_count
+from .._traces.tracebacks import boundary
 from ._gradient import GradientStep
+from ._view import view_of
 
 _LABELS = {
     "flops": "FLOPs",

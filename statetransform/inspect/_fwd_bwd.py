@@ -9,19 +9,19 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from .. import _jaxcompat as jaxcompat
-from .._jaxpr.rewrite import without_dead
-from .._jaxpr.walk import backward_slice
-from .._planner.view import view_of
-from .._report.table import Report, Table
-from .._trace.tracebacks import boundary
+from .. import _jax
+from .._base.table import Report, Table
+from .._memory.programs.rewrite import without_dead
+from .._memory.programs.walk import backward_slice
+from .._traces.tracebacks import boundary
 from ._gradient import Halves
+from ._view import view_of
 
 
 def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
     """What is printed in the place of the variables of both halves."""
     kept, labels = halves.residuals, halves.view.labels
-    body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
+    body, back = _jax.opened(halves.forward), _jax.opened(closed)
     cotangents = back.invars[len(kept) :]
     names = {var: label.name for var, label in zip(body.invars, labels, strict=True)}
     names |= dict.fromkeys(cotangents, "ct") if len(cotangents) == 1 else {}
@@ -33,7 +33,7 @@ def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
         free = (name for i in itertools.count() if (name := f"{prefix}{i}") not in taken)
         new = [a for a in atoms if not isinstance(a, jex.Literal | jex.DropVar) and a not in names]
         names |= zip(dict.fromkeys(new), free, strict=False)
-    shown: dict[Any, Any] = {var: jaxcompat.NamedVariable(name, var.aval) for var, name in names.items()}
+    shown: dict[Any, Any] = {var: _jax.NamedVariable(name, var.aval) for var, name in names.items()}
     for var, atom in zip(back.invars, kept, strict=False):
         shown[var] = atom if isinstance(atom, jex.Literal) else shown[atom]
     return shown
@@ -41,21 +41,21 @@ def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
 
 def _needed(jaxpr: Any) -> list[Any]:
     """The equations that the outputs of a closed jaxpr depend on."""
-    body = jaxcompat.opened(without_dead(jaxpr))
+    body = _jax.opened(without_dead(jaxpr))
     return backward_slice(body, body.outvars)
 
 
 def _written(halves: Halves) -> tuple[list[str], list[str]]:
     """The lines of the forward and of the backward jaxpr."""
     closed, kept = halves.backward(), halves.residuals
-    body, back = jaxcompat.opened(halves.forward), jaxcompat.opened(closed)
+    body, back = _jax.opened(halves.forward), _jax.opened(closed)
     names = _names(halves, closed)
 
     def shown(atom: Any) -> Any:
         return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
 
     text = lambda atom: str(shown(atom).val if isinstance(shown(atom), jex.Literal) else shown(atom).name)
-    typed = lambda atoms: ", ".join(f"{text(a)}:{jaxcompat.type_text(a.aval, short=True)}" for a in atoms)
+    typed = lambda atoms: ", ".join(f"{text(a)}:{_jax.type_text(a.aval, short=True)}" for a in atoms)
 
     def lines(jaxpr: Any) -> list[str]:
         eqns = [

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import _jaxcompat as jaxcompat
-from .._jaxpr.flops import jaxpr_flops
-from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.rewrite import inlined, is_budgeted
-from .._jaxpr.sizes import nbytes
-from .._jaxpr.walk import walk
-from .._planner.versions import Version
-from .._planner.view import View, differentiated, is_inexact
+from .. import _jax
+from .._memory.plans.versions import Version
+from .._memory.programs.flops import jaxpr_flops
+from .._memory.programs.primitives import Kind, kind_of
+from .._memory.programs.rewrite import inlined, is_budgeted
+from .._memory.programs.sizes import nbytes
+from .._memory.programs.walk import walk
+from ._view import View, differentiated, is_inexact
 
 
 class Halves:
@@ -45,7 +45,7 @@ class Halves:
             return out, aux, residuals
 
         self.forward, (self._out, aux, _) = jax.make_jaxpr(forward, return_shape=True)(*view.inputs)
-        atoms, n_outputs = list(jaxcompat.opened(self.forward).outvars), len(self._out) + len(aux)
+        atoms, n_outputs = list(_jax.opened(self.forward).outvars), len(self._out) + len(aux)
         self.outputs, self.residuals = atoms[:n_outputs], atoms[n_outputs:]
 
     def backward(self) -> Any:
@@ -103,7 +103,7 @@ class GradientStep:
     def without_checkpoints(self) -> GradientStep:
         """The step of the same function with what its checkpoints and budgets contain in their places."""
         closed = self.version.closed
-        if not any(jaxcompat.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(closed)):
+        if not any(_jax.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(closed)):
             return self
         return GradientStep(Version(inlined(closed, budgets=True), self.version.pattern), self.inputs, self.is_compiled)
 
@@ -124,7 +124,7 @@ class GradientStep:
         """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
         if self.is_compiled:
             return getattr(self._program.memory_analysis(), f"{what}_size_in_bytes", None)
-        outputs = [atom.aval for atom in jaxcompat.opened(self.jaxpr).outvars]
+        outputs = [atom.aval for atom in _jax.opened(self.jaxpr).outvars]
         known = {"argument": self.version.avals, "output": outputs}
         return sum(map(nbytes, known[what])) if what in known else None
 
@@ -140,7 +140,7 @@ class GradientStep:
 
     def time(self) -> float | None:
         """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
-        if any(isinstance(x, jax.ShapeDtypeStruct | jaxcompat.Tracer) for x in self.inputs):
+        if any(isinstance(x, jax.ShapeDtypeStruct | _jax.Tracer) for x in self.inputs):
             return None
         inputs = jax.device_put(self.inputs)
         times = []

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import Tracer
-from .._jaxpr.sizes import format_bytes, nbytes, parse_bytes
-from .._jaxpr.walk import walk
-from .._planner.view import view_of
-from .._state.errors import BudgetError, PolicyWarning
-from .._trace.tracebacks import boundary
+from .._base.errors import BudgetError, PolicyWarning
+from .._jax import Tracer
+from .._memory.programs.sizes import format_bytes, nbytes, parse_bytes
+from .._memory.programs.walk import walk
+from .._traces.tracebacks import boundary
 from ._gradient import GradientStep
+from ._view import view_of
 
 logger = logging.getLogger("statetransform")
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from .. import _jaxcompat as jaxcompat
-from .._jaxpr.primitives import Kind, kind_of, primitives_of
-from .._jaxpr.sizes import nbytes
-from .._jaxpr.sources import Source, is_library_code, source_of
-from .._jaxpr.walk import counts_of_scan, given_name, inner_jaxprs, walk
-from .._objects.library import is_own_file
-from .._planner.view import Label
+from .. import _jax
+from .._base.library import is_own_file
+from .._memory.programs.primitives import Kind, kind_of, primitives_of
+from .._memory.programs.sizes import nbytes
+from .._memory.programs.sources import Source, is_library_code, source_of
+from .._memory.programs.walk import counts_of_scan, given_name, inner_jaxprs, walk
 from ._gradient import Halves
+from ._view import Label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Origins:
     """Finds origins in one jaxpr, closed or open; `caller` is the line to use for what is in a library function."""
 
     def __init__(self, jaxpr: Any, caller: Source | None = None) -> None:
-        body = jaxcompat.opened(jaxpr)
+        body = _jax.opened(jaxpr)
         self._made = {var: (eqn, i) for eqn in body.eqns for i, var in enumerate(eqn.outvars)}
         self._inputs = {var: i for i, var in enumerate(body.invars)}
         self._constants = {var: i for i, var in enumerate(body.constvars)}
@@ -59,7 +59,7 @@ class Origins:
                 return Origin("constant", self._constants[atom], name=name)
             eqn, i = self._made[atom]
             # A value that a policy marks, or moves to another memory, is still that value.
-            is_same = jaxcompat.name_of(eqn) is not None or kind_of(eqn) is Kind.PASSES
+            is_same = _jax.name_of(eqn) is not None or kind_of(eqn) is Kind.PASSES
             if not is_same and eqn.primitive.name != "device_put":
                 return dataclasses.replace(found := self._computed(eqn, i), name=name or found.name)
             name = name or given_name(eqn)
@@ -74,21 +74,21 @@ class Origins:
             return self._scanned(eqn, i, here)
         if kind == "cond":
             return self._branched(eqn, i, here)
-        inner = [j for j in inner_jaxprs(eqn) if len(jaxcompat.opened(j.jaxpr).outvars) == len(eqn.outvars)]
+        inner = [j for j in inner_jaxprs(eqn) if len(_jax.opened(j.jaxpr).outvars) == len(eqn.outvars)]
         if kind == "while":
             inner = inner[-1:]
-        if len(inner) != 1 or (kind_of(eqn) is Kind.RULE and not is_own_file(jaxcompat.function_of(inner[0].jaxpr)[1])):
+        if len(inner) != 1 or (kind_of(eqn) is Kind.RULE and not is_own_file(_jax.function_of(inner[0].jaxpr)[1])):
             return here
         found = self._inside(inner[0].jaxpr, i, source)
         if found.kind == "input":
-            n_inputs = len(jaxcompat.opened(inner[0].jaxpr).invars)
+            n_inputs = len(_jax.opened(inner[0].jaxpr).invars)
             if kind == "while" or n_inputs != len(eqn.invars):
                 return here
             return dataclasses.replace(outside := self.of(eqn.invars[found.index]), name=found.name or outside.name)
         return dataclasses.replace(found, source=found.source or source)
 
     def _inside(self, jaxpr: Any, i: int, source: Source | None) -> Origin:
-        body = jaxcompat.opened(jaxpr)
+        body = _jax.opened(jaxpr)
         # The inside of a library function has the stack of its first call, wherever that was.
         return Origins(jaxpr, source if is_library_code(body) else self._caller).of(body.outvars[i])
 
@@ -160,7 +160,7 @@ class Residual:
 
 def list_residuals(halves: Halves) -> list[Residual]:
     """A record for each residual, in JAX's order: literals, constants, inputs, and what was computed, as computed."""
-    body, labels, origins = jaxcompat.opened(halves.forward), halves.view.labels, Origins(halves.forward)
+    body, labels, origins = _jax.opened(halves.forward), halves.view.labels, Origins(halves.forward)
     made = {var: eqn for eqn in body.eqns for var in eqn.outvars}
     place = {var: i for i, var in enumerate((*body.constvars, *body.invars, *made))}
     found = []
@@ -202,7 +202,7 @@ def _record(atom: Any, origin: Origin, producer: Any, labels: Sequence[Label], m
         line=source.line if source else None,
         function=source.function if source and kind != "state" else None,
         iterations=origin.iterations,
-        listed=f"{jaxcompat.type_text(aval, short=True)} {_line(origin, eqn, labels)}",
+        listed=f"{_jax.type_text(aval, short=True)} {_line(origin, eqn, labels)}",
     )
 
 
@@ -215,7 +215,7 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
     if eqn is None:
         return f"from {source}"
     name = eqn.primitive.name
-    own = source_of(eqn) if jaxcompat.name_of(eqn) is not None else origin.source
+    own = source_of(eqn) if _jax.name_of(eqn) is not None else origin.source
     # An input that only passes through has no line of its own: the line is then that of what it comes out of.
     own = own or next((site.source for site in walk(types.SimpleNamespace(eqns=[eqn])) if site.source), None)
     place = f" from {own.full}" if own else ""
@@ -223,7 +223,7 @@ def _line(origin: Origin, eqn: Any, labels: Sequence[Label]) -> str:
         inside = f" (in {origin.iterations} iterations of {name})" if origin.iterations > 1 else ""
         return f"named {origin.name!r}{place}{inside}"
     what = f"jitted function {eqn.params['name']!r}" if name == "jit" else name
-    if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or jaxcompat.name_of(eqn) is not None):
+    if origin.kind == "equation" and (kind_of(eqn) is Kind.RULE or _jax.name_of(eqn) is not None):
         what = origin.primitive
     passed = f" ({source})" if origin.kind == "input" else ""
     return f"output of {what}{place}{passed}"

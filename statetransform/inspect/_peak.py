@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .._jaxpr.sizes import format_bytes
+from .._memory.programs.sizes import format_bytes
 
 
 @dataclasses.dataclass

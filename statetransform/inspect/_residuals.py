@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._jaxpr.sizes import format_bytes
-from .._planner.view import view_of
-from .._report.table import Records, Report, Table, folded
-from .._trace.tracebacks import boundary
+from .._base.table import Records, Report, Table, folded
+from .._memory.programs.sizes import format_bytes
+from .._traces.tracebacks import boundary
 from ._advice import advise
 from ._gradient import Halves
 from ._origins import Residual, list_residuals
+from ._view import view_of
 
 KINDS = ("argument", "state", "constant", "computed", "named")
 _FIELDS = (*[f.name for f in dataclasses.fields(Residual) if f.name != "listed"], "source", "per_iteration")

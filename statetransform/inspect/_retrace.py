@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._jaxcompat import type_text
-from .._jaxpr.sources import Source
-from .._report.table import Records, Table
-from .._trace.arguments import Static, is_hidden, named_arguments
-from .._trace.functional import Functionalized
-from .._trace.log import Traced
-from .._trace.wrapper import Bound, Transformed
+from .._base.table import Records, Table
+from .._jax import type_text
+from .._memory.programs.sources import Source
+from .._traces.arguments import Static, is_hidden, named_arguments
+from .._traces.functional import Functionalized
+from .._traces.log import Traced
+from .._traces.wrapper import Bound, Transformed
 
 _ABSENT = "not there"
 _SHOWN = 10  # rows of the table for one trace

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 import jax.extend.core as jex
 
-from .. import _jaxcompat as jaxcompat
-from .._jaxpr.primitives import Kind, kind_of
-from .._jaxpr.sizes import byte_unit, format_bytes
-from .._jaxpr.sources import source_of
-from .._planner.cost import nbytes
-from .._planner.joint import Joint, build, flattened
-from .._planner.simulate import lifetimes
-from .._planner.view import Label, view_of
-from .._report.table import Drawing, Records, Table
-from .._trace.tracebacks import boundary
+from .. import _jax
+from .._base.table import Drawing, Records, Table
+from .._memory.plans.cost import nbytes
+from .._memory.plans.joint import Joint, build, flattened
+from .._memory.plans.simulate import lifetimes
+from .._memory.programs.primitives import Kind, kind_of
+from .._memory.programs.sizes import byte_unit, format_bytes
+from .._memory.programs.sources import source_of
+from .._traces.tracebacks import boundary
 from ._gradient import GradientStep
+from ._view import Label, view_of
 
 _NAMED_STATES = 8  # more states than that are one group
 
@@ -68,12 +68,12 @@ def moments(step: GradientStep, labels: Sequence[Label]) -> list[Moment]:
 
 def _joint(step: GradientStep) -> Joint:
     """The graph of a step in which checkpoints recompute their values in the backward pass."""
-    pattern, body = step.version.pattern, jaxcompat.opened(step.jaxpr)
+    pattern, body = step.version.pattern, _jax.opened(step.jaxpr)
     cotangents = set(body.invars[len(pattern.inputs) :])
     is_late = [any(not isinstance(a, jex.Literal) and a in cotangents for a in eqn.invars) for eqn in body.eqns]
     forward = body.eqns[: is_late.index(True)] if any(is_late) else body.eqns
-    consts = dict(zip(body.constvars, jaxcompat.consts_of(step.jaxpr), strict=True))
-    n_forward = len(jaxcompat.opened(flattened(jaxcompat.with_equations(body, forward, [], consts))).eqns)
+    consts = dict(zip(body.constvars, _jax.consts_of(step.jaxpr), strict=True))
+    n_forward = len(_jax.opened(flattened(_jax.with_equations(body, forward, [], consts))).eqns)
     return build(flattened(step.jaxpr), pattern, n_forward=n_forward)
 
 

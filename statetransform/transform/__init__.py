@@ -1,13 +1,13 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
-# A new transform is made of `Lift`, `Direct` or `Staged` of `_trace/lift.py`. `_direct.py` has the smallest ones; one
+# A new transform is made of `Lift`, `Direct` or `Staged` of `_traces/lift.py`. `_direct.py` has the smallest ones; one
 # that runs a function many times is made of the `Body` of `_bodies.py`.
 
 import sys
 from typing import Any
 
-from .._trace.functional import Functionalized, functionalize, lift
-from ..policies._policy import checkpoint_name
+from .._memory import checkpoint_name
+from .._traces.functional import Functionalized, functionalize, lift
 from ._branches import cond, switch
 from ._checkpoint import checkpoint, remat
 from ._custom import custom_jvp, custom_vjp

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from .._state.frame import only_births
-from .._trace.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
-from .._trace.functional import Functionalized
-from .._trace.lift import bind
-from .._trace.tracebacks import boundary
-from .._trace.traces import difference
+from .._states.frame import only_births
+from .._traces.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
+from .._traces.functional import Functionalized
+from .._traces.lift import bind
+from .._traces.tracebacks import boundary
+from .._traces.traces import difference
 from ._entry import is_dropped
 
 #: What JAX's objects say of `(args, kwargs)` and of the output. Ours also have the states.

@@ -9,16 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import Tracer, type_text, typeof, varying_axes
-from .._loops.budget import MemoryBudget
-from .._loops.options import check_carries
-from .._state.errors import StateStructureError, describe, show_site
-from .._state.formatting import show_types, type_on_mesh
-from .._state.frame import Frame, leave, look_at, look_at_all
-from .._state.state import State
-from .._trace.arguments import is_reference, reveal
-from .._trace.trace import Call, Trace
-from .._trace.traces import find_for_once
+from .._base.errors import StateStructureError, describe, show_site
+from .._jax import Tracer, type_text, typeof, varying_axes
+from .._memory import MemoryBudget, check_carries
+from .._states.formatting import show_types, type_on_mesh
+from .._states.frame import Frame, leave, look_at, look_at_all
+from .._states.state import State
+from .._traces.arguments import is_reference, reveal
+from .._traces.trace import Call, Trace
+from .._traces.traces import find_for_once
 
 Checkpoint = None | int | str | MemoryBudget
 

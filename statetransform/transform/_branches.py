@@ -9,15 +9,15 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import has_tracer, is_jit_disabled, type_text, typeof
-from .._state.errors import StateStructureError, describe, show_site
-from .._state.formatting import show_types, type_on_mesh
-from .._state.frame import leave, look_at_all
-from .._state.state import State
-from .._trace.arguments import hide, reveal
-from .._trace.lift import at_once
-from .._trace.trace import Call
-from .._trace.tracebacks import boundary
+from .._base.errors import StateStructureError, describe, show_site
+from .._jax import has_tracer, is_jit_disabled, type_text, typeof
+from .._states.formatting import show_types, type_on_mesh
+from .._states.frame import leave, look_at_all
+from .._states.state import State
+from .._traces.arguments import hide, reveal
+from .._traces.lift import at_once
+from .._traces.trace import Call
+from .._traces.tracebacks import boundary
 from ._bodies import bind, cure_on_mesh, traced_once
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER

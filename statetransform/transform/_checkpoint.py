@@ -10,16 +10,12 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from .._loops.budget import MemoryBudget
+from .. import _memory
+from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
 from .._objects.hooks import unheard
-from .._planner.devices import ONE, Lanes
-from .._planner.differentiate import planned
-from .._trace.lift import Staged
-from .._trace.wrapper import decorate
-from ..policies._apply import checkpointed
-from ..policies._loops import Loops
-from ..policies._policy import Policy, names_of
-from ..policies._refuse import check_policy
+from .._traces.lift import Staged
+from .._traces.placed import depend_on_places, sharding_of
+from .._traces.wrapper import decorate
 from ._options import as_in, entries
 
 P = ParamSpec("P")
@@ -196,19 +192,10 @@ class Around:
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             _refuse_references((args, kwargs))
-            policy = self.policy
-            if isinstance(policy, MemoryBudget):
-                if not policy.host_bytes and not policy.disk_bytes:
-                    # Of the results, what is written to states rarely has a cotangent.
-                    return planned(body, policy, (True, False, False), self.lanes)(*args, **kwargs)
-                policy = Loops(policy, is_shared=True)
-            # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
-            # Names in a policy are looked for in the jaxpr.
-            is_checked = isinstance(policy, Policy) or names_of(policy)
-            is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
-            transform = jax.checkpoint if is_plain else checkpointed
-            options = dict(self._others, policy=policy, prevent_cse=self.prevent_cse)
-            return transform(body, **options)(*args, **kwargs)
+            # Of the results, what is written to states rarely has a cotangent.
+            context = Context(self.lanes, sharding_of, depend_on_places, active=(True, False, False))
+            run = _memory.checkpoint(body, self.policy, self.prevent_cse, context, **dict(self._others))
+            return run(*args, **kwargs)
 
         return call
 

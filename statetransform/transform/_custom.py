@@ -10,12 +10,11 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from .._jaxcompat import has_tracer, runs_rule_directly
-from .._loops.arrays import zero_tangent
-from .._state.errors import check_function
-from .._trace.arguments import NO_SELF, integers, name_of
-from .._trace.lift import bind
-from .._trace.wrapper import Transformed
+from .._base.errors import check_function
+from .._jax import has_tracer, runs_rule_directly, zero_tangent
+from .._traces.arguments import NO_SELF, integers, name_of
+from .._traces.lift import bind
+from .._traces.wrapper import Transformed
 from ._rules import RuleCall, as_function
 
 

@@ -8,9 +8,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental import checkify as jax_checkify
 
-from .._trace.arguments import name_of
-from .._trace.lift import Direct, Lift, at_once, bind
-from .._trace.wrapper import Transformed, decorate
+from .._traces.arguments import name_of
+from .._traces.lift import Direct, Lift, at_once, bind
+from .._traces.wrapper import Transformed, decorate
 from ._options import as_in, bound_as_in
 
 P = ParamSpec("P")

@@ -22,16 +22,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jaxcompat import Tracer, concrete_array, is_jit_disabled, is_top_level, staging_trace
-from .._loops.budget import MemoryBudget
-from .._loops.lanes import known_lanes, lanes_around
-from .._objects.library import is_ours, is_users_function
+from .._base.library import is_ours, is_users_function
+from .._jax import Tracer, concrete_array, is_jit_disabled, is_top_level, staging_trace
+from .._memory import MemoryBudget, known_lanes, lanes_around
 from .._objects.lookup import contents
 from .._objects.plain import MISSING
-from .._trace.arguments import hide_self, is_reference, strict
-from .._trace.families import Family, anchor_of, remember
-from .._trace.traces import RefusedArgument
-from .._trace.wrapper import Bound
+from .._traces.arguments import hide_self, is_reference, strict
+from .._traces.families import Family, anchor_of, remember
+from .._traces.traces import RefusedArgument
+from .._traces.wrapper import Bound
 from ._entry import OTHER
 from ._jit import Jitted
 from ._programs import Store

@@ -37,11 +37,11 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import concrete_array, is_top_level
+from .._jax import concrete_array, is_top_level
 from .._objects.plain import same_plain
-from .._state.frame import refuse_tracers
-from .._trace.arguments import NO_SELF, Static, is_hidden, is_reference
-from .._trace.structure.generated import WalkWriter
+from .._states.frame import refuse_tracers
+from .._traces.arguments import NO_SELF, Static, is_hidden, is_reference
+from .._uses.generated import WalkWriter
 
 Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 

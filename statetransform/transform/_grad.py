@@ -13,15 +13,15 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 
 import jax
 
-from .._jaxcompat import typeof
-from .._state.errors import describe
-from .._state.formatting import show_types
-from .._state.frame import look_at_all
-from .._state.gather import Gathered, differentiated_states, states_of_a_model
-from .._state.state import State
-from .._trace.arguments import is_reference, without_objects
-from .._trace.lift import Direct, Lift, with_aux
-from .._trace.wrapper import decorate
+from .._base.errors import describe
+from .._jax import typeof
+from .._states.formatting import show_types
+from .._states.frame import look_at_all
+from .._states.gather import Gathered, differentiated_states, states_of_a_model
+from .._states.state import State
+from .._traces.arguments import is_reference, without_objects
+from .._traces.lift import Direct, Lift, with_aux
+from .._traces.wrapper import decorate
 from ._options import bound_as_in
 
 P = ParamSpec("P")

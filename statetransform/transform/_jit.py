@@ -14,14 +14,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
-from .._jaxcompat import forget_failed_calls, is_jit_disabled
-from .._state.frame import active, look_at, stack
-from .._state.state import State
-from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
-from .._trace.families import NEVER, Unshared, cache_of
-from .._trace.lift import at_once, bind
-from .._trace.tracebacks import boundary, hide_frames
-from .._trace.wrapper import Bound, Transformed, decorate, unbound
+from .._jax import forget_failed_calls, is_jit_disabled
+from .._states.frame import active, look_at, stack
+from .._states.state import State
+from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
+from .._traces.families import NEVER, Unshared, cache_of
+from .._traces.lift import at_once, bind
+from .._traces.tracebacks import boundary, hide_frames
+from .._traces.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._entry import OTHER
 from ._options import ByState, bound_as_in, check_arguments, entries

@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import typeof
-from .._state.frame import kept_by_nobody, only_births, read
-from .._state.values import Values
-from .._trace.arguments import NO_SELF, StaticArguments, abstract, hide, positional_parameters, reveal
-from .._trace.lift import bind
-from .._trace.trace import Call
-from .._trace.tracebacks import boundary
-from .._trace.traces import find_for_once
-from .._trace.wrapper import Transformed, decorate
+from .._jax import typeof
+from .._states.frame import kept_by_nobody, only_births, read
+from .._states.values import Values
+from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, positional_parameters, reveal
+from .._traces.lift import bind
+from .._traces.trace import Call
+from .._traces.tracebacks import boundary
+from .._traces.traces import find_for_once
+from .._traces.wrapper import Transformed, decorate
 from ._names import name_inputs
 from ._options import as_in
 

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import jax
 
+from .._base.errors import describe
+from .._base.sites import warn
 from .._objects.hooks import unheard
-from .._state.adapters import as_state
-from .._state.errors import describe
-from .._state.find import selects, walk
-from .._state.formatting import show_types
-from .._state.sites import warn
-from .._state.state import State
-from .._trace.arguments import StaticArguments, name_of, positional_parameters
+from .._states.adapters import as_state
+from .._states.find import selects, walk
+from .._states.formatting import show_types
+from .._states.state import State
+from .._traces.arguments import StaticArguments, name_of, positional_parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY

@@ -18,17 +18,17 @@ from typing import Any, TypeAlias
 
 import jax
 
-from .._jaxcompat import Tracer, is_jit_disabled, splice
-from .._state.errors import StateTraceError, describe
-from .._state.frame import leave, look_at_all, read, stack
-from .._state.state import State
-from .._trace.arguments import is_reference, positional_parameters
-from .._trace.families import Family
-from .._trace.placed import depend_on_places, sharding_of
-from .._trace.room import with_room
-from .._trace.structure.structure import Structure
-from .._trace.trace import Call, Trace
-from .._trace.traces import TraceCache
+from .._base.errors import StateTraceError, describe
+from .._jax import Tracer, is_jit_disabled, splice
+from .._states.frame import leave, look_at_all, read, stack
+from .._states.state import State
+from .._traces.arguments import is_reference, positional_parameters
+from .._traces.families import Family
+from .._traces.placed import depend_on_places, sharding_of
+from .._traces.room import with_room
+from .._traces.trace import Call, Trace
+from .._traces.traces import TraceCache
+from .._uses.structure import Structure
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs
 from ._options import check_sharding

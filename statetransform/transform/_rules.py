@@ -19,16 +19,16 @@ import jax
 import numpy as np
 from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_values
 
-from .._jaxcompat import lowered, trace_state, typeof
-from .._loops.arrays import is_differentiable, zero_tangent
-from .._state.errors import StateStructureError, StateTraceError, describe
-from .._state.frame import Frame, innermost, look_at_all
-from .._state.state import State
-from .._trace.arguments import hide, named_like, reveal
-from .._trace.lift import Lift
-from .._trace.stage import trace
-from .._trace.trace import Call
-from .._trace.tracebacks import hide_frames
+from .._base.errors import StateStructureError, StateTraceError, describe
+from .._base.functions import named_like
+from .._jax import is_differentiable, lowered, trace_state, typeof, zero_tangent
+from .._states.frame import Frame, innermost, look_at_all
+from .._states.state import State
+from .._traces.arguments import hide, reveal
+from .._traces.lift import Lift
+from .._traces.stage import trace
+from .._traces.trace import Call
+from .._traces.tracebacks import hide_frames
 
 Function = Callable[..., Any]
 

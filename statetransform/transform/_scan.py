@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._jaxcompat import is_jit_disabled, typeof
-from .._loops import loops
-from .._loops.arrays import slice_type
-from .._loops.progress import ProgressBar
-from .._trace.arguments import hide, reveal
-from .._trace.lift import at_once
-from .._trace.tracebacks import boundary
+from .. import _memory
+from .._jax import is_jit_disabled, slice_type, typeof
+from .._memory import ProgressBar
+from .._traces.arguments import hide, reveal
+from .._traces.lift import at_once
+from .._traces.tracebacks import boundary
 from ._bodies import Body, Checkpoint, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
@@ -214,7 +213,7 @@ def _scan(
         return (user_carry, values), y
 
     options |= {"where": where, "checkpoint": checkpoint, "watch": watch}
-    (carry, values), ys = loops.scan(pure, body.init, xs, **options)
+    (carry, values), ys = _memory.scan(pure, body.init, xs, **options)
     return body.finish((carry, ys), values)
 
 

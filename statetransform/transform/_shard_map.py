@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 
-from .._jaxcompat import eval_jaxpr, on_devices, typeof, varying_axes
+from .._base.errors import StateAxisError, describe, show_site
+from .._jax import eval_jaxpr, on_devices, typeof, varying_axes
 from .._objects.names import global_objects
-from .._state.errors import StateAxisError, describe, show_site
-from .._state.frame import look_at, look_at_all
-from .._state.state import State
-from .._trace.arguments import hide, revealing
-from .._trace.lift import Lift, Staged
-from .._trace.stage import StagedFrame
-from .._trace.wrapper import decorate
+from .._states.frame import look_at, look_at_all
+from .._states.state import State
+from .._traces.arguments import hide, revealing
+from .._traces.lift import Lift, Staged
+from .._traces.stage import StagedFrame
+from .._traces.wrapper import decorate
 from ._options import ByState, bound_as_in, check_sharding, ungrouped
 
 _WHOLE = jax.sharding.PartitionSpec()

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from .._state.frame import look_at_all
-from .._state.gather import differentiated_states
-from .._trace.arguments import hide, revealing, without_objects
-from .._trace.lift import Lift, with_aux
-from .._trace.tracebacks import boundary
+from .._states.frame import look_at_all
+from .._states.gather import differentiated_states
+from .._traces.arguments import hide, revealing, without_objects
+from .._traces.lift import Lift, with_aux
+from .._traces.tracebacks import boundary
 from ._options import as_in
 
 

@@ -16,17 +16,17 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from .._jaxcompat import define_batching, is_batched, set_current_trace, take_current_trace
+from .._base.errors import StateAxisError, describe, show_site
+from .._jax import define_batching, is_batched, set_current_trace, take_current_trace
 from .._objects.hooks import unheard
-from .._state.adapters import as_state
-from .._state.errors import StateAxisError, describe, show_site
-from .._state.find import states
-from .._state.formatting import show_types
-from .._state.frame import UNSET, Frame, peek
-from .._state.state import RandomState, State
-from .._trace.arguments import is_reference
-from .._trace.lift import Direct, Lift
-from .._trace.wrapper import decorate
+from .._states.adapters import as_state
+from .._states.find import states
+from .._states.formatting import show_types
+from .._states.frame import UNSET, Frame, peek
+from .._states.state import RandomState, State
+from .._traces.arguments import is_reference
+from .._traces.lift import Direct, Lift
+from .._traces.wrapper import decorate
 from ._options import ByState, bound_as_in, ungrouped
 
 P = ParamSpec("P")

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jaxcompat import has_tracer, is_jit_disabled, typeof
-from .._loops import loops
-from .._loops.progress import ProgressBar
-from .._state.errors import StateTraceError, describe
-from .._trace.arguments import hide, reveal
-from .._trace.lift import at_once
-from .._trace.tracebacks import boundary
+from .. import _memory
+from .._base.errors import StateTraceError, describe
+from .._jax import has_tracer, is_jit_disabled, typeof
+from .._memory import ProgressBar
+from .._traces.arguments import hide, reveal
+from .._traces.lift import at_once
+from .._traces.tracebacks import boundary
 from ._bodies import Body, Checkpoint, check_loop, number_of_steps, traced_once
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
@@ -99,7 +99,7 @@ def while_loop(
     watch = ProgressBar("while_loop", None, progress) if progress else None
     options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
     step, holds = body.over_states(body.found), body.over_states(test)
-    carry, values = loops.while_loop(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init, **options)
+    carry, values = _memory.while_loop(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init, **options)
     return body.finish(carry, values)
 
 
@@ -178,10 +178,10 @@ def fori_loop(
         carry, values = jax.lax.fori_loop(*ends, one, body.init, unroll=unroll)
     elif n is None:
         goes = lambda state: state[0] < stop
-        _, (carry, values) = loops.while_loop(goes, count, (start, body.init), max_steps=None, **options)
+        _, (carry, values) = _memory.while_loop(goes, count, (start, body.init), max_steps=None, **options)
     else:
         options["unroll"] = unroll or 1
-        (_, (carry, values)), _ = loops.scan(lambda c, _: (count(c), None), (lower, body.init), None, n, **options)
+        (_, (carry, values)), _ = _memory.scan(lambda c, _: (count(c), None), (lower, body.init), None, n, **options)
     return body.finish(carry, values)
 
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform._adapters.descriptor import CellDescriptor
-from statetransform._jaxcompat import buffer_of, set_buffer
-from statetransform._state.cell import cell_behind
+from statetransform._frameworks.descriptor import CellDescriptor
+from statetransform._jax import buffer_of, set_buffer
+from statetransform._states.cell import cell_behind
 
 
 def run(code: str) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, inspect, transform
-from statetransform._trace import families
+from statetransform._traces import families
 from statetransform.transform._programs import Store
 
 N = 20

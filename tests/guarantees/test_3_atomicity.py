@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import State, StateTraceError, transform
-from statetransform._state import frame
+from statetransform._states import frame
 
 from ..tables import ROWS, Row, stacks
 

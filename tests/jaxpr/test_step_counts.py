@@ -10,10 +10,10 @@ import pytest
 
 import statetransform as st
 from statetransform import State, inspect, transform
-from statetransform._jaxpr.flops import jaxpr_flops
-from statetransform._loops import loops
-from statetransform._planner.view import view_of
+from statetransform._memory.loops import loops
+from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform.inspect._gradient import GradientStep
+from statetransform.inspect._view import view_of
 
 W = jnp.eye(200) * 0.9
 

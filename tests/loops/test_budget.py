@@ -16,8 +16,8 @@ import pytest
 import statetransform as st
 from benchmarks.loop_steps import start, temporary
 from statetransform import transform
-from statetransform._loops import choice as budgets
-from statetransform._loops import loops
+from statetransform._memory.loops import choice as budgets
+from statetransform._memory.loops import loops
 
 FOUR = budgets.Sizes(4, 4)
 

@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import Param, RandomState, State, policies, transform
-from statetransform._loops import loops
+from statetransform._memory.loops import loops
 
 from ..cases import spike
 

@@ -12,7 +12,7 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._loops import files
+from statetransform._memory.loops.far import files
 
 from .test_unknown_length import loop, reference
 

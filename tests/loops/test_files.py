@@ -16,8 +16,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._loops import files
-from statetransform._loops.files import Folder
+from statetransform._memory.loops.far import files
+from statetransform._memory.loops.far.files import Folder
 
 
 def gradient_of(budget: st.MemoryBudget, n: int = 100) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as hs
 
 import statetransform as st
-from statetransform._loops import plan
+from statetransform._memory.loops import plan
 
 
 @functools.cache

@@ -12,8 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._loops import loops, mixed, plan
-from statetransform._loops.choice import Sizes
+from statetransform._memory.loops import loops, mixed, plan
+from statetransform._memory.loops.choice import Sizes
 
 X, W = jnp.linspace(0.0, 1.0, 5), jnp.linspace(0.9, 1.1, 5)
 

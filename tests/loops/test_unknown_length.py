@@ -11,8 +11,8 @@ import pytest
 
 import statetransform as st
 from statetransform import transform
-from statetransform._loops import plan, unknown_length
-from statetransform._loops.stack import Stack
+from statetransform._memory.loops import plan, unknown_length
+from statetransform._memory.loops.stack import Stack
 
 
 def loop(x: Any, n: Any, checkpoint: Any, max_steps: int | None = None) -> Any:

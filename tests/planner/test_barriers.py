@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import RandomState, policies, transform
-from statetransform._planner import barriers, emit
+from statetransform._memory.plans import barriers, emit
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from statetransform import BudgetError, policies, transform
-from statetransform._planner.barriers import keeps_barriers
-from statetransform._planner.checkpoints import by_source
-from statetransform._planner.measure import Decision, Planner, excess_message
-from statetransform._planner.plan_cache import MeasuredPlan
-from statetransform._planner.view import differentiated, view_of
+from statetransform._memory.plans.barriers import keeps_barriers
+from statetransform._memory.plans.checkpoints import by_source
+from statetransform._memory.plans.measure import Decision, Planner, excess_message
+from statetransform._memory.plans.plan_cache import MeasuredPlan
+from statetransform.inspect._view import differentiated, view_of
 
 DEPTH = 6
 

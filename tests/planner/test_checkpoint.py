@@ -13,7 +13,7 @@ import pytest
 
 import statetransform as st
 from statetransform import RandomState, State, policies, transform
-from statetransform._planner.barriers import keeps_barriers
+from statetransform._memory.plans.barriers import keeps_barriers
 
 BUDGET = st.MemoryBudget("20KiB")  # five values of the six that the plain function holds
 # What the compiler makes of the plan has tests of its own below.

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 import statetransform as st
-from statetransform import State, policies, transform
-from statetransform import _jaxcompat as jaxcompat
-from statetransform._jaxpr.rewrite import inlined
-from statetransform._jaxpr.walk import backward_slice
-from statetransform._planner.barriers import keeps_barriers
+from statetransform import State, _jax, policies, transform
+from statetransform._memory.plans.barriers import keeps_barriers
+from statetransform._memory.programs.rewrite import inlined
+from statetransform._memory.programs.walk import backward_slice
 
 
 def noise(*shape: int, seed: int = 0) -> jax.Array:
@@ -137,7 +136,7 @@ def test_a_gradient_without_its_value_does_not_compute_the_loss() -> None:
     sums = []
     for kind in (transform.grad, transform.value_and_grad):
         closed = inlined(jax.make_jaxpr(jax.jit(kind(fitting, argnums=1)))(*args), rules=True)
-        needed = backward_slice(closed, jaxcompat.opened(closed).outvars)
+        needed = backward_slice(closed, _jax.opened(closed).outvars)
         sums.append([eqn.primitive.name for eqn in needed].count("reduce_sum"))
     assert sums == [0, 1]
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform._planner.graph import Graph, Node
-from statetransform._planner.joint import Pattern, build, flattened, joint_step, without_equal
-from statetransform._planner.simulate import InvalidPlanError, check, peak, profile
-from statetransform._planner.solve import Solver
+from statetransform._memory.plans.graph import Graph, Node
+from statetransform._memory.plans.joint import Pattern, build, flattened, joint_step, without_equal
+from statetransform._memory.plans.simulate import InvalidPlanError, check, peak, profile
+from statetransform._memory.plans.solve import Solver
 
 
 def random_graph(seed: int, n_forward: int | None = None) -> Graph:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from statetransform import State, policies, transform
-from statetransform._planner.barriers import keeps_barriers
+from statetransform._memory.plans.barriers import keeps_barriers
 
 from ..cases import spike
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
-from statetransform._planner import measure, plan_cache
+from statetransform._memory.plans import measure, plan_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 
@@ -111,7 +111,7 @@ def test_a_file_that_does_not_belong_here_is_left_out(sizes: list[int], folder: 
 def test_a_bar_moves_while_a_function_is_planned(
     sizes: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statetransform._planner import meter
+    from statetransform._memory.plans import meter
 
     pytest.importorskip("tqdm")
     monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))

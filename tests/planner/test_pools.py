@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from statetransform._planner.pools import is_unpooled, unpooled
+from statetransform._memory.plans.pools import is_unpooled, unpooled
 
 
 def pooled(x: Any, window: Any, strides: Any, padding: str = "VALID") -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from statetransform import policies, transform
-from statetransform._planner.barriers import keeps_barriers
+from statetransform._memory.plans.barriers import keeps_barriers
 
 PROGRAMS: list[Any] = []
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from statetransform import policies
-from statetransform.policies._apply import checkpointed
+from statetransform._memory.policies._apply import checkpointed
 
 W = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
 X = jnp.linspace(-1.0, 1.0, 4)

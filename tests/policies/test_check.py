@@ -12,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import statetransform as st
 from statetransform import inspect, policies, transform
-from statetransform.policies._apply import checkpointed
-from statetransform.policies._refuse import check_policy
+from statetransform._memory.policies._apply import checkpointed
+from statetransform._memory.policies._refuse import check_policy
 
 from .saved import W, X, layers
 

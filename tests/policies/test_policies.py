@@ -13,8 +13,8 @@ from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 from jax.extend.core.primitives import name_p
 
 from statetransform import policies
-from statetransform.policies._apply import checkpointed
-from statetransform.policies._policy import Wrapped, names_of
+from statetransform._memory.policies._apply import checkpointed
+from statetransform._memory.policies._policy import Wrapped, names_of
 
 from .saved import TABLE, W, X, gradients, kept, layers, saved_sets
 

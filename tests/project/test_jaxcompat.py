@@ -1,7 +1,7 @@
 """What is not public in JAX: each use, why it is needed, and what would make it needless.
 
 These tests fail when JAX offers something better, or when what is used no longer does what the package needs. Then
-`statetransform/_jaxcompat` is the one place to change: `test_private_names.py` keeps such uses out of all others.
+`statetransform/_jax` is the one place to change: `test_private_names.py` keeps such uses out of all others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.extend import linear_util, source_info_util
 from jax.extend.core import primitives
 
 import statetransform
-from statetransform import _jaxcompat as jaxcompat
+from statetransform import _jax
 
 from ..core.compiling import python_calls
 
@@ -43,28 +43,28 @@ def test_no_documented_module_exports_it_yet(name: str) -> None:
 
 
 def test_the_trace_context_is_exported_and_one_for_all_threads_at_top_level() -> None:
-    assert jaxcompat.trace_state() == jaxcompat.TOP_LEVEL
-    assert jaxcompat.is_top_level()
-    assert jax.jit(lambda x: x + jaxcompat.is_top_level())(0) == 0
+    assert _jax.trace_state() == _jax.TOP_LEVEL
+    assert _jax.is_top_level()
+    assert jax.jit(lambda x: x + _jax.is_top_level())(0) == 0
 
 
 def test_type_checkers_do_not_see_the_setting_that_disables_jit() -> None:
     """Otherwise `is_jit_disabled` needs no `type: ignore`."""
     assert "jax_disable_jit" not in getattr(type(jax.config), "__annotations__", {})
     with jax.disable_jit():
-        assert jaxcompat.is_jit_disabled()
-    assert not jaxcompat.is_jit_disabled()
+        assert _jax.is_jit_disabled()
+    assert not _jax.is_jit_disabled()
 
 
 def test_the_type_of_a_concrete_array_is_no_public_name() -> None:
-    assert jaxcompat.concrete_array() is not jax.Array
-    assert type(jnp.ones(3)) is jaxcompat.concrete_array()
+    assert _jax.concrete_array() is not jax.Array
+    assert type(jnp.ones(3)) is _jax.concrete_array()
 
 
 def test_the_caches_of_linear_util_are_keyed_by_the_whole_context() -> None:
     """There is no public key of the context: `ContextDict` takes it from these caches."""
     assert hasattr(linear_util, "cache")
-    store = jaxcompat.ContextDict()
+    store = _jax.ContextDict()
     store.current()["here"] = 1
     with jax.enable_x64(not jax.config.jax_enable_x64):
         assert store.current() == {}
@@ -78,12 +78,12 @@ def test_find_top_trace_does_not_tell_whose_tracer_a_value_is() -> None:
     seen = []
 
     def body(x):
-        with jaxcompat.take_current_trace() as trace:
+        with _jax.take_current_trace() as trace:
             pass
-        with jaxcompat.set_current_trace(trace):
+        with _jax.set_current_trace(trace):
             unbatched = jnp.sin(1.0)
             seen.append((type(jex.find_top_trace([1.0])), type(jex.find_top_trace([x])), type(trace)))
-            seen.append((jaxcompat.is_tracer_of(x, trace), jaxcompat.is_tracer_of(unbatched, trace)))
+            seen.append((_jax.is_tracer_of(x, trace), _jax.is_tracer_of(unbatched, trace)))
         return x
 
     jax.vmap(body)(X)
@@ -101,7 +101,7 @@ def test_no_public_function_says_whether_a_rule_runs_at_once(argnum: int) -> Non
 
     def f(x, y):
         runs.clear()
-        foreseen = jaxcompat.runs_rule_directly(x)
+        foreseen = _jax.runs_rule_directly(x)
         out = (square(x) * y).sum()
         seen.append((foreseen, runs == ["rule"]))
         return out
@@ -129,25 +129,25 @@ def test_equations_that_are_taken_in_are_those_that_binding_gives() -> None:
     taken: list[bool] = []
 
     def again(run, x):
-        with jaxcompat.take_current_trace() as trace:
+        with _jax.take_current_trace() as trace:
             taken.append(hasattr(trace, "emit_eqn") and hasattr(trace, "to_jaxpr_tracer"))
-        return run(jaxcompat.opened(closed), closed.consts, x)[0]
+        return run(_jax.opened(closed), closed.consts, x)[0]
 
     texts = [
         jax.jit(lambda x, run=run: again(run, x)).lower(X).as_text(debug_info=True)
-        for run in (jaxcompat.splice, jaxcompat.eval_jaxpr)
+        for run in (_jax.splice, _jax.eval_jaxpr)
     ]
     assert texts[0] == texts[1]
     assert taken == [True, True]
-    assert jnp.array_equal(again(jaxcompat.splice, X), inner(X))  # where nothing is staged
-    scoped = jax.named_scope("scope")(lambda x: again(jaxcompat.splice, x))
+    assert jnp.array_equal(again(_jax.splice, X), inner(X))  # where nothing is staged
+    scoped = jax.named_scope("scope")(lambda x: again(_jax.splice, x))
     assert "scope" in jax.jit(scoped).lower(X).as_text(debug_info=True)
 
 
 def test_typeof_does_not_take_an_abstract_value() -> None:
-    """Otherwise `jaxcompat.typeof` is `jax.typeof`."""
+    """Otherwise `_jax.typeof` is `jax.typeof`."""
     aval = equations(jnp.sin, 1.0)[0].outvars[0].aval
-    assert jaxcompat.typeof(aval) is aval
+    assert _jax.typeof(aval) is aval
     with pytest.raises(TypeError):
         jax.typeof(aval)
 
@@ -158,7 +158,7 @@ def test_a_jaxpr_with_more_inputs_forgets_the_names_of_all() -> None:
     other = jax.make_jaxpr(lambda y: y)(1.0).jaxpr
     assert closed.jaxpr.debug_info.arg_names == ("x",)
     assert closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *other.invars]).debug_info.arg_names is None
-    both, _ = jaxcompat.close_over_inputs(closed, None, [(closed.jaxpr.invars[0].aval,)], ["y"])
+    both, _ = _jax.close_over_inputs(closed, None, [(closed.jaxpr.invars[0].aval,)], ["y"])
     assert both.debug_info.arg_names == ("x", "y")
     assert len(both.invars) == 2  # though nothing uses the second one
 
@@ -168,52 +168,52 @@ def test_the_oldest_jax_that_is_supported_has_two_classes_of_jaxprs() -> None:
     pyproject = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()  # also beside an installed package
     assert re.search(r'"jax>=0\.10"', pyproject)
     closed = jax.make_jaxpr(lambda x: x * X)(X)
-    assert jaxcompat.is_jaxpr(closed)
-    assert jaxcompat.is_jaxpr(jaxcompat.opened(closed))
-    assert len(jaxcompat.consts_of(closed)) == 1
-    body, consts = jaxcompat.without_constvars(closed)
+    assert _jax.is_jaxpr(closed)
+    assert _jax.is_jaxpr(_jax.opened(closed))
+    assert len(_jax.consts_of(closed)) == 1
+    body, consts = _jax.without_constvars(closed)
     assert (len(body.invars), len(body.constvars), len(consts)) == (2, 0, 1)
-    assert jaxcompat.function_of(body)[0] == jaxcompat.function_of(closed)[0] == "<lambda>"
+    assert _jax.function_of(body)[0] == _jax.function_of(closed)[0] == "<lambda>"
 
 
 def test_with_remat3_a_name_is_another_primitive(remat3: None) -> None:
     """Otherwise `name_of` need not look at the names of private classes, and `bind_name` is `checkpoint_name`."""
     (eqn,) = equations(lambda x: checkpoint_name(x, "a"), X)
     assert eqn.primitive is not primitives.name_p
-    assert jaxcompat.name_of(eqn) == "a"
-    (eqn,) = equations(lambda x: jaxcompat.bind_name(x, "a"), X)
+    assert _jax.name_of(eqn) == "a"
+    (eqn,) = equations(lambda x: _jax.bind_name(x, "a"), X)
     assert eqn.primitive is primitives.name_p
-    assert jaxcompat.name_of(eqn) == "a"
+    assert _jax.name_of(eqn) == "a"
 
 
 def test_with_remat3_a_checkpoint_is_another_primitive(remat3: None) -> None:
     """Otherwise `is_remat` and `remat_params` are about one primitive, and `bind_remat` is `jax.checkpoint`."""
     (eqn,) = equations(jax.checkpoint(lambda x: jnp.sin(x)), X)
     assert eqn.primitive is not primitives.remat_p
-    assert jaxcompat.is_remat(eqn)
-    assert jaxcompat.is_jaxpr(jaxcompat.remat_params(eqn)[0])
-    body = jaxcompat.opened(jax.make_jaxpr(lambda x: jnp.sin(x))(X))
-    (eqn,) = equations(lambda x: jaxcompat.bind_remat(body, [x], True, None), X)
+    assert _jax.is_remat(eqn)
+    assert _jax.is_jaxpr(_jax.remat_params(eqn)[0])
+    body = _jax.opened(jax.make_jaxpr(lambda x: jnp.sin(x))(X))
+    (eqn,) = equations(lambda x: _jax.bind_remat(body, [x], True, None), X)
     assert eqn.primitive is primitives.remat_p
-    assert jaxcompat.remat_params(eqn)[1] is None
+    assert _jax.remat_params(eqn)[1] is None
 
 
 def test_a_policy_of_jax_has_no_public_list_of_its_names() -> None:
     """Otherwise ask it in the place of `names_held`."""
     policy = jax.checkpoint_policies.save_only_these_names("a", "b")
     assert not hasattr(policy, "names")
-    assert jaxcompat.names_held(policy) == {"a", "b"}
-    assert jaxcompat.names_held(jax.checkpoint_policies.dots_saveable) == frozenset()
+    assert _jax.names_held(policy) == {"a", "b"}
+    assert _jax.names_held(jax.checkpoint_policies.dots_saveable) == frozenset()
 
 
 def test_the_parameters_of_an_equation_are_not_those_of_bind() -> None:
-    """Otherwise `jaxcompat.bind` is `primitive.bind`."""
+    """Otherwise `_jax.bind` is `primitive.bind`."""
     relu = jax.custom_jvp(lambda x: jnp.maximum(x, 0))
     relu.defjvp(lambda primals, tangents: (relu(*primals), tangents[0]))
     (eqn,) = equations(relu, X)
     with pytest.raises((KeyError, TypeError)):
         eqn.primitive.bind(X, **eqn.params)
-    assert (jaxcompat.bind(eqn.primitive, [X], eqn.params)[0] == X).all()
+    assert (_jax.bind(eqn.primitive, [X], eqn.params)[0] == X).all()
 
 
 def test_a_call_stack_is_exported_as_text_only() -> None:
@@ -221,7 +221,7 @@ def test_a_call_stack_is_exported_as_text_only() -> None:
     assert not hasattr(source_info_util, "user_frames")
     sine = lambda x: jnp.sin(x)
     (eqn,) = equations(lambda x: sine(x), X)
-    first, second = jaxcompat.user_frames(eqn, 2)
+    first, second = _jax.user_frames(eqn, 2)
     assert (first.file, first.line) == (__file__, sine.__code__.co_firstlineno)
     assert (first.function.rpartition(".")[2], first.column, second.line) == ("<lambda>", 21, first.line + 1)
 
@@ -230,16 +230,16 @@ def test_a_jaxpr_tells_its_function_in_its_debug_info_only() -> None:
     """Nothing else says whether a jaxpr is the inside of a function of JAX."""
     assert not hasattr(jax.make_jaxpr(jnp.sin)(1.0), "fun")
     (theirs,) = [eqn for eqn in equations(lambda x: jnp.where(x > 0, x, 0), X) if "jaxpr" in eqn.params]
-    assert jaxcompat.function_of(theirs.params["jaxpr"])[1].startswith(str(pathlib.Path(jax.__file__).parent))
+    assert _jax.function_of(theirs.params["jaxpr"])[1].startswith(str(pathlib.Path(jax.__file__).parent))
 
 
 def test_a_type_within_shard_map_is_that_of_an_argument() -> None:
     """Otherwise ask JAX for the type of what all devices see whole: it says so only of arguments."""
     mesh = jax.make_mesh((1,), ("i",))
-    outside = [jaxcompat.typeof(x) for x in (X, 1.0, jax.random.key(0))]
+    outside = [_jax.typeof(x) for x in (X, 1.0, jax.random.key(0))]
 
     def f(*inside):
-        assert [jaxcompat.on_devices(aval) for aval in outside] == [jaxcompat.typeof(x) for x in inside]
+        assert [_jax.on_devices(aval) for aval in outside] == [_jax.typeof(x) for x in inside]
 
     whole = jax.sharding.PartitionSpec()
     jax.eval_shape(jax.shard_map(f, mesh=mesh, in_specs=(whole,) * 3, out_specs=whole), X, 1.0, jax.random.key(0))
@@ -253,7 +253,7 @@ def test_a_call_that_raises_once_makes_later_ones_slow_for_good() -> None:
         jitted(X)
     jitted(X)
     assert python_calls(lambda: jitted(X), "cache_miss") == 1
-    jaxcompat.forget_failed_calls(jitted)
+    _jax.forget_failed_calls(jitted)
     jitted(X)
     assert python_calls(lambda: jitted(X), "cache_miss") == 0
 
@@ -262,7 +262,7 @@ def test_an_empty_array_in_host_memory_has_no_public_name(monkeypatch: pytest.Mo
     """Otherwise `host_room` takes it from there; without it the room is a copy of zeros, which is right as well."""
     assert not hasattr(jax.lax, "empty2")
     aval = jax.typeof(X)
-    for empty in (jaxcompat.arrays.empty2, None):
-        monkeypatch.setattr(jaxcompat.arrays, "empty2", empty)
-        room = jax.jit(lambda: jax.device_put(jaxcompat.host_room(aval, 3), jax.memory.Space.Device))()
+    for empty in (_jax.programs.empty2, None):
+        monkeypatch.setattr(_jax.programs, "empty2", empty)
+        room = jax.jit(lambda: jax.device_put(_jax.host_room(aval, 3), jax.memory.Space.Device))()
         assert (room.shape, room.dtype) == ((3, 4), X.dtype)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from jax.custom_derivatives import linear_call
 
-from statetransform import _jaxcompat as jaxcompat
-from statetransform._loops.lanes import lanes_first
+from statetransform import _jax
+from statetransform._memory.loops.lanes import lanes_first
 
 EXPLICIT = jax.sharding.AxisType.Explicit
 
@@ -30,8 +30,8 @@ def test_zeros_have_the_sharding_of_their_type() -> None:
 
     def check(x: jax.Array) -> jax.Array:
         aval = jax.typeof(x)
-        assert jax.typeof(jaxcompat.zeros(aval)) == aval
-        assert jax.typeof(jaxcompat.zeros(aval, (3,))).sharding.spec == jax.P(None, "i")
+        assert jax.typeof(_jax.zeros(aval)) == aval
+        assert jax.typeof(_jax.zeros(aval, (3,))).sharding.spec == jax.P(None, "i")
         lost.append(jax.typeof(jnp.zeros_like(aval)) != aval)
         return x
 
@@ -50,7 +50,7 @@ def test_zeros_vary_over_the_axes_of_shard_map_that_their_type_says() -> None:
         seen = []
 
         def piece(x: jax.Array) -> jax.Array:
-            same = jaxcompat.zeros(jax.typeof(x))
+            same = _jax.zeros(jax.typeof(x))
             seen.append(jax.typeof(same) == jax.typeof(x) != jax.typeof(jnp.zeros(x.shape)))
             return same
 
@@ -61,7 +61,7 @@ def test_zeros_vary_over_the_axes_of_shard_map_that_their_type_says() -> None:
 def test_a_weak_type_can_be_given_back_which_no_public_function_does() -> None:
     """When `lax.convert_element_type` takes `weak_type`, `weak` may go."""
     x = jnp.ones(3, jnp.bfloat16)
-    again = jax.jit(jaxcompat.weak)(x)
+    again = jax.jit(_jax.weak)(x)
     assert again.weak_type and again.dtype == x.dtype
     with pytest.raises(TypeError):
         jax.lax.convert_element_type(x, x.dtype, weak_type=True)  # type: ignore[call-arg]

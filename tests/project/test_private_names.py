@@ -1,4 +1,4 @@
-"""What is not public in JAX is used in `_jaxcompat` only, and other frameworks are named in `_adapters` only."""
+"""What is not public in JAX is used in `_jax` only, and other frameworks are named in `_frameworks` only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = re.compile(r"\b(flax|nnx|linen|brainstate|equinox|eqx|haiku|keras|optax|
 #: Primitives that are bound by hand.
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
 #: An adapter says for which release of its framework it was written.
-ALLOWED = {"_adapters": {"__version__"}}
+ALLOWED = {"_frameworks": {"__version__"}}
 
 
 def private_names(path: pathlib.Path) -> set[str]:
@@ -44,15 +44,15 @@ def private_names(path: pathlib.Path) -> set[str]:
     return found
 
 
-def test_what_is_not_public_jax_is_in_jaxcompat_only() -> None:
+def test_what_is_not_public_jax_is_in_one_folder_only() -> None:
     for path in ROOT.rglob("*.py"):
         folder = path.relative_to(ROOT).parts[0]
-        if folder != "_jaxcompat":
+        if folder != "_jax":
             assert private_names(path) - ALLOWED.get(folder, set()) == set(), path
 
 
 def test_only_adapters_name_a_framework() -> None:
-    files = [file for file in ROOT.rglob("*.py") if "_adapters" not in file.parts]
+    files = [file for file in ROOT.rglob("*.py") if "_frameworks" not in file.parts]
     assert len(files) > 50
     found = {str(file.relative_to(ROOT)): NAMES.findall(file.read_text()) for file in files}
     assert {name: words for name, words in found.items() if words} == {}
@@ -60,7 +60,7 @@ def test_only_adapters_name_a_framework() -> None:
 
 def test_the_core_calls_adapters_by_one_name() -> None:
     """And knows nothing of the modules behind it."""
-    imports = re.compile(r"^\s*(?:from|import) .*\b(_adapters|descriptor|handles)\b", re.M)
-    folders = ("_objects", "_state", "_trace", "transform", "inspect")
+    imports = re.compile(r"^\s*(?:from|import) .*\b(_frameworks|descriptor|handles)\b", re.M)
+    folders = ("_objects", "_states", "_traces", "_uses", "_memory", "transform", "inspect")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     assert [file.name for file in files if imports.search(file.read_text())] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 from statetransform import transform
-from statetransform._trace.functional import Functionalized
+from statetransform._traces.functional import Functionalized
 from statetransform.transform._custom import CustomJvp, CustomVjp
 from statetransform.transform._jit import Compiled
 

@@ -1,0 +1,21 @@
+"""Functions of the user's: their code, and the names that errors call them by."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def code_of(fun: Any) -> Any:
+    """The code of a function below its wrappers; None where there is none."""
+    fun = inspect.unwrap(fun)
+    while isinstance(fun, functools.partial):
+        fun = inspect.unwrap(fun.func)
+    return getattr(fun, "__code__", None)
+
+
+def named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """JAX's messages and profiles name the user's function and its arguments, not ours."""
+    return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())

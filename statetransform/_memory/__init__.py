@@ -1,0 +1,37 @@
+"""Fewer bytes for the gradient of any JAX function. Knows no state, no frame and no trace of ours.
+
+This page is the door: what the rest of the package takes from here. Behind it:
+
+* `programs` reads and rewrites jaxprs, and has the table of primitives;
+* `loops` are loops that store few carries, also in host memory or files (`loops.far`);
+* `plans` keep any function within a number of bytes;
+* `policies` say which values a checkpoint keeps;
+* `context` is what only the caller knows of a call, and `checkpointing` asks a policy.
+"""
+
+from .checkpointing import checkpoint
+from .context import ONE, Context, Lanes
+from .loops.budget import MemoryBudget
+from .loops.lanes import known_lanes, lanes_around
+from .loops.loops import scan, while_loop
+from .loops.options import check_carries
+from .loops.plan import schedule
+from .loops.progress import ProgressBar
+from .policies import check_policy, checkpoint_name
+
+__all__ = [
+    "ONE",
+    "Context",
+    "Lanes",
+    "MemoryBudget",
+    "ProgressBar",
+    "check_carries",
+    "check_policy",
+    "checkpoint",
+    "checkpoint_name",
+    "known_lanes",
+    "lanes_around",
+    "scan",
+    "schedule",
+    "while_loop",
+]

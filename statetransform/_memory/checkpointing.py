@@ -1,0 +1,50 @@
+"""The one place where a checkpoint asks its policy: the four ways to recompute a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .context import Context
+from .loops.budget import MemoryBudget
+from .plans.differentiate import planned
+from .policies._apply import checkpointed
+from .policies._loops import Loops
+from .policies._policy import Policy, names_of
+
+
+def checkpoint(
+    fun: Callable[..., Any],
+    policy: Callable[..., Any] | MemoryBudget | None = None,
+    prevent_cse: Any = True,
+    context: Context | None = None,
+    **others: Any,
+) -> Callable[..., Any]:
+    """:func:`jax.checkpoint` of a pure function, with budgets and the policies of this package.
+
+    * A budget of bytes on the device is a plan (`plans`).
+    * A budget with room far away holds for the loops in the function (`loops`).
+    * A policy that looks at names, sources or loops is asked here, about the function's jaxpr (`policies`).
+    * Any other policy is JAX's own, which JAX asks.
+
+    Args:
+      fun: a function of pytrees of arrays.
+      policy, prevent_cse, others: as in :func:`jax.checkpoint`.
+      context: what is around the call.
+
+    Returns:
+      The function, for use inside of a trace.
+    """
+    if isinstance(policy, MemoryBudget):
+        if not policy.host_bytes and not policy.disk_bytes:
+            return planned(fun, policy, context or Context())
+        policy = Loops(policy, is_shared=True)
+    # JAX's own does for its own policies, unless the flag is set that changes what they save; it traces once.
+    # Names in a policy are looked for in the jaxpr.
+    is_checked = isinstance(policy, Policy) or names_of(policy)
+    is_plain = not is_checked and not getattr(jax.config, "jax_remat3", False)
+    transform = jax.checkpoint if is_plain else checkpointed
+    options = dict(others, policy=policy, prevent_cse=prevent_cse)
+    return transform(fun, **options)

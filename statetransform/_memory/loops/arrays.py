@@ -1,0 +1,48 @@
+"""Lists of arrays, which is all that the sweeps work on, and the arrays with a leading axis that they are kept in.
+
+The leading axis is never sharded; the others are as in the arrays that are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..._jax import zeros
+
+Leaves = list[Any]
+Index = Any  # an int32 scalar
+
+
+def take(arrays: Leaves, i: Index) -> Leaves:
+    """The `i`-th slices."""
+    return [lax.dynamic_index_in_dim(x, i, 0, keepdims=False) for x in arrays]
+
+
+def put(arrays: Leaves, i: Index, slices: Leaves) -> Leaves:
+    """With the `i`-th slices replaced."""
+    return [lax.dynamic_update_index_in_dim(x, y, i, 0) for x, y in zip(arrays, slices, strict=True)]
+
+
+def empty(n: int, avals: Sequence[Any]) -> Leaves:
+    """Room for `n` of each: zeros of shape `[n, *aval.shape]`."""
+    return [zeros(aval, (n,)) for aval in avals]
+
+
+def pick(leaves: Sequence[Any], mask: Sequence[bool]) -> Leaves:
+    """Those with a mark."""
+    return [x for x, marked in zip(leaves, mask, strict=True) if marked]
+
+
+def merge(leaves: Sequence[Any], mask: Sequence[bool], picked: Sequence[Any]) -> Leaves:
+    """With those with a mark replaced."""
+    rest = iter(picked)
+    return [next(rest) if marked else x for x, marked in zip(leaves, mask, strict=True)]
+
+
+def select(condition: Any, new: Sequence[Any], old: Sequence[Any]) -> Leaves:
+    """The new arrays where the condition holds, else the old ones."""
+    return [jnp.where(condition, x, y) for x, y in zip(new, old, strict=True)]

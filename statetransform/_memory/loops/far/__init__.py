@@ -1,0 +1,1 @@
+"""Carries that are kept far away: in host memory, or in files."""

@@ -1,0 +1,379 @@
+"""From a function to the graph of its gradient: one jaxpr of both passes, and the nodes in it.
+
+What depends on the cotangents is the backward pass. Views are not nodes: whoever emits a plan makes them again where
+they are used. An elementwise result that only one node uses, which is elementwise or a reduction, is computed within
+that, as compilers do it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from ... import _jax
+from ..context import ONE, Lanes
+from ..loops.lanes import is_for_lanes
+from ..programs.rewrite import inlined, without_dead
+from ..programs.walk import backward_slice
+from . import cost
+from .cost import nbytes
+from .graph import Graph, Node
+
+_MANY = 3  # additions in a sum: from here on its parts are added one by one; those of queries, keys and values are two
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """What is differentiated: a flag for each input, one for each output that has a cotangent, and how many at once."""
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    lanes: Lanes = ONE
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """Both passes of a function as one open jaxpr without constants, and as a graph.
+
+    Attributes:
+      jaxpr: from the constants, inputs and cotangents to outputs and gradients.
+      consts: the values of its constants.
+      n_inputs, n_outputs: of the function.
+      graph: the nodes.
+      variables: the variable of each value of the graph.
+      views: the equation that makes each variable that is a view, or is made of constants.
+      origins: of each value that the function itself computes, which of its equations does.
+    """
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    n_inputs: int
+    n_outputs: int
+    graph: Graph
+    variables: tuple[Any, ...]
+    views: dict[Any, Any]
+    origins: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def numbers(self) -> dict[Any, int]:
+        """The number of each variable that is a value of the graph."""
+        return {var: i for i, var in enumerate(self.variables)}
+
+    @functools.cached_property
+    def given(self) -> frozenset[Any]:
+        """The variables that are there from the start: constants, inputs and cotangents."""
+        return frozenset((*self.jaxpr.constvars, *self.jaxpr.invars))
+
+    def roots(self, atoms: Sequence[Any]) -> list[Any]:
+        """The variables of values, and the given ones, that some atoms are or are views of."""
+        found, stack = [], list(atoms)
+        while stack:
+            atom = stack.pop()
+            if isinstance(atom, jex.Literal):
+                continue
+            if atom in self.views:
+                stack.extend(self.views[atom].invars)
+            else:
+                found.append(atom)
+        return found
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The atoms of the outputs."""
+        return list(self.jaxpr.outvars[: self.n_outputs])
+
+    @property
+    def gradients(self) -> list[Any]:
+        """The atoms of the gradients."""
+        return list(self.jaxpr.outvars[self.n_outputs :])
+
+
+def joint_step(closed: Any, pattern: Pattern, seen: Sequence[Any] = ()) -> Any:
+    """The closed jaxpr of a gradient step: from inputs, and cotangents of the active outputs, to outputs and gradients.
+
+    Args:
+      closed: the closed jaxpr of the function, without constants that are tracers.
+      pattern: what is differentiated.
+      seen: variables of the function whose values are returned, too, behind the outputs.
+    """
+    body, consts = _jax.opened(closed), _jax.consts_of(closed)
+    n_outputs = len(body.outvars)
+    if seen:
+        constants = dict(zip(body.constvars, consts, strict=True))
+        body = _jax.opened(_jax.with_equations(body, body.eqns, [*body.outvars, *seen], constants))
+    avals = [var.aval for var in body.invars]
+    cotangents = [v.aval for v, wanted in zip(body.outvars[:n_outputs], pattern.outputs, strict=True) if wanted]
+
+    def step(*xs: Any) -> list[Any]:
+        inputs, cts = list(xs[: len(avals)]), list(xs[len(avals) :])
+        which = [i for i, moves in enumerate(pattern.inputs) if moves]
+
+        def some(*moving: Any) -> tuple[list[Any], list[Any]]:
+            whole = list(inputs)
+            for i, x in zip(which, moving, strict=True):
+                whole[i] = x
+            out = _jax.eval_jaxpr(body, consts, *whole)
+            return [y for y, wanted in zip(out[:n_outputs], pattern.outputs, strict=True) if wanted], out
+
+        _, pull, out = jax.vjp(some, *[inputs[i] for i in which], has_aux=True)
+        return [*out, *pull(cts)]
+
+    return jax.make_jaxpr(step)(*avals, *[a.strip_weak_type() for a in cotangents])
+
+
+def flattened(step: Any) -> Any:
+    """A gradient step without calls, rules of derivatives and what is for lanes, and with nothing dead in its loops."""
+    # Nothing differentiates them once more.
+    return without_dead(inlined(step, rules=True, passes=is_for_lanes))
+
+
+def without_equal(flat: Any) -> Any:
+    """A flattened gradient step that computes no product or loop twice, as where a function calls a network twice.
+
+    Not for a step with checkpoints, which would lose its recomputation.
+
+    Compilers merge equal operations as well, unless a barrier is between them. Without equal products there is little
+    to gain. What is fused with its only user stays: it takes no memory there, and would take some to serve two.
+    """
+    body, eqns = _jax.opened(flat), list[Any]()
+    is_variable = lambda atom: not isinstance(atom, jex.Literal)
+    read_by = [(atom, eqn.primitive.name) for eqn in body.eqns for atom in eqn.invars if is_variable(atom)]
+    uses = collections.Counter(atom for atom, _ in read_by)
+    fusing = {atom for atom, name in read_by if name in cost.ELEMENTWISE | cost.REDUCTIONS}
+    first, numbers, kept, is_worth = dict[Any, Any](), dict[Any, Any](), dict[Any, Any](), False
+    read = lambda atom: kept.get(atom, atom) if is_variable(atom) else atom
+    for eqn in body.eqns:
+        outputs, name = first.setdefault(_known_by(eqn, numbers), eqn.outvars), eqn.primitive.name
+        numbers.update(zip(eqn.outvars, outputs, strict=True))
+        is_fused = name in cost.ELEMENTWISE and uses[eqn.outvars[0]] == 1 and eqn.outvars[0] in fusing
+        if outputs is eqn.outvars or is_fused:
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+        else:
+            is_worth |= name in cost.PRODUCTS | cost.LOOPS
+            kept.update(zip(eqn.outvars, outputs, strict=True))
+    consts = dict(zip(body.constvars, _jax.consts_of(flat), strict=True))
+    if not is_worth:
+        return flat
+    return without_dead(_jax.with_equations(body, eqns, list(map(read, body.outvars)), consts))
+
+
+def _known_by(eqn: Any, numbers: Mapping[Any, Any]) -> Any:
+    """What is the same for equations that compute the same; the outputs where that cannot be said."""
+    atoms = [(repr(a.val), a.aval) if isinstance(a, jex.Literal) else numbers.get(a, a) for a in eqn.invars]
+    key = (eqn.primitive, *atoms, *sorted(eqn.params.items(), key=operator.itemgetter(0)))
+    try:
+        hash(key)
+    except TypeError:  # some parameters are arrays
+        return tuple(eqn.outvars)
+    return tuple(eqn.outvars) if eqn.effects or not eqn.outvars else key
+
+
+def seen_in(closed: Any) -> dict[Any, int]:
+    """The arrays of a function that something in it reads, and which of its equations computes each."""
+    body = _jax.opened(closed)
+    read = {atom for eqn in body.eqns for atom in eqn.invars if not isinstance(atom, jex.Literal)}
+    made = ((var, t) for t, eqn in enumerate(body.eqns) for var in eqn.outvars)
+    return {var: t for var, t in made if var in read and _jax.is_array_type(var.aval)}
+
+
+def without_seen(step: Any, n_outputs: int, n_seen: int) -> Any:
+    """The closed jaxpr of a gradient step that returns outputs and gradients only."""
+    body = _jax.opened(step)
+    outvars = [*body.outvars[:n_outputs], *body.outvars[n_outputs + n_seen :]]
+    return _jax.with_equations(body, body.eqns, outvars, dict(zip(body.constvars, _jax.consts_of(step), strict=True)))
+
+
+def build(
+    flat: Any,
+    pattern: Pattern,
+    n_forward: int | None = None,
+    seen: Mapping[Any, int] = MappingProxyType({}),
+) -> Joint:
+    """The graph of a gradient step that is flattened.
+
+    Args:
+      flat: its closed jaxpr.
+      pattern: what is differentiated.
+      n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
+        that checkpoints in the function count for nothing.
+      seen: which equation of the function computes the value of some variables.
+    """
+    jaxpr, consts = _jax.opened(flat), _jax.consts_of(flat)
+    n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
+    return _Builder(jaxpr, n_inputs, n_outputs, n_forward).joint(consts, seen)
+
+
+class _Builder:
+    """Turns equations into nodes."""
+
+    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None) -> None:
+        self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
+        self.eqns = backward_slice(jaxpr, jaxpr.outvars)
+        self.costs = list(map(cost.operations, self.eqns))
+        self.roots: dict[Any, tuple[Any, ...]] = {}
+        self.views: dict[Any, Any] = {}
+        given = [*jaxpr.constvars, *jaxpr.invars]
+        self.roots.update(dict.fromkeys(given, ()))
+        moving = set(jaxpr.invars[n_inputs:])  # the cotangents
+        self.is_backward: list[bool] = []
+        forward = None if n_forward is None else set(map(id, jaxpr.eqns[:n_forward]))
+        for eqn in self.eqns:
+            depends = any(not isinstance(a, jex.Literal) and a in moving for a in eqn.invars)
+            depends = depends if forward is None else id(eqn) not in forward
+            self.is_backward.append(depends)
+            if depends:
+                moving.update(eqn.outvars)
+            if cost.is_view(eqn) or (not eqn.effects and self._is_constant(eqn)):
+                self.roots[eqn.outvars[0]] = self._roots_of(eqn.invars)
+                self.views[eqn.outvars[0]] = eqn
+            else:
+                self.roots.update({var: (var,) for var in eqn.outvars})
+
+    def _is_constant(self, eqn: Any) -> bool:
+        """Whether a scalar is computed of scalar constants: not worth a node."""
+        return len(eqn.outvars) == 1 and not eqn.invars and eqn.primitive.name in cost.VIEWS
+
+    def _roots_of(self, atoms: Sequence[Any]) -> tuple[Any, ...]:
+        found = [root for a in atoms if not isinstance(a, jex.Literal) for root in self.roots.get(a, ())]
+        return tuple(dict.fromkeys(found))
+
+    def _groups(self) -> list[list[int]]:
+        """The equations of each node, those that are fused with it first."""
+        users: dict[Any, list[int]] = {}
+        worked = [t for t, eqn in enumerate(self.eqns) if eqn.outvars and eqn.outvars[0] not in self.views]
+        worked += [t for t, eqn in enumerate(self.eqns) if not eqn.outvars]
+        worked.sort()
+        for t in worked:
+            for root in self._roots_of(self.eqns[t].invars):
+                users.setdefault(root, []).append(t)
+        kept = set(self._roots_of(self.jaxpr.outvars))
+        homes = self._homes(worked, users, kept)
+        groups: dict[int, list[int]] = {}
+        for t in worked:
+            groups.setdefault(homes[t], []).append(t)
+        return [groups[home] for home in sorted(groups)]
+
+    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
+        """The equation whose node computes each equation: itself, or the one that it is fused with."""
+        homes: dict[int, int] = {}
+        parts = collections.Counter[Any]()  # in each sum of cotangents, but the last one
+        for eqn in (self.eqns[t] for t in worked if self.eqns[t].primitive.name == "add_any"):
+            parts[eqn.outvars[0]] = 1 + max((parts[root] for root in self._roots_of(eqn.invars)), default=0)
+        sums = set[int]()
+        for t in reversed(worked):
+            eqn, homes[t] = self.eqns[t], t
+            using = users.get(eqn.outvars[0], []) if eqn.outvars else []
+            is_sum = eqn.primitive.name == "add_any"
+            if is_sum and (eqn.outvars[0] in kept or parts[eqn.outvars[0]] >= _MANY or sums.intersection(using)):
+                sums.add(t)  # a cotangent of many parts: each is added when it is there, and none waits for the last
+                continue
+            if eqn.primitive.name not in cost.ELEMENTWISE or eqn.effects or eqn.outvars[0] in kept:
+                continue
+            is_only = len(using) == 1 and self._is_fused(t, using[0])
+            if is_only or (all(self._is_taken(t, u) for u in using) and self._is_better_later(t)):
+                found = {homes[u] for u in using}
+                homes[t] = found.pop() if len(found) == 1 else t
+        return homes
+
+    def _is_taken(self, t: int, user: int) -> bool:
+        """Whether a user may compute an equation of its own pass, or a backward one an equation of the forward pass."""
+        if self._is_fused(t, user):
+            return True
+        fits = self.eqns[user].primitive.name in cost.ELEMENTWISE | cost.REDUCTIONS
+        return fits and self.is_backward[user] and not self.is_backward[t]
+
+    def _is_fused(self, t: int, user: int) -> bool:
+        name = self.eqns[user].primitive.name
+        return self.is_backward[t] == self.is_backward[user] and name in cost.ELEMENTWISE | cost.REDUCTIONS
+
+    def _is_better_later(self, t: int) -> bool:
+        """Whether to hold what an equation is made of takes hardly more than to hold its result."""
+        inputs = sum(nbytes(root.aval) for root in self._roots_of(self.eqns[t].invars))
+        return inputs <= 1.1 * nbytes(self.eqns[t].outvars[0].aval)
+
+    def joint(self, consts: Sequence[Any], seen: Mapping[Any, int]) -> Joint:
+        groups = self._groups()
+        # Forward nodes first; the order within each pass is that of the trace.
+        groups.sort(key=lambda group: self.is_backward[group[-1]])
+        outputs = set(self._roots_of(self.jaxpr.outvars[: self.n_outputs]))
+        gradients = set(self._roots_of(self.jaxpr.outvars[self.n_outputs :])) - outputs
+        number: dict[Any, int] = {}
+        sizes: list[int] = []
+        variables: list[Any] = []
+        drafts = []
+        for group in groups:
+            inside = {var for t in group for var in self.eqns[t].outvars}
+            outer = [root for t in group for root in self._roots_of(self.eqns[t].invars) if root not in inside]
+            made = list(self.eqns[group[-1]].outvars)
+            for var in made:
+                number[var] = len(sizes)
+                sizes.append(0 if var in outputs or var in gradients else nbytes(var.aval))
+                variables.append(var)
+            drafts.append((group, dict.fromkeys(outer), made))
+        nodes = tuple(
+            self._node(group, [number[v] for v in outer], [number[v] for v in made]) for group, outer, made in drafts
+        )
+        pinned = frozenset(i for i, node in enumerate(nodes) if any(eqn.effects for eqn in node.eqns))
+        in_numbers = lambda some: frozenset(number[var] for var in some)
+        results = in_numbers(v for v in outputs)
+        buffers = tuple((number[v], nbytes(v.aval)) for v in sorted(outputs | gradients, key=number.__getitem__))
+        lasting = in_numbers({*number} - self._taken(drafts))
+        graph = Graph(nodes, tuple(sizes), results, in_numbers(gradients), pinned, buffers, lasting)
+        origins: dict[int, int] = {}
+        for atom, t in seen.items():
+            for v in [number[root] for root in self._roots_of([atom]) if root in number]:
+                origins[v] = min(origins.get(v, t), t)
+        return Joint(self.jaxpr, consts, self.n_inputs, self.n_outputs, graph, tuple(variables), self.views, origins)
+
+    def _taken(self, drafts: Sequence[tuple[list[int], Any, list[Any]]]) -> set[Any]:
+        """The values whose buffers some node can take.
+
+        Compilers fuse a reshape with the elementwise operations behind it, which then cannot work in place. One is
+        behind each product that they compute as one of matrices, unless all that an operation reads comes out of such.
+        """
+        found, flattened = set[Any](), set[Any]()
+        for group, _, made in drafts:
+            eqns = [self.eqns[t] for t in group]
+            atoms = cost.overwritten(eqns)
+            if atoms is not None:
+                found.update(self._roots_of(atoms))
+                flattened.update(made if cost.is_flattened(eqns[-1]) else ())
+                continue
+            read = [a for eqn in eqns for a in eqn.invars if not isinstance(a, jex.Literal)]
+            as_made = {r for a in read for r in self._roots_of([a]) if _is_as(a, r) and _is_as(a, made[0])}
+            if as_made and as_made <= flattened:
+                flattened.update(made)
+                found |= as_made
+            else:
+                found |= as_made - flattened
+        return found
+
+    def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
+        eqns = tuple(self.eqns[t] for t in group)
+        atoms = cost.overwritten(eqns)
+        # What is given, or made of constants, has no buffer that may be taken.
+        inplace = outputs if atoms is None else [v for v, a in zip(outputs, atoms, strict=False) if self._roots_of([a])]
+        return Node(
+            tuple(inputs),
+            tuple(outputs),
+            cost=sum(self.costs[t] for t in group),
+            scratch=max(cost.scratch(eqn, self.views) for eqn in eqns),
+            is_backward=self.is_backward[group[-1]],
+            is_product=eqns[-1].primitive.name in cost.PRODUCTS,
+            is_batched=cost.is_batched(eqns[-1]),
+            inplace=tuple(inplace),
+            eqns=eqns,
+        )
+
+
+def _is_as(one: Any, other: Any) -> bool:
+    """Whether two variables have the same dimensions, in another order perhaps."""
+    return sorted(one.aval.shape) == sorted(other.aval.shape)

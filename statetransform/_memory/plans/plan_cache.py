@@ -1,0 +1,204 @@
+"""What was found about gradient steps: the bytes of the plain one, and plans with what they compile to.
+
+A step is known by its jaxpr, the backend and the versions, so that another budget for the same function does not
+compile the plain step again. With JAX's folder for compiled programs (`jax_compilation_cache_dir`) it is kept there,
+and another process plans and compiles nothing. A plan is a sequence of nodes of a graph that is made of the jaxpr, so
+the values are right, whatever a file says; a plan that does not belong to the graph is left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from ... import _jax
+from .checkpoints import Checkpoints
+
+logger = logging.getLogger("statetransform")
+
+_MOST = 64  # steps that are known at a time
+_TRIED = 16  # plans that are kept for each
+_TIMES_THE_WORK = 3.0  # of the plain step; loops with next to no room for carries were seen to take 40 times
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredPlan:
+    """A plan with its figures.
+
+    Attributes:
+      recipe: which form of the function it is for.
+      sequence: the nodes.
+      checkpoints: those that people write by hand to have the plan; None where the plan is emitted.
+      planned: its bytes.
+      compiled: temporary bytes of the compiled step, None if they could not be read.
+      cost: operations over those of the plain step.
+      is_sure: whether `compiled` is the larger figure of the steps with and without the value of the function.
+    """
+
+    recipe: tuple[Any, ...]
+    sequence: tuple[int, ...]
+    checkpoints: Checkpoints | None
+    planned: int
+    compiled: int | None
+    cost: float
+    is_sure: bool = False
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from other plans of the same function."""
+        return self.recipe, self.sequence, self.checkpoints
+
+    def fits(self, budget: int) -> bool:
+        """Whether it keeps a budget, as compiled."""
+        return (self.planned if self.compiled is None else self.compiled) <= budget
+
+    def rank(self, budget: int) -> tuple[bool, bool, float, float]:
+        """The cheapest first of those that fit, then those with the fewest bytes; last, what multiplies the work.
+
+        A budget that can be kept is kept, whatever the work. One that is exceeded in any case is not worth much of it.
+        """
+        size = self.planned if self.compiled is None else self.compiled
+        if size <= budget:
+            return False, False, self.cost, size
+        return True, self.cost > _TIMES_THE_WORK, size, self.cost
+
+
+class Known:
+    """What is known about one gradient step.
+
+    Args:
+      file: where it is kept; None for nowhere.
+
+    Attributes:
+      plain, plain_alone: temporary bytes of the compiled plain step, with the value of the function and without.
+      answers: the plan for each budget.
+      tried: the last plans that were compiled.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.plain: int | None = None
+        self.plain_alone: int | None = None
+        self.answers: dict[int, MeasuredPlan] = {}
+        self.tried: list[MeasuredPlan] = []
+        if file is not None:
+            self._read(file)
+
+    def add(self, tried: Sequence[MeasuredPlan]) -> None:
+        """What was compiled; this is written down with all answers."""
+        self.tried = list(dict.fromkeys([*tried, *self.tried]))[:_TRIED]
+        self.write()
+
+    def _read(self, file: Path) -> None:
+        try:
+            found = json.loads(file.read_text())
+            by_hand = lambda row: row and Checkpoints(tuple(map(tuple, row[0])), row[1])
+            record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), by_hand(row[2]), *row[3:])
+            self.plain, self.plain_alone = found["plain"], found["plain_alone"]
+            self.answers = {int(budget): record(row) for budget, row in found["answers"].items()}
+            self.tried = list(map(record, found["tried"]))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("what is known about a gradient step cannot be read from %s: %s", file, error)
+
+    def write(self) -> None:
+        """Keeps all of it in the file."""
+        if self._file is None:
+            return
+        row = lambda some: list(dataclasses.astuple(some))
+        answers = {budget: row(some) for budget, some in self.answers.items()}
+        found = {"plain": self.plain, "plain_alone": self.plain_alone, "answers": answers}
+        found["tried"] = list(map(row, self.tried))
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False) as file:
+                json.dump(found, file)
+            os.replace(file.name, self._file)  # other processes read all of it, or what was there before
+        except OSError as error:
+            logger.warning("what is known about a gradient step cannot be kept in %s: %s", self._file, error)
+
+
+_lock = threading.Lock()
+_known: collections.OrderedDict[tuple[str, Path | None], Known] = collections.OrderedDict()
+
+
+def known_of(step: Any, written: Any = None, shardings: Sequence[Any] = ()) -> Known:
+    """What is known about a gradient step.
+
+    Args:
+      step: its closed jaxpr.
+      written: the closed jaxpr of the function as it was written, if that has checkpoints, which the step has not.
+      shardings: of the inputs.
+    """
+    key, folder = fingerprint(shardings, step, *[] if written is None else [written]), folder_for_programs()
+    with _lock:
+        if (key, folder) not in _known:
+            file = None if folder is None else folder / "statetransform" / f"{key}.json"
+            _known[key, folder] = Known(file)
+        _known.move_to_end((key, folder))
+        while len(_known) > _MOST:
+            _known.popitem(last=False)
+        return _known[key, folder]
+
+
+def folder_for_programs() -> Path | None:
+    """JAX's folder for compiled programs, if there is one on a disk."""
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined at import
+    return None if not folder or "://" in folder else Path(folder)
+
+
+@functools.cache
+def _code() -> str:
+    """Tells planners apart, so that a change of this package does not find what another one planned."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def fingerprint(shardings: Sequence[Any], *closed: Any) -> str:
+    """A text that is the same in every process for the same shardings of inputs, jaxprs, backend and versions."""
+    devices = jax.devices()
+    versions = metadata.version("jax"), metadata.version("jaxlib")
+    where = devices[0].platform, devices[0].device_kind, len(devices), *versions
+    flags = os.environ.get("XLA_FLAGS", ""), jax.config.read("jax_disable_most_optimizations")
+    parts = [*map(str, (*where, *flags, *shardings)), _code()]
+    for one in closed:
+        _add(parts, _jax.opened(one))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _add(parts: list[str], jaxpr: Any) -> None:
+    numbers: dict[Any, int] = {}
+
+    def name(atom: Any) -> str:
+        if isinstance(atom, jex.Literal):
+            return f"{atom.val}:{atom.aval}"
+        return str(numbers.setdefault(atom, len(numbers)))
+
+    typed = lambda vs: " ".join(f"{name(v)}:{v.aval}" for v in vs)
+    parts += [typed(jaxpr.constvars), typed(jaxpr.invars)]
+    for eqn in jaxpr.eqns:
+        parts += [eqn.primitive.name, " ".join(map(name, eqn.invars)), typed(eqn.outvars)]
+        for key, value in sorted(eqn.params.items()):
+            parts.append(key)
+            for some in value if isinstance(value, (tuple, list)) else [value]:
+                if _jax.is_jaxpr(some):
+                    _add(parts, _jax.opened(some))
+                else:
+                    parts.append(re.sub(r" at 0x[0-9a-f]+", "", repr(some)))
+    parts.append(" ".join(map(name, jaxpr.outvars)))

@@ -1,0 +1,289 @@
+"""A function in one form, with its gradient step, its graph and its plans, and all its forms together."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from ... import _jax
+from ..._base.errors import BudgetError
+from .barriers import keeps_barriers
+from .blocks import Row
+from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
+from .devices import partitioned
+from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_equal, without_seen
+from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
+from .solve import Solver
+
+_ENDLESS = 1 << 62  # bytes with which a loop is not opened
+_OPENED = 6  # versions with loops opened for one budget
+_STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as people write it
+_FULL = 0.97  # of a budget: a version that needs so much is not made larger
+
+
+class Version:
+    """The function in one form, with its graph and its solver.
+
+    Args:
+      closed: the closed jaxpr.
+      pattern: what is differentiated.
+      recipe: how it is made.
+      written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
+      shardings: those of the inputs, None where they are not known or in the types.
+    """
+
+    def __init__(
+        self,
+        closed: Any,
+        pattern: Pattern,
+        recipe: tuple[Any, ...] = ("first",),
+        written: Any = None,
+        shardings: Sequence[Any] = (),
+    ) -> None:
+        self.closed, self.pattern, self.recipe = closed, pattern, recipe
+        self._written, self._shardings = written, shardings
+
+    @property
+    def kind(self) -> str:
+        """What compilers treat alike: straight programs, loops by a schedule, or those keeping products or nothing."""
+        if self.recipe[0] != "loops":
+            return "straight"
+        return self.recipe[1] if self.is_by_steps else "opened"
+
+    @property
+    def is_by_steps(self) -> bool:
+        """Whether it has a checkpoint around the step of each loop, as people write it."""
+        return self.recipe[0] == "loops" and self.recipe[1] in _STEPS
+
+    @functools.cached_property
+    def _seen(self) -> dict[Any, int]:
+        return seen_in(self.closed)
+
+    @functools.cached_property
+    def _step(self) -> Any:
+        return joint_step(self.closed, self.pattern, list(self._seen))
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """The closed jaxpr of the gradient step as JAX differentiates it."""
+        return without_seen(self._step, len(self.pattern.outputs), len(self._seen))
+
+    @functools.cached_property
+    def _flat(self) -> tuple[Any, dict[Any, int]]:
+        """The gradient step, flattened, and which equation of the function computes the value of some variables."""
+        flat = without_equal(flattened(self._step))
+        avals = [var.aval for var in _jax.opened(flat).invars]
+        given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
+        flat = partitioned(flat, avals, given)
+        n, seen = len(self.pattern.outputs), _jax.opened(flat).outvars[len(self.pattern.outputs) :]
+        pairs = [(atom, t) for atom, t in zip(seen, self._seen.values(), strict=False) if isinstance(atom, jex.Var)]
+        return without_seen(flat, n, len(self._seen)), dict(reversed(pairs))
+
+    @property
+    def flat(self) -> Any:
+        """The closed jaxpr of the gradient step, flattened."""
+        return self._flat[0]
+
+    @functools.cached_property
+    def joint(self) -> Joint:
+        """Both passes."""
+        flat, seen = self._flat
+        return build(flat, self.pattern, seen=seen)
+
+    @functools.cached_property
+    def solver(self) -> Solver:
+        """Plans for any budget."""
+        return Solver(self.joint.graph, self._forms)
+
+    @functools.cached_property
+    def _forms(self) -> list[Form]:
+        """The blocks that people put checkpoints around, among the nodes of the graph and among the equations."""
+        graph, origins = self.joint.graph, self.joint.origins
+        if not graph.primal:
+            return []
+        origin = [max((origins.get(v, -1) for v in graph.nodes[i].outputs), default=-1) for i in sorted(graph.primal)]
+        done = np.maximum.accumulate(np.array(origin) + 1)  # equations, by forward nodes
+        found = dict[tuple[int, ...], Any]()
+        for blocks in by_source(self.closed):
+            places = {int(np.searchsorted(done, t, "right")) for block in blocks for t in block}
+            found[tuple(sorted(places - {0, len(done)}))] = blocks
+        for ends in by_size(Row(graph)):
+            equations = sorted({0, *[int(done[end - 1]) for end in ends]})
+            found.setdefault(ends, tuple(itertools.pairwise(equations)))
+        return [(ends, blocks) for ends, blocks in found.items() if ends and blocks]
+
+    @property
+    def takes_checkpoints(self) -> bool:
+        """Whether checkpoints as people write them do something here, and nothing happens only once."""
+        return keeps_barriers() and not _jax.opened(self.closed).effects
+
+    def checkpointed(self, checkpoints: Checkpoints) -> Version:
+        """With checkpoints as people write them."""
+        closed = with_checkpoints(self.closed, checkpoints)
+        return Version(closed, self.pattern, self.recipe, shardings=self._shardings)
+
+    @property
+    def cotangents(self) -> list[Any]:
+        """The abstract values of the cotangents."""
+        body = _jax.opened(self.closed)
+        return [v.aval for v, active in zip(body.outvars, self.pattern.outputs, strict=True) if active]
+
+    @property
+    def avals(self) -> list[Any]:
+        """Inputs, and the cotangents that are no scalars."""
+        given = [var.aval for var in _jax.opened(self.closed).invars]
+        return given + [aval for aval in self.cotangents if aval.shape]
+
+    @property
+    def shardings(self) -> list[Any]:
+        """The shardings of these where they are known and not in the types."""
+        known = self._shardings if self.pattern.lanes.count == 1 else ()
+        return [*known, *[None] * (len(self.avals) - len(known))]
+
+    def as_outermost(self, step: Callable[..., list[Any]], with_value: bool = True) -> Callable[..., list[Any]]:
+        """A gradient step as `grad`, or `value_and_grad`, runs it: the cotangent of a scalar is one."""
+        n, active = len(self.pattern.inputs), self.pattern.outputs
+        is_scalar = [not var.aval.shape for var in _jax.opened(self.closed).outvars]
+
+        def run(*xs: Any) -> list[Any]:
+            rest = iter(xs[n:])
+            cts = [next(rest) if aval.shape else _one(aval) for aval in self.cotangents]
+            found = step(*xs[:n], *cts)
+            outputs, gradients = list(zip(found, active, is_scalar, strict=False)), found[len(active) :]
+            values = [x for x, is_active, scalar in outputs if is_active and (with_value or not scalar)]
+            return [*values, *gradients, *[x for x, is_active, _ in outputs if not is_active]]
+
+        return run
+
+    def of_lanes(self, run: Callable[..., list[Any]]) -> tuple[Callable[..., list[Any]], list[Any]]:
+        """A gradient step as all lanes of `vmap` run it together, and the types of its inputs."""
+        lanes, n_idle = self.pattern.lanes, self.pattern.outputs.count(False)
+        if lanes.count == 1:
+            return run, self.avals
+        flags = [*lanes.is_mapped, *[True] * (len(self.avals) - len(lanes.is_mapped))]
+        axes = tuple(0 if flag else None for flag in flags)
+        whole = jax.vmap(run, in_axes=axes, axis_size=lanes.count)
+        is_shared = [not flag for flag, moves in zip(lanes.is_mapped, self.pattern.inputs, strict=True) if moves]
+
+        def together(*xs: Any) -> list[Any]:
+            found = whole(*xs)
+            at = len(found) - n_idle - len(is_shared)
+            for k, shared in enumerate(is_shared, at):
+                found[k] = found[k].sum(0) if shared and lanes.is_summed else found[k]
+            return found
+
+        of_all = lambda aval: jax.ShapeDtypeStruct((lanes.count, *aval.shape), aval.dtype)
+        return together, [of_all(aval) if flag else aval for aval, flag in zip(self.avals, flags, strict=True)]
+
+    def plain_step(self, *xs: Any) -> list[Any]:
+        """The gradient step as JAX differentiates the function as it was written, with the checkpoints in it."""
+        step = self.step if self._written is None else joint_step(self._written, self.pattern)
+        return _jax.eval_jaxpr(_jax.opened(step), _jax.consts_of(step), *xs)
+
+
+class Versions:
+    """A function in various forms, made when they are asked for.
+
+    Args:
+      closed: the closed jaxpr.
+      pattern: what is differentiated.
+      written: the same as it was written, if it has checkpoints inside; they are inlined in the other one.
+      shardings: those of the inputs, None where they are not known or in the types.
+
+    Attributes:
+      first: as it is.
+    """
+
+    def __init__(self, closed: Any, pattern: Pattern, written: Any = None, shardings: Sequence[Any] = ()) -> None:
+        self._closed, self._pattern, self._shardings = closed, pattern, shardings
+        self.first = Version(closed, pattern, written=written, shardings=shardings)
+        self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
+
+    def thriftiest(self) -> list[Version]:
+        """Those among which the one is that can do with the fewest bytes."""
+        found = [self._with_loops("least"), self._with_loops("step")] if scans_in(self._closed) else []
+        return [self.first, *filter(None, found)]
+
+    def made_by(self, recipe: tuple[Any, ...]) -> Version:
+        """The one with this recipe."""
+        return (self._with_loops(recipe[1]) if recipe[0] == "loops" else None) or self.first
+
+    def opened(self, budget: int) -> list[Version]:
+        """With the loops opened such that they have what the rest leaves of a budget."""
+        n = len(scans_in(self._closed))
+        if not n or self.first.solver.plain.bytes <= budget:
+            return []
+        found = [self._with_loops(keeps) for keeps in _STEPS if keeps != "dots" or has_batches(self._closed)]
+        for _ in range(_OPENED):
+            opened = self._opened_with(_for_loops(self._known, budget) // n)
+            if opened is None or opened[1] in found:
+                break
+            found.append(opened[1])
+            self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
+            if _FULL * budget <= size <= budget:
+                break
+        # If no product is needed, steps that keep products and steps that keep nothing are the same form.
+        figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
+        return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
+
+    @functools.cached_property
+    def _to_open(self) -> Any:
+        return with_inputs_in_place(self._closed, self._pattern.inputs)
+
+    @functools.cached_property
+    def _known(self) -> list[tuple[int, int]]:
+        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
+        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
+        return [(plain.bytes, self.first.solver.plain.bytes)]
+
+    def _with_loops(self, how: int | str) -> Version | None:
+        """With so many bytes for each loop, the fewest, or what its steps keep; None if one cannot do with that."""
+        found = self._opened_with(how)
+        return None if found is None else found[1]
+
+    def _opened_with(self, how: int | str) -> tuple[Opened, Version] | None:
+        if how not in self._opened:
+            opened = self._make(how)
+            alike = [some for some in self._opened.values() if some and opened and some[0].key == opened.key]
+            known = alike[0] if alike else None
+            if opened is not None and known is None:
+                known = opened, Version(opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings)
+            self._opened[how] = known
+        return self._opened[how]
+
+    def _make(self, how: int | str) -> Opened | None:
+        closed, moves = self._to_open, self._pattern.inputs
+        if how in _STEPS:
+            return with_steps(closed, str(how))
+        if how == "least":
+            return with_least(closed, moves)
+        try:
+            return with_budget(closed, int(how), moves) if int(how) > 0 else None
+        except BudgetError:
+            return None
+
+
+def _one(aval: Any) -> Any:
+    return jax.lax.full_like(_jax.zeros(aval), 1)
+
+
+def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
+    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
+    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
+    loops, all_of_it = ordered[0]
+    slope = 1.0
+    if len(ordered) > 1 and ordered[1][1] != all_of_it:
+        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
+    size = int(loops + slope * (budget - all_of_it))
+    if len(tried) == 2 and min(size, slope) <= 0:  # the plain loops may be far from the line of the others
+        loops, all_of_it = min(tried)
+        size = loops * budget // all_of_it
+    too_large = [some for some, most in tried if most > budget]
+    size = min(size, min(too_large, default=size + 1) - 1)
+    return size if size > 0 or len(tried) > 1 else budget // 2  # bytes that are counted twice lead to less than none

@@ -1,0 +1,161 @@
+"""Walking over every equation of a jaxpr, into loops, branches, calls and custom rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from ... import _jax
+from .sources import Place, Source
+
+MARK = "kept from "  # how the names begin that `policies.save_from` gives
+_CALLS = ("jit", "pjit", "closed_call", "core_call")  # with an input of the jaxpr for each of their own
+
+
+class Inner(NamedTuple):
+    """A jaxpr inside an equation: what it is to the equation, and how often it runs when this is known."""
+
+    jaxpr: Any
+    role: str
+    repeats: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """One equation, the equations around it (outermost first), how often it runs, and where the user wrote it.
+
+    ``repeats`` is the product over the loops around the equation; a loop of unknown length counts once.
+    """
+
+    eqn: Any
+    path: tuple[Any, ...]
+    repeats: int
+    place: Place
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code."""
+        return self.place.source
+
+    @property
+    def primitive(self) -> str:
+        """The name of the equation's primitive."""
+        return self.eqn.primitive.name
+
+
+def inner_jaxprs(eqn: Any) -> list[Inner]:
+    """The jaxprs inside an equation.
+
+    >>> import jax
+    >>> loop = lambda x: jax.lax.fori_loop(0, 7, lambda i, x: x * 2, x)
+    >>> [(i.role, i.repeats) for i in inner_jaxprs(jax.make_jaxpr(loop)(1.0).jaxpr.eqns[0])]
+    [('body', 7)]
+    """
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        return [Inner(params["jaxpr"], "body", int(params["length"]))]
+    if name == "while":
+        return [Inner(params["cond_jaxpr"], "cond", None), Inner(params["body_jaxpr"], "body", None)]
+    if name == "cond":
+        return [Inner(branch, "branch", 1) for branch in params["branches"]]
+    if _jax.is_remat(eqn):
+        return [Inner(_jax.remat_params(eqn)[0], "remat", 1)]
+    found = []
+    for value in params.values():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        found += [Inner(v, "call", 1) for v in values if _jax.is_jaxpr(v)]
+    return found
+
+
+def counts_of_scan(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    Read from the shapes, since releases write it down in different ways: stacked inputs and outputs have one axis more
+    than what the body sees of them.
+    """
+    body = _jax.opened(eqn.params["jaxpr"])
+    is_same = lambda outer, inner: len(outer.aval.shape) == len(inner.aval.shape)
+    n_carry = sum(map(is_same, eqn.outvars, body.outvars))
+    n_unstacked = sum(map(is_same, eqn.invars, body.invars))
+    return n_unstacked - n_carry, n_carry
+
+
+def walk(jaxpr: Any, path: tuple[Any, ...] = (), repeats: int = 1, caller: Place | None = None) -> Iterator[Site]:
+    """Every equation of a jaxpr and of the jaxprs inside it, each before what is inside it.
+
+    `path`, `repeats` and `caller` are of the equations around the jaxpr.
+
+    >>> import jax, jax.numpy as jnp
+    >>> f = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=3)[0]
+    >>> [(s.primitive, s.repeats) for s in walk(jax.make_jaxpr(f)(1.0))]
+    [('scan', 1), ('sin', 3)]
+    """
+    for eqn in _jax.opened(jaxpr).eqns:
+        place = Place(eqn, caller)
+        yield Site(eqn, path, repeats, place)
+        for inner in inner_jaxprs(eqn):
+            times = repeats * (1 if inner.repeats is None else inner.repeats)
+            yield from walk(inner.jaxpr, (*path, eqn), times, place.inside(inner.jaxpr))
+
+
+def names_in(jaxpr: Any) -> tuple[str, ...]:
+    """The names given by ``checkpoint_name`` anywhere in a jaxpr, in the order of first appearance.
+
+    >>> import jax
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> names_in(jax.make_jaxpr(lambda x: checkpoint_name(x, "b") + checkpoint_name(x, "a"))(1.0))
+    ('b', 'a')
+    """
+    names = (given_name(site.eqn) for site in walk(jaxpr))
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def given_name(eqn: Any) -> str | None:
+    """The name that a user gave to a value by ``checkpoint_name`` in this equation; None for any other equation."""
+    name = _jax.name_of(eqn)
+    return None if name is None or name.startswith(MARK) else name
+
+
+def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
+    """The variables of a jaxpr that can have a tangent if some of its inputs have one, and these inputs.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x, y: (jnp.sin(x), jax.lax.stop_gradient(x), y * 2))(1.0, 1.0).jaxpr
+    >>> [var in moving(jaxpr, [True, False]) for var in jaxpr.outvars]
+    [True, False, False]
+    """
+    body = _jax.opened(jaxpr)
+    found = {var for var, moves in zip(body.invars, inputs, strict=True) if moves}
+    for eqn in body.eqns:
+        given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars]
+        if not any(given) or eqn.primitive.name == "stop_gradient":
+            continue
+        outputs = [True] * len(eqn.outvars)
+        if eqn.primitive.name in _CALLS or _jax.is_remat(eqn):
+            inner = _jax.opened(inner_jaxprs(eqn)[0].jaxpr)
+            within = moving(inner, given)
+            outputs = [not isinstance(atom, jex.Literal) and atom in within for atom in inner.outvars]
+        differentiable = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]
+        found.update(v for v, moves, can in zip(eqn.outvars, outputs, differentiable, strict=True) if moves and can)
+    return found
+
+
+def backward_slice(jaxpr: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The equations of a jaxpr that some of its variables depend on, and those with effects.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: (jnp.sin(x), jnp.cos(x)))(1.0).jaxpr
+    >>> [eqn.primitive.name for eqn in backward_slice(jaxpr, jaxpr.outvars[1:])]
+    ['cos']
+    """
+    needed = {atom for atom in outputs if not isinstance(atom, jex.Literal)}
+    kept = []
+    for eqn in reversed(_jax.opened(jaxpr).eqns):
+        if eqn.effects or any(var in needed for var in eqn.outvars):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, jex.Literal))
+    return kept[::-1]

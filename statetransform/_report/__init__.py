@@ -1,1 +1,0 @@
-"""Tables, rows of HTML, and packages that are imported only where something is drawn."""

@@ -1,0 +1,314 @@
+"""The door to other frameworks: all that the rest of the package calls of their adapters.
+
+A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
+adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
+object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
+is in every program: there the adapter is installed once an instance of the class exists.
+
+Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
+made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
+any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds it of cells that no frame lifts.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._base.errors import StateTransformError
+from .._base.library import is_ours, is_users_class, is_users_function
+from .._objects.lookup import instance_attribute, instance_dict, parts, slot_names
+from .._objects.names import globals_of
+from .._objects.plain import identity
+from .frame import no_frame
+from .state import State
+
+
+class _KnownClass(NamedTuple):
+    """What is known of a class: how its instances are cells, which go by reference, and whether they carry cells."""
+
+    cell: Any
+    is_node: bool
+    is_carrier: bool
+    hidden: frozenset[str]
+    tests: tuple[Callable[[Any], Any], ...]  # of single instances that go by reference
+
+
+#: Adapters that are not installed yet: the framework, as the names of its classes begin, and the adapter's module.
+_offers: dict[str, str] = {}
+_lock = threading.RLock()
+_cells: dict[type, Any] = {}
+_holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
+_tests: list[tuple[type, Callable[[Any], Any]]] = []
+_carriers: list[type] = []
+_kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
+_has_nodes: list[bool] = []
+#: Classes that are always imported, and how many references there were to each when it had no instance.
+_awaited: dict[type, int] = {}
+#: How many objects a process looks at, at some 4 us each.
+_PATIENCE = 10_000
+_SCANS = 20  # of all objects, at some 20 ms each
+_looked_at = [0]
+_scans = [0]
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
+
+
+# -- what adapters say
+
+
+def offer(framework: str | type, adapter: str) -> None:
+    """Says which module has the adapter to a framework: its function `install` is called when that is met.
+
+    Of a class that is always imported, an instance says that it is used.
+    """
+    if isinstance(framework, type):
+        _awaited[framework] = 0
+        framework = f"{framework.__module__}.{framework.__qualname__}"
+    _offers[framework] = adapter
+
+
+def register(cls: type, cell: Any, is_node: bool = False) -> None:
+    """Says that each instance of a class is a cell; `is_node`: and may be a pytree."""
+    _cells[cls] = cell
+    _has_nodes.extend([True] * is_node)
+    _kinds.clear()
+
+
+def holds(cls: type, hidden: Iterable[str] = ()) -> None:
+    """Says that instances of a class, which are pytrees, go by reference; `hidden` attributes say nothing of them."""
+    _holders[cls] = frozenset(hidden) or _holders.get(cls, frozenset())
+    _has_nodes.append(True)
+    _kinds.clear()
+
+
+def may_hold(cls: type, test: Callable[[Any], Any]) -> None:
+    """Says that those instances of a class of pytrees go by reference for which a test does not give None."""
+    if (cls, test) not in _tests:
+        _tests.append((cls, test))
+        _has_nodes.append(True)
+        _kinds.clear()
+
+
+def carries(cls: type) -> None:
+    """Says that instances of a class, which are pytrees of cells, go by value."""
+    _carriers.append(cls)
+    _kinds.clear()
+
+
+# -- meeting a framework
+
+
+def _exists(cls: type) -> bool:
+    """Installs the adapter to a class that has an instance; whether it has one and the adapter cannot be installed.
+
+    An instance refers to its class. So there is none if there are as many references to the class as before.
+    """
+    count = sys.getrefcount(cls)
+    if count == _awaited.get(cls):
+        return False
+    _scans[0] += 1
+    if _scans[0] <= _SCANS and not any(type(obj) is cls for obj in gc.get_referrers(cls)):
+        _awaited[cls] = count
+        return False
+    meet(cls)
+    if is_met := _names(cls)[0] not in _offers:
+        _awaited.pop(cls, None)
+    return not is_met
+
+
+def meet(obj: Any) -> None:
+    """Installs the adapter to the framework of a module, class or function.
+
+    Nothing is said of an adapter that cannot be installed: the program may use no cell.
+    """
+    try:
+        if isinstance(obj, types.ModuleType):
+            _meet([obj.__name__])
+        else:
+            _meet(_names(obj) if isinstance(obj, type) else [f"{obj.__module__}"])
+    except StateTransformError:
+        pass
+
+
+def _names(cls: type) -> list[str]:
+    return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+
+
+def _meet(names: Iterable[str]) -> None:
+    for framework in [*_offers]:
+        if any(f"{name}.".startswith(f"{framework}.") for name in names):
+            with _lock:
+                if framework in _offers:
+                    importlib.import_module(_offers[framework]).install()
+                    del _offers[framework]
+
+
+def _kind(cls: type) -> _KnownClass:
+    """What is known of a class; the first look installs the adapter.
+
+    Raises:
+      StateTransformError: the adapter does not know this version of its framework.
+    """
+    known = _kinds.get(cls)
+    if known is None:
+        _meet(_names(cls))
+        cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
+        holder = next((_holders[base] for base in [*_holders] if issubclass(cls, base)), None)
+        hidden = holder or frozenset() if cell is None else cell.hidden
+        is_node = cell is not None or holder is not None
+        tests = tuple([test for base, test in _tests if issubclass(cls, base)])
+        known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
+    return known
+
+
+def meet_all(fun: Any) -> None:
+    """Meets the frameworks of what a function can reach; for one that runs directly, without a recorder.
+
+    Its global names, those of the user's functions that it reaches, what these close over, and what objects hold are
+    looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
+    framework is met instead.
+    """
+    if not any(map(_exists, [*_awaited])) and sys.modules.keys().isdisjoint(_offers):
+        return
+    waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
+    while waiting:
+        _looked_at[0] += 1
+        if _looked_at[0] > _PATIENCE:
+            for framework in sys.modules.keys() & _offers:
+                meet(sys.modules[framework])
+            return
+        obj = waiting.pop()
+        kind: Any = type(obj)
+        if kind in closed or identity(obj) in seen:
+            continue
+        seen.add(identity(obj))
+        if (below := parts(obj)) is not None:
+            waiting += [child for _, child in below]
+            if kind is types.FunctionType:
+                meet(obj)
+                waiting += [child for _, child in globals_of(obj)] if is_users_function(obj) else []
+        elif kind is types.ModuleType or issubclass(kind, type):
+            meet(obj)
+        elif cell_of(kind) is not None or issubclass(kind, State):
+            continue
+        elif is_users_class(kind):
+            waiting += [*(instance_dict(obj) or {}).values()]
+            waiting += [instance_attribute(obj, name) for name in slot_names(kind)]
+            waiting += [method for base in kind.__mro__ for method in _methods(base)]
+        elif is_ours(kind):
+            waiting.append(getattr(obj, "__wrapped__", None))
+        else:
+            closed.add(kind)
+
+
+def _methods(cls: type) -> list[types.FunctionType]:
+    if not is_users_class(cls):
+        return []
+    return [child for child in list(vars(cls).values()) if type(child) is types.FunctionType]
+
+
+# -- what the core asks
+
+
+def cell_of(cls: type) -> Any:
+    """How the instances of a class are cells; None when they are none."""
+    return None if issubclass(cls, State | type) else _kind(cls).cell
+
+
+def is_cell_class(cls: type) -> bool:
+    """Whether instances of a class, or of one that is derived from it, are cells."""
+    return cls is not object and (_kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells))
+
+
+def as_state(obj: Any) -> Any:
+    """The state that an object is or stands for: the handle of a cell. Any other object as it is."""
+    kind = type(obj)  # not what the object calls its class: `isinstance` would look that up, and a trace note it
+    cell = cell_of(kind)
+    if cell is None:
+        return obj
+    state = cell.state_of(obj, is_named=True)
+    return obj if state is None else state
+
+
+def is_node(obj: Any) -> bool:
+    """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
+    kind = _kind(type(obj))
+    return kind.is_node or any(test(obj) is not None for test in kind.tests)
+
+
+def by_reference(obj: Any) -> bool | None:
+    """Whether an object goes by reference, True for a node and False for a carrier; None for anything else."""
+    return True if is_node(obj) else False if _kind(type(obj)).is_carrier else None
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves and the structure of a pytree, of which nodes and carriers are leaves; the carriers are detached."""
+    if not _has_nodes and sys.modules.keys().isdisjoint(_offers):
+        return jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
+    return [_detached(leaf) for leaf in leaves] if _carriers else leaves, treedef
+
+
+def detached(tree: Any) -> Any:
+    """A pytree with carriers of their own in it, whose cells no frame lifts; without any, the pytree itself."""
+    if not _carriers:
+        return tree
+    leaves, treedef = flatten(tree)
+    return treedef.unflatten(leaves) if any(_kind(type(leaf)).is_carrier for leaf in leaves) else tree
+
+
+def with_values(tree: Any, values: Iterable[Any]) -> Any:
+    """A pytree of states or cells with values in their places; of a carrier, another one with the values."""
+    each = iter(values)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
+    return treedef.unflatten([_rebuilt(leaf, each) if _kind(type(leaf)).is_carrier else next(each) for leaf in leaves])
+
+
+def _rebuilt(carrier: Any, each: Iterator[Any]) -> Any:
+    leaves = [leaf for _ in jax.tree.leaves(carrier, is_leaf=is_node) for leaf in jax.tree.leaves(next(each))]
+    return jax.tree.structure(carrier).unflatten(leaves)
+
+
+def visit_of(cls: type, own: Callable[..., Any]) -> Callable[..., Any]:
+    """How a recorder looks into the instances of a class: as `own` does, after what is special of cells and holders."""
+    known = None if issubclass(cls, State | type) else _kind(cls)
+    return functools.partial(_visit, known, own) if known and (known.is_node or known.cell is not None) else own
+
+
+def _visit(known: _KnownClass, own: Callable[..., Any], recorder: Any, register: int, obj: Any) -> tuple[str, Any]:
+    recorder.hidden[register] = known.hidden
+    if (cell := known.cell) is None:
+        return own(recorder, register, obj)
+    recorder.cells.add(register)
+    if (state := cell.state_of(obj)) is not None:
+        recorder.reach(register, "reader", cell, state)
+        recorder.is_new(register, cell.name)
+        state._name = state._name or recorder.path_to(register)
+    return own(recorder, register, obj) if is_users_class(type(obj)) else ("type", weakref.ref(type(obj)))
+
+
+def _is_leaf(obj: Any) -> bool:
+    kind = _kind(type(obj))
+    return kind.is_node or kind.is_carrier or bool(kind.tests and is_node(obj))
+
+
+def _detached(leaf: Any) -> Any:
+    if not _kind(type(leaf)).is_carrier:
+        return leaf
+    leaves, treedef = jax.tree.flatten(leaf)
+    with no_frame():
+        carrier = treedef.unflatten(leaves)
+    for obj in jax.tree.leaves(carrier, is_leaf=is_node):
+        if (cell := cell_of(type(obj))) is not None:
+            cell.detach(obj)
+    return carrier

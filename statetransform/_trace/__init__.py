@@ -1,6 +1,0 @@
-"""The one idea: a function is traced once; the states that it reads become inputs, those that it writes outputs.
-
-`stage` makes one trace, in which a state becomes an input when it is first read. A `Trace` is what is kept of it.
-`traces` decides whether one fits a call or another is made, by the `structure` that the trace depends on. `lift` has
-what transforms are made of: enter, call, leave. Nothing here knows a transform.
-"""

@@ -1,0 +1,37 @@
+"""Where the values of a trace are: the types of arrays do not say it on meshes with automatic axes.
+
+A staged frame notes the shardings of the arrays that its inputs stand for, as far as these are known. What asks for
+them, a plan for a budget, makes the traces around depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _jax
+from .._states.frame import stack
+
+
+def sharding_of(x: Any) -> Any:
+    """The sharding of an array, or of the array that a tracer stands for; None if it is on one device or not known."""
+    x = _jax.below_tangents(x)
+    frame = stack.frame if isinstance(x, _jax.Tracer) else None
+    while frame is not None:
+        if (found := frame.placed.get(id(x))) is not None:
+            return found
+        frame = frame.parent
+    return _jax.sharding_of(x)
+
+
+def depend_on_places() -> None:
+    """Says that the traces that are being made depend on where their inputs are."""
+    frame = stack.frame
+    while frame is not None:
+        frame.depends_on_places = True
+        frame = frame.parent
+
+
+def noted(inputs: Iterable[Any], shardings: Iterable[Any]) -> dict[int, Any]:
+    """The shardings of inputs of a trace by their `id`, which is theirs while the trace is open."""
+    return {id(x): sharding for x, sharding in zip(inputs, shardings, strict=False) if sharding is not None}

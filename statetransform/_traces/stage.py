@@ -1,0 +1,234 @@
+"""One trace: states become inputs when they are first read.
+
+A transform that stages needs a pure function whose states are explicit inputs and outputs, but which
+states those are is only known after the body has run. So the body is traced once, by `jax.make_jaxpr`;
+the first read of a state binds a private primitive without operands *in the trace of the frame itself*,
+however deep in JAX transforms the read stands; afterwards those equations become inputs of the jaxpr.
+
+The JAX transform may stand around the body during that one trace (`around=jax.checkpoint`): states are
+then operands of its equation like everything that its function closes over, and calling the trace
+re-binds one equation, not the body's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from .._base.errors import StateTraceError, describe
+from .._base.functions import code_of, named_like
+from .._jax import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
+from .._states import adapters
+from .._states.frame import Frame, innermost, trace_around
+from .._states.raw_reads import fresh
+from .._states.state import State
+from .arguments import name_of, reveal
+from .concretization import CONCRETIZATION_ERRORS, Culprit
+from .outcome import pack
+from .placed import noted, sharding_of
+from .room import room, with_room
+from .trace import Trace
+
+read_p = jex.Primitive("read_state")
+read_p.multiple_results = True
+
+
+@read_p.def_abstract_eval
+def _read_abstract(*, position: int, avals: tuple[Any, ...]) -> list[Any]:
+    return list(avals)
+
+
+class StagedFrame(Frame):
+    """A frame whose states become inputs of the jaxpr that is being traced."""
+
+    def __init__(self, is_lifted: Callable[[State], bool] | None = None) -> None:
+        super().__init__()
+        self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
+        self.statics: dict[State, Any] = {}
+        self.places: list[Any] = []  # the shardings of the leaves read
+        self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
+        self._is_lifted = is_lifted
+
+    def enter(self, state: State) -> Any:
+        # One frame of Python's stack less for each transform that the read has to go through.
+        value = state._cell.read_around(self, state)
+        if state._static:
+            self.statics[state] = value
+            return value
+        leaves, treedef = jax.tree.flatten(value)
+        if self._is_lifted is not None and not self._is_lifted(state):
+            self.constants[state] = leaves
+            return value
+        avals = tuple([self.type_of_input(leaf) for leaf in leaves])
+        inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
+        places = [*map(sharding_of, leaves)]
+        self.placed.update(noted(inputs, places))
+        self.places += places
+        self.reads[state] = (treedef, avals)
+        return treedef.unflatten(inputs)
+
+    def type_of_input(self, leaf: Any) -> Any:
+        """The type of the input that stands for a leaf of a state's value."""
+        return typeof(leaf)
+
+    def over_reads(self, closed: Any) -> tuple[Any, Any, list[str]]:
+        """A jaxpr from the frame's trace, of which the states read are inputs; its constants, and their names."""
+        names = [name for state, (_, avals) in self.reads.items() for name in [describe(state)] * len(avals)]
+        return *close_over_inputs(closed, read_p, [avals for _, avals in self.reads.values()], names), names
+
+    def check_write(self, state: State) -> None:
+        super().check_write(state)
+        if self._is_lifted is not None and state not in self.born and not self._is_lifted(state):
+            raise StateTraceError(
+                f"{describe(state)} is written inside a function whose `states=` argument does not include it, "
+                "so its value is a constant of the call. Nothing was changed.\n"
+                "Add the state (or its kind) to `states=`, or leave `states=` out to lift every state."
+            )
+
+
+def trace(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    objects: Sequence[Any] = (),
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    is_lifted: Callable[[State], bool] | None = None,
+    is_pure: bool = False,
+) -> Trace:
+    """Traces a function once, lifting the states that it uses.
+
+    Args:
+      fun: the function.
+      args, kwargs: its arguments, or their abstract values, with static ones and objects hidden.
+      objects: the hidden objects.
+      around: a JAX transform to apply to the body within the trace.
+      is_lifted: which states are lifted; the others are constants.
+      is_pure: whether the caller threads the values explicitly.
+    """
+    run = functools.partial(_Tracing.run, fun, args, kwargs, objects, around, is_lifted, is_pure)
+    return fresh(fun, run, innermost())
+
+
+class _Tracing:
+    """One run of a function in a trace, with the transform around it."""
+
+    frame: StagedFrame
+    outcome: Any
+    tree: Any  # the structure of what the body gives
+    _shardings: list[Any]  # of the arguments
+    _over: tuple[Any, ...]  # weak references to JAX's traces of the body
+
+    def __init__(
+        self, fun: Any, objects: Sequence[Any], around: Any, is_lifted: Any, is_pure: bool, is_fresh: bool
+    ) -> None:
+        self._fun, self._objects, self._around = fun, objects, around
+        self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
+        self._outer, self._place = trace_around(), trace_state()
+        self._culprit: Culprit | None = None
+
+    @classmethod
+    def run(cls, fun: Any, args: Any, kwargs: Any, *options: Any) -> Trace:
+        """The trace for these arguments; the options are those of the class.
+
+        Nested transforms come through here once for each, so that it takes few frames of Python's stack.
+        """
+        self = cls(fun, *options)
+        try:
+            self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
+            make = jax.make_jaxpr(self._runner())
+            try:
+                # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
+                checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
+                with jax.debug_key_reuse(False) if checks_keys else contextlib.nullcontext():
+                    # `with_room` is itself a frame or two.
+                    closed = make(*args, **kwargs) if room.is_made else with_room(make, *args, **kwargs)
+            except Exception as error:
+                # The transform around the body met what the body gave it in place of a result.
+                if self._culprit is not None and error is not self._culprit.error:
+                    raise self._culprit.annotated() from None
+                raise
+            if self.frame.constants and not self.frame.reads:
+                _warn_of_nothing_lifted(fun, self.frame.constants)
+            jaxpr, consts, names = self.frame.over_reads(closed)
+            if self._culprit is not None:
+                raise self._culprit.explained(jaxpr, names)
+            arguments = jax.tree.map(typeof, (args, kwargs))
+            trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
+            if self.frame.depends_on_places:
+                trace.places = *self._shardings, *self.frame.places
+            for state in map(adapters.as_state, consts):
+                if any(state is other for other in trace.states):
+                    raise StateTraceError(
+                        f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or "
+                        "writes it as well: neither would see what the other writes. Nothing was changed.\n"
+                        "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in "
+                        "place of the `jax` one."
+                    )
+            return trace
+        finally:
+            vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
+
+    def _runner(self) -> Callable[..., Any]:
+        """What JAX traces: the transform around the body, in the frame."""
+
+        @named_like(self._fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = adapters.detached((args, kwargs))
+            self.frame = frame = StagedFrame(self._is_lifted)
+            frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
+            with frame:
+                frame.outer, frame.place = self._outer, self._place
+                frame.placed.update(noted(jax.tree.leaves((args, kwargs)), self._shardings))
+                body = self._body()
+                results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
+                leaves, self.tree = jax.tree.flatten(results)
+                return leaves
+
+        return run
+
+    def _body(self) -> Callable[..., Any]:
+        """The user's function, with what it writes as further results."""
+        fun = self._fun
+
+        @named_like(self._fun)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            is_over = not hasattr(self, "frame")
+            if is_over or (hasattr(self, "outcome") and (self.frame.reads or self.frame.sites)):
+                raise TypeError(
+                    f"{name_of(fun)} is called a second time by the transform around it. `lift` takes transforms that "
+                    "call their function once, since the states come in and go out with that call. Write "
+                    "`transform.functionalize(f)`, and pass the values of the states as arguments."
+                )
+            frame = self.frame
+            frame.runs_here()
+            with take_current_trace() as here:
+                traces = [here] if here is frame.trace else [here, frame.trace]
+                del here
+            args, kwargs = reveal((args, kwargs), self._objects)
+            try:
+                out = [self._fun(*args, **kwargs)]
+            except CONCRETIZATION_ERRORS as error:
+                self._culprit = Culprit(error, traces)
+                return self._culprit.tracers
+            del args, kwargs
+            self._over = tuple(map(weakref.ref, traces))
+            traces.clear()
+            results, self.outcome = pack(frame, out.pop(), code_of(self._fun))
+            frame.forget()  # the transform around the body ends before the frame does
+            return results
+
+        return body
+
+
+def _warn_of_nothing_lifted(fun: Any, constants: Any) -> None:
+    """Says that `states=` of a transform matches none of the states that a function reads."""
+    used = ", ".join(map(describe, constants))
+    text = f"`states=` matches none of the states that {name_of(fun)} reads, so all of them are constants: {used}."
+    warnings.warn(text, stacklevel=2)

@@ -1,0 +1,323 @@
+"""The traces of one function: which one fits a call, and whether another is made.
+
+This is the place where a retrace is decided: `TraceCache.find`. A trace fits a call if the arguments have the types
+that it was made for, the objects have its structure (`Structure.match`), and the states its types (`Trace.values`).
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .._base.errors import RetraceWarning, StateTraceError, describe, hints
+from .._base.library import is_users_class
+from .._base.sites import user_site
+from .._jax import ContextDict, run_of_caches, typeof
+from .._objects.hooks import unheard
+from .._objects.plain import MISSING
+from .._states.state import State
+from .._uses.edges import Edge, brief, show_path
+from .._uses.leaks import refuse_leaks, take_back
+from .._uses.recorder import Recorder
+from .._uses.reuse import Reuse
+from .._uses.structure import Other, Structure
+from . import stage
+from .arguments import NO_SELF, hide_self, is_reference, named_arguments
+from .families import NEVER, Family, cache_of, keep_recent
+from .log import traced
+from .placed import depend_on_places
+from .trace import Call, Trace
+from .wrapper import unbound
+
+_MUCH = 8 << 20  # bytes: a comparison takes about a millisecond
+
+
+class TraceCache:
+    """The traces of one function, by what the trace depended on.
+
+    Each slot, for the types of the arguments and JAX's configuration, has the traces of different structures, the
+    one used last first.
+
+    Args:
+      family: the functions that share their traces with this one.
+      warns: whether it says of what makes it trace again.
+      birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
+      **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
+    """
+
+    __slots__ = ("__weakref__", "_birthless", "_options", "_records", "_warns", "family")
+
+    _BOUND = 64  # traces in a slot
+
+    def __init__(self, family: Family, warns: bool = True, birthless: str = "", **options: Any) -> None:
+        self._warns, self._birthless, self._options = warns, birthless, options
+        self._records = ContextDict()
+        self.family = family
+
+    def find(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], objects: Sequence[Any] = ()
+    ) -> Call:
+        """The call through the trace that fits now, traced if there is none.
+
+        Args:
+          fun: the function.
+          args, kwargs: the arguments, with static ones and objects hidden.
+          objects: the hidden objects.
+        """
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        try:
+            avals = tuple([typeof(leaf) for leaf in leaves])
+        except TypeError as error:
+            raise refused(fun, args, kwargs) from error
+        key = treedef, avals
+        roots = (fun, *objects)
+        slot = self._records.current()
+        run = run_of_caches.value
+        own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
+        found, others = _first_fitting(own, roots, leaves), []
+        if found is None:
+            others = [other for other in self.family.known(key) if other not in own and other.knows(run)]
+            found = _first_fitting(others, roots, leaves)
+        if found is not None:
+            trace, states, values = found
+            if trace.places is not None:
+                depend_on_places()
+            self.family.repeats = NEVER
+            self._keep(slot, key, trace)
+            if trace not in own:
+                trace.expires_with(roots, weakref.WeakMethod(self.discard))
+            return Call(trace, states, leaves, values, trace.objects_at(roots))
+        trace = self.trace(fun, args, kwargs, objects, (*own, *others))
+        states = trace.states
+        values = trace.values(states, is_new=True)
+        if values is None:  # another thread gave a state a new type meanwhile
+            return self.find(fun, args, kwargs, objects)
+        found = Call(trace, states, leaves, values, trace.objects_at(roots))
+        if trace.structure is not None:
+            self._keep(slot, key, trace)
+            self.family.add(key, trace)
+            trace.expires_with(roots, weakref.WeakMethod(self.discard))
+            trace.states, trace.objects = [], None
+        return found
+
+    def _keep(self, slot: dict[Any, Any], key: Any, trace: Trace) -> None:
+        """Puts a trace in front of its slot."""
+        mine = slot.get(key, ())
+        if not mine or mine[0] is not trace:
+            slot[key] = (trace, *[other for other in mine if other is not trace])[: self._BOUND]
+
+    def discard(self, trace: Trace) -> None:
+        """Keeps a trace no longer."""
+        for slot in self._records.dicts():
+            for key in [*slot]:
+                if trace in (traces := slot.get(key, ())):
+                    slot[key] = tuple(other for other in traces if other is not trace)
+        self.family.discard(trace)
+
+    def trace(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        objects: Sequence[Any],
+        known: Sequence[Trace],
+    ) -> Trace:
+        """Traces, and says of what will make it trace again; `known` are the traces that did not fit."""
+        roots = (fun, *objects)
+        why = self._why(known, roots, fun, args, kwargs)
+        recorder = Recorder(roots)
+        try:
+            with recorder:
+                recorder.takes_pytrees((args, kwargs))
+                made = stage.trace(fun, args, kwargs, objects, **self._options)
+            for alive in filter(None, [over() for over in made.over]):
+                refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
+            if self._birthless and made.created:
+                raise StateTraceError(
+                    f"{self._birthless}: {describe(made.created[0])} is created inside a function that may run any "
+                    "number of times, or not at all, and outlives it. Nothing was changed.\n"
+                    f"Create the state before the {self._birthless} and write it inside, or return its value."
+                )
+        except BaseException:
+            take_back(recorder)
+            raise
+        with unheard():
+            reuse = Reuse(recorder, made)
+        self.family.log.append(traced(made, fun, why))
+        if self._warns:
+            self._warn(fun, args, kwargs, objects, reuse, why)
+        return made
+
+    def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
+        """Where the objects differ from those of the trace that goes with them farthest: path, before, now."""
+        farthest: tuple[int, Any] = (-1, None)
+        for trace in known:
+            structure = trace.structure
+            assert structure is not None
+            try:
+                structure.registers_at(roots)
+                return None  # it was the type of a state, or a static value
+            except Other as other:
+                if other.edge.how == "value":
+                    return None
+                place = structure.edges.index(other.edge)
+                if place > farthest[0]:
+                    farthest = place, other.told(structure.edges, root_names(fun, args, kwargs))
+                structure.forget_in_raw(roots)
+        return farthest[1]
+
+    def _warn(self, fun: Any, args: Any, kwargs: Any, objects: Sequence[Any], reuse: Reuse, why: Any) -> None:
+        name = getattr(fun, "__qualname__", type(fun).__qualname__)
+        for state in reuse.loose:
+            self._warn_once(
+                f"{name} uses {describe(state)}, but the state cannot be reached from the function or its arguments by "
+                "a path that can be checked, so the trace is used for this call only and every call traces the "
+                "function again. Pass the state as an argument, or make it an attribute of an object that the function "
+                "takes or closes over."
+            )
+        for edge in reuse.structure.edges if reuse.structure is not None else ():
+            if edge.what == "array" and edge.argument.compared >= _MUCH:
+                path = show_path(reuse.edges, edge, root_names(fun, args, kwargs))
+                self._warn_once(
+                    f"{name} compares `{path}`, a NumPy array of {edge.argument.compared >> 20} MiB, at every call, "
+                    "because it may have changed in place. That takes more than a millisecond. Make it read-only "
+                    "(`array.flags.writeable = False`), a JAX array or a `State`."
+                )
+        if reuse.changed is not None:
+            edge, before, after = reuse.changed
+            why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
+            if self._birthless and _is_rebound(edge, after):
+                happens = (
+                    f"{self._birthless}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
+                )
+                self._warn_once(f"{happens}: {_change(before, after)}", why[0])
+        names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
+        if why is None or why[0] in names or (reuse.changed is None and not why[0].startswith(names)):
+            self.family.repeats = NEVER
+            return
+        path, before, after = why
+        # The same edge of the same objects: layers that differ from one another are traced once each.
+        last, refs, count = self.family.repeats
+        is_same = last == path and [*map(id, objects)] == [id(ref()) for ref in refs]
+        count = count + 1 if is_same else 1
+        self.family.repeats = path, [*map(_weakly, objects)], count
+        if count >= 3:
+            text = f"{name} is retraced at every call because `{path}` changes: {_change(before, after)}"
+            self._warn_once(text, path)
+
+    def _warn_once(self, text: str, key: str | None = None) -> None:
+        if (key or text) not in self.family.said:
+            self.family.said.add(key or text)
+            warnings.warn_explicit(text, RetraceWarning, *user_site())
+
+    def clear(self) -> None:
+        """Forgets every trace."""
+        self._records.clear()
+        self.family.forget()
+
+
+def _change(before: str, after: str) -> str:
+    """How an attribute has changed, and what to write instead."""
+    if before == after:
+        return f"it is now another {after}. Change what it holds instead: assign to the `.value` of a `State`."
+    return (
+        f"it was {before} and is now {after}. Make it a `State`, whose value is not part of the trace, or keep it "
+        "where the function does not read it."
+    )
+
+
+def _is_rebound(edge: Edge, after: str) -> bool:
+    """Whether a plain value or a state was replaced; the cells of other frameworks are, by their own transforms."""
+    kind = edge.argument[0]() if edge.what == "state" else None
+    is_own = kind is not None and (kind.__module__ == State.__module__ or is_users_class(kind))
+    return (edge.what == "plain" or is_own) and after != brief(MISSING)
+
+
+def _weakly(obj: Any) -> Callable[[], Any]:
+    """A reference that holds nothing; to what cannot be referred to weakly, one that is dead."""
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: None
+
+
+def _first_fitting(
+    traces: Sequence[Trace], roots: Sequence[Any], leaves: Sequence[Any]
+) -> tuple[Trace, Sequence[State], list[Any]] | None:
+    """The first trace that fits a call, with the states that the call has found and the leaves of their values."""
+    for trace in traces:
+        structure = trace.structure
+        assert structure is not None
+        states = structure.match(roots)
+        if states is not None and (values := trace.values(states)) is not None and trace.is_for(leaves, values):
+            return trace, states, values
+    return None
+
+
+def find_for_once(
+    where: str, fun: Callable[..., Any], args: Any, kwargs: Any, objects: Sequence[Any], **options: Any
+) -> Call:
+    """The call of a function that a loop or branch was given, and that may be gone after it.
+
+    Args:
+      where: the loop or branch, or another transform.
+      fun: the function, which may be a bound method.
+      args, kwargs, objects: as in `TraceCache.find`.
+      **options: those of the `TraceCache`, the same for each call with `where`.
+    """
+    fun, obj = unbound(fun)
+    instance, owners = hide_self(obj) if obj is not NO_SELF else (None, [])
+    leading = () if obj is NO_SELF else (instance,)
+    cache = cache_of(fun, where, functools.partial(TraceCache, **options))
+    call = cache.find(fun, (*leading, *args), kwargs, [*owners, *objects])
+    if call.trace.structure is not None:
+        keep_recent(call.trace, cache.family)
+    call.leading = leading
+    return call
+
+
+class RefusedArgument(TypeError):
+    """An argument is neither an array nor an object of the user's."""
+
+
+def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
+    """The error for an argument that is neither an array nor an object of the user's."""
+    for name, leaf in named_arguments(fun, args, kwargs):
+        try:
+            typeof(leaf)
+        except TypeError:
+            called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
+            return RefusedArgument(
+                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. {_cure(name)}"
+            )
+    return TypeError("an argument is not a valid JAX type")
+
+
+def _cure(name: str) -> str:
+    """What to do with an argument that is no array; `name` says whether it is inside of another one."""
+    if name.isidentifier():
+        return "List it in `static_argnums` or `static_argnames` if Python needs its value."
+    if cure := hints("arguments"):
+        return cure
+    return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
+
+
+def difference(structure: Structure, roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> str:
+    """Where the objects of a call first differ from a structure, for messages; "" where they do not."""
+    try:
+        structure.registers_at(roots)
+        return ""
+    except Other as other:
+        path, before, now = other.told(structure.edges, root_names(fun, args, kwargs))
+        return f"`{path}` was {before} and is {now}"
+
+
+def root_names(fun: Any, args: Any, kwargs: Any) -> list[str]:
+    """How the user calls the roots: the function, and the objects among the arguments."""
+    named = named_arguments(fun, args, kwargs, is_leaf=is_reference)
+    return ["", *(name for name, leaf in named if is_reference(leaf))]

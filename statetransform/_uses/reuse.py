@@ -1,0 +1,134 @@
+"""Whether a trace can be used again: which edges still hold after it, and which objects it is about by identity."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from .._base.library import is_framework_class
+from .._objects.plain import reference
+from .._states.state import State
+from .callbacks import objects_behind
+from .edges import Edge, brief, compare, said_of
+from .recorder import Recorder
+from .structure import Structure
+
+Trace: TypeAlias = Any  # the one of `trace`, which imports this package
+
+_SHARED = ("object", "sequence", "mapping", "plains", "state", "array")
+_MADE_OF_PARTS = (types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+
+class Reuse:
+    """Whether a trace can be used again, and for which structure.
+
+    Args:
+      recorder: the recorder that has listened to the trace.
+      trace: the trace; it learns what structure it serves.
+
+    Attributes:
+      edges: all that was noted.
+      structure: what a later call is compared with; None when the trace serves one call only.
+      loose: the states in use to which no path leads.
+      changed: the edge on an argument that the function itself changed, with the value before and after.
+    """
+
+    def __init__(self, recorder: Recorder, trace: Trace) -> None:
+        self.structure: Structure | None = None
+        self.changed: tuple[Edge, str, str] | None = None
+        self.edges: Sequence[Edge] = recorder.edges
+        registers: list[Any] = []
+        for state in trace.states:
+            register = recorder.register_of(state)
+            if register is None and (reader := state._cell.way_to(state)) is not None:  # which finds it anywhere
+                recorder.reach(0, "reader", reader, state)
+                register = recorder.register_of(state)
+            registers.append(register)
+        self.loose: list[State] = [s for s, register in zip(trace.states, registers, strict=True) if register is None]
+        if self.loose:
+            return
+        kept = self._unchanged(recorder, {*registers}, trace.jaxpr)
+        if kept is not None:
+            kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in trace.statics]
+            self.structure = Structure(kept, registers, recorder.objects)
+            trace.serve(self.structure, recorder)
+
+    def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
+        """The edges that still hold. Of those that do not, the function has changed what they lead to."""
+        dropped: set[int] = set()
+        kept: list[Edge] = []
+        pinned = _pinned(recorder, jaxpr)
+        for edge in recorder.edges:
+            is_below = edge.parent in dropped or (edge.what == "same" and edge.argument in dropped)
+            holds_still, now = (False, None) if is_below else _still_holds(edge, recorder)
+            if holds_still:
+                kept.append(edge)
+                continue
+            if edge.register >= 0:
+                dropped.add(edge.register)
+            if is_below:
+                continue
+            variable = _variable(edge, recorder)
+            if variable is None:
+                self.changed = edge, said_of(edge), brief(now)
+                return None
+            if variable.how != "global" and isinstance(recorder.objects[variable.parent], types.FunctionType):
+                pinned.add(variable.parent)  # it changes its own closure: only this very function may use the trace
+        if dropped & used:
+            edge = next(e for e in recorder.edges if e.register in dropped)
+            self.changed = edge, said_of(edge), brief(_still_holds(edge, recorder)[1])
+            return None
+        return [
+            edge._replace(what="is", argument=reference(recorder.objects[edge.register]))
+            if edge.register in pinned
+            else edge
+            for edge in kept
+        ]
+
+
+def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:
+    """The objects that the program itself is about, and no other of their structure; a rule is yet to look at them."""
+    whats = {edge.register: edge.what for edge in recorder.edges}
+    place_of: Any = recorder.register_of
+    found: set[int] = set()
+    for obj, is_rule in objects_behind(jaxpr, lambda obj: whats.get(place_of(obj)) in _SHARED):
+        if is_rule:
+            recorder.runs_later(obj)
+        if whats.get(place_of(obj)) in _SHARED:
+            found.add(place_of(obj))
+    return found
+
+
+def _variable(edge: Edge, recorder: Recorder) -> Edge | None:
+    """The variable, or attribute of a class, function or module, in which something has changed; None for an object's.
+
+    What an object has in an attribute may be in a variable as well.
+    """
+    of_objects = {e.argument for e in recorder.edges if e.what == "same" and not _is_of_code(e, recorder)}
+    while edge.how == "item" or _is_part(edge, recorder):
+        if edge.parent in of_objects:
+            return None
+        edge = recorder.edge_to(edge.parent)
+    return edge if _is_of_code(edge, recorder) else None
+
+
+def _is_part(edge: Edge, recorder: Recorder) -> bool:
+    is_members = edge.how == "reader" and edge.register >= 0 and type(recorder.objects[edge.register]) is tuple
+    return is_members or (edge.parent >= 0 and isinstance(recorder.objects[edge.parent], _MADE_OF_PARTS))
+
+
+def _is_of_code(edge: Edge, recorder: Recorder) -> bool:
+    """Whether an edge leads from a function, module or class; or from a framework's object, which counts cache hits."""
+    parent = recorder.objects[edge.parent] if edge.parent >= 0 else None
+    return isinstance(parent, types.FunctionType | types.ModuleType | type) or (
+        is_framework_class(type(parent)) and edge.parent not in recorder.hidden
+    )
+
+
+def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
+    parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
+    is_same, now = compare(edge, parent, recorder.objects[edge.argument] if edge.what == "same" else None)
+    # A tuple may be made anew: what is in it has edges of its own.
+    return is_same and (edge.register < 0 or type(now) is tuple or now is recorder.objects[edge.register]), now

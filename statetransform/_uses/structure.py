@@ -1,0 +1,187 @@
+"""Whether the objects of a call have the structure that a trace was made for, and which states these are.
+
+A `Structure` is what a `Recorder` has noted, ready to be compared: the edges are followed from the roots of a call, one
+after the other, and each condition is checked. The first one that does not hold says that the structure is another,
+and which edge it is. For the compiled calls of `jit` the walk is written down as Python source, see `generated`.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._objects.hooks import listening, unheard
+from .._objects.plain import MISSING, identity
+from .._states.state import State
+from .edges import ABSENCE, Edge, absent, brief, compare, holds, said_of, show_path, step
+
+_UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
+
+
+class Other(Exception):
+    """The structure is another: the edge that does not hold, and what stands there now."""
+
+    def __init__(self, edge: Edge, now: Any, is_alias: bool = False) -> None:
+        super().__init__()
+        self.edge, self.now, self.is_alias = edge, now, is_alias
+
+    def told(self, edges: Sequence[Edge], root_names: Sequence[str]) -> tuple[str, str, str]:
+        """For messages: the way to what differs, as the user would write it, and what was and is there."""
+        now = self.now if isinstance(self.now, str) and self.is_alias else brief(self.now)
+        return show_path(edges, self.edge, root_names), said_of(self.edge), now
+
+
+class Structure:
+    """The structure of the objects that a function gets, as one trace has seen it.
+
+    Args:
+      edges: as in `Recorder`.
+      states: the registers of the states in use, in the order in which `match` gives them.
+      objects: by register; looked at for their classes only.
+    """
+
+    def __init__(self, edges: Sequence[Edge], states: Sequence[int], objects: Sequence[Any]) -> None:
+        self.edges: tuple[Edge, ...] = tuple(edges)
+        self.states: tuple[int, ...] = tuple(states)
+        self.size: int = len(objects)
+        self.distinct: tuple[tuple[int, ...], ...] = tuple(_distinct(self.edges, objects))
+
+    def match(self, roots: Sequence[Any]) -> list[State] | None:
+        """The states in use as this call finds them; None when the structure is another.
+
+        A trace within which this one is found depends on what this one depends on.
+        """
+        try:
+            found = self.registers_at(roots)
+        except Other:
+            return None
+        for listener in listening.listeners:
+            listener.replays(self, found)
+        return [found[i] for i in self.states]
+
+    def registers_at(self, roots: Sequence[Any]) -> list[Any]:
+        """All objects by register.
+
+        Raises:
+          Other: the structure is another.
+        """
+        found: list[Any] = [None] * self.size
+        edge, x = self.edges[0], None
+        try:
+            with unheard():
+                for edge in self.edges:
+                    parent, how, key, what, argument, register = edge
+                    x = MISSING
+                    if what in ABSENCE:
+                        if not absent(found[parent], how, key, what):
+                            x = step(found[parent], how, key)
+                            raise Other(edge, x)
+                        continue
+                    x = step(roots if parent < 0 else found[parent], how, key)
+                    if what == "same":
+                        if x is not found[argument]:
+                            raise Other(edge, x)
+                    elif not holds(x, what, argument):
+                        raise Other(edge, x)
+                    elif register >= 0:
+                        found[register] = x
+        except Other:
+            raise
+        except Exception as error:  # whatever fails on the way, in user code too, says the same
+            raise Other(edge, x) from error
+        for group in self.distinct:
+            if len({identity(found[i]) for i in group}) != len(group):
+                firsts = {identity(found[i]): i for i in reversed(group)}
+                alias = next(i for i in group if firsts[identity(found[i])] != i)
+                edge = next(edge for edge in self.edges if edge.register == alias)
+                raise Other(edge, "the same object as another", is_alias=True)
+        return found
+
+    def registers_in_place(self) -> set[int]:
+        """The registers of states whose cells are overwritten by a write."""
+        kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
+        return {register for register, kind in kinds if kind is not None and kind._is_in_place}
+
+    def forget_in_raw(self, roots: Sequence[Any]) -> None:
+        """Has JAX trace the raw jitted functions again for which an edge has changed: it has the old values."""
+        found: dict[int, Any] = {-1: roots}
+        raw_above: dict[int, Any] = {}  # by register
+        raw = {edge.register for edge in self.edges if edge.what == "is"}
+        for edge in self.edges:
+            parent = edge.parent
+            if parent not in found:
+                continue
+            jitted = found[parent] if edge.key == "__wrapped__" and parent in raw else raw_above.get(parent)
+            is_same, x = compare(edge, found[parent], found.get(edge.argument) if edge.what == "same" else None)
+            if edge.register >= 0 and is_same:
+                found[edge.register], raw_above[edge.register] = x, jitted
+            if jitted is not None and not is_same and hasattr(jitted, "clear_cache"):
+                jitted.clear_cache()
+
+    def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
+        """The objects to which the arrays belong that count by identity; for a global name there is none.
+
+        Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
+        """
+        by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
+        arrays = [e for e in self.edges if e.what == "is" and _holds_much(e.argument)]
+        pinned = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), types.FunctionType)]
+        owners: list[Any] = [e.argument() for e in pinned]
+        found = self.registers_at(roots) if arrays else []
+        for edge in arrays:
+            while edge.parent >= 0 and edge.how not in ("global", "class"):
+                owner = found[edge.parent]
+                if type(owner).__weakrefoffset__ or isinstance(owner, types.FunctionType):
+                    owners.append(owner)
+                    break
+                edge = by_register[edge.parent]
+        return owners
+
+    def says_the_same(self, other: Structure) -> bool:
+        """Whether another structure, that fits the same objects, looks at the same of them.
+
+        What the conditions compare with is then equal, too.
+        """
+        looked_at = lambda edge: (*edge[:4], edge.argument if edge.what == "same" else edge.register)
+        return self.states == other.states and [*map(looked_at, self.edges)] == [*map(looked_at, other.edges)]
+
+
+def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    """Groups of registers that must hold different objects.
+
+    States must. So must all objects of one class, unless each is told apart by a state first found below it.
+    """
+    owner = {edge.register: edge for edge in edges if edge.register >= 0}
+    states = [edge.register for edge in edges if edge.what == "state"]
+    if len(states) > 1:
+        yield tuple(states)
+    told_apart: set[int] = set()
+    for register in states:
+        edge = owner[register]
+        while edge.parent >= 0 and edge.how in _OWN and edge.parent not in told_apart:
+            told_apart.add(edge.parent)
+            edge = owner[edge.parent]
+    groups: dict[type, list[int]] = {}
+    for edge in edges:
+        if edge.register >= 0 and edge.what not in ("state", "is", "plain", "code"):
+            kind = type(objects[edge.register])
+            if kind not in _UNIQUE:
+                groups.setdefault(kind, []).append(edge.register)
+    for group in groups.values():
+        if len(group) > 1 and not told_apart.issuperset(group):
+            yield tuple(group)
+
+
+_OWN = ("attr", "dict", "item", "reader")
+
+
+def _holds_much(argument: Callable[[], Any]) -> bool:
+    """Whether what an edge says of identity keeps more alive than itself."""
+    obj = argument()
+    return isinstance(obj, jax.Array | np.ndarray) or (not isinstance(argument, weakref.ref) and gc.is_tracked(obj))
