@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -71,13 +70,7 @@ def attr(obj: Any, field: str) -> State:
     return cells.handle(obj)
 
 
-def register_state_type(
-    cls: type,
-    *,
-    attribute: str | None = None,
-    get: Callable[[Any], Any] | None = None,
-    set: Callable[[Any, Any], Any] | None = None,
-) -> type:
+def register_state_type(cls: type, *, attribute: str) -> type:
     """Teaches the package a mutable cell: from now on transforms lift each instance of a class as they do a `State`.
 
     You read and write instances as before, and can pass them wherever a state is expected: `states=cell`,
@@ -85,15 +78,14 @@ def register_state_type(
 
     Args:
       cls: the class; its subclasses come with it.
-      attribute: the attribute in which instances keep the value.
-      get: instead of `attribute`: reads the value of an instance, `lambda cell: cell.content`, or by a method of it.
-      set: writes it, `lambda cell, value: cell.assign(value)`. Both must come down to one attribute.
+      attribute: the attribute in which instances keep the value, or a property that reads and writes one such
+        attribute and does nothing else.
 
     Returns:
       The class, so that this is a decorator by `functools.partial`.
 
     Raises:
-      TypeError: `get` and `set` do more than read and write one attribute, or the class is written in C.
+      TypeError: the property computes something, or the class is written in C.
 
     Example:
       >>> import statetransform as st
@@ -114,16 +106,8 @@ def register_state_type(
         raise TypeError(f"register_state_type: {cls!r} is not a class written in Python")
     if issubclass(cls, State):
         raise TypeError(f"register_state_type: {cls.__name__} is already a State")
-    if not isinstance(attribute, str | None) or (attribute is None) == (get is None and set is None):
-        where = 'either `attribute="name"`, or `get` and `set`'
-        raise TypeError(f"register_state_type: say where the value is kept: {where}")
-    if attribute is None:
-        attribute = _storage(cls, get, set, None)
-        if attribute is None:
-            raise TypeError(
-                f"register_state_type: `get` and `set` of {cls.__name__} do more than read and write one attribute. "
-                "Name the attribute in which instances keep the value: `attribute=...`."
-            )
+    if not isinstance(attribute, str):
+        raise TypeError(f"register_state_type: `attribute` must be the name of an attribute, not {attribute!r}")
     cells = _descriptor("register_state_type", cls, attribute, is_each=True)
     cells.is_each = True
     register(cls, cells, is_node=True)
@@ -134,7 +118,7 @@ def _descriptor(where: str, cls: type, name: str, is_each: bool) -> CellDescript
     """The descriptor on a class, put there if there is none; for a property, that of the attribute behind it."""
     found = class_lookup(cls, name)
     if isinstance(found, property) and cell_behind(found) is None:
-        name = _storage(cls, found.fget, found.fset, name) or name
+        name = _storage(cls, found) or name
         found = class_lookup(cls, name)
     if (cells := cell_behind(found)) is not None:
         return cells
@@ -174,17 +158,18 @@ class _Probe:
             object.__getattribute__(self, "noted").append((name, value))
 
 
-def _storage(cls: type, get: Any, put: Any, own: str | None) -> str | None:
-    """The one attribute that two functions read and write; None where they do anything else."""
+def _storage(cls: type, found: property) -> str | None:
+    """The one attribute that a property reads and writes; None where it does anything else."""
     probe, given = _Probe(cls), object()
     try:
-        got = get(probe)
-        if put is not None:
-            put(probe, given)
+        got = found.fget(probe)  # type: ignore[misc]  # without a getter this is a TypeError
+        if found.fset is not None:
+            found.fset(probe, given)
     except Exception:
         return None
-    (name, _), *_ = noted = object.__getattribute__(probe, "noted") or [(own, None)]
-    return name if name != own and noted == [(name, got), (name, given)][: 1 + (put is not None)] else None
+    noted = object.__getattribute__(probe, "noted")
+    name = noted[0][0] if noted else None
+    return name if noted == [(name, got), (name, given)][: 1 + (found.fset is not None)] else None
 
 
 __all__ = ["attr", "register_state_type"]

@@ -265,7 +265,7 @@ class CellDescriptor(Cell):
             self.set_raw(cell, value)
         elif frame.is_here():
             frame.born[self.handle(cell)] = value
-        else:  # a transform of another's will have its way with it
+        else:  # made inside a transform of its own framework, which manages the value
             if type(cell).__weakrefoffset__:
                 self.set_raw(cell, value)
                 self._tie(cell, Native(frame))

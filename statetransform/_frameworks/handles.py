@@ -25,8 +25,8 @@ class Foreign(State):
       _kind: the class of the cell.
       _cell: the descriptor, which reads and writes the value.
       _made: what the framework knows of the trace in which the cell was made, of one that it guards by that.
-      _home: of a cell that a transform of its framework has made within a frame, that frame: there it is none of ours,
-        and a frame within takes its value from the cell.
+      _home: the frame in which a transform of its own framework made the cell, or None. That frame does not lift it;
+        frames within take its value from the cell.
     """
 
     __slots__ = ("_cell", "_home", "_kind", "_made")

@@ -56,6 +56,7 @@ from .programs import without_constvars as without_constvars
 from .traces import TOP_LEVEL as TOP_LEVEL
 from .traces import ContextDict as ContextDict
 from .traces import argument_names as argument_names
+from .traces import behind as behind
 from .traces import belongs_to as belongs_to
 from .traces import bind_in as bind_in
 from .traces import buffer_of as buffer_of

@@ -346,3 +346,8 @@ def _lowered(leaf: Any, known: set[int]) -> Any:
         if inner is not leaf.val:
             return type(leaf)(leaf._trace, inner, leaf.batch_dim)  # type: ignore[call-arg]
     return leaf
+
+
+def behind(tracer: Any) -> Any:
+    """What a tracer of `grad` or `vmap` stands for in the trace around; None of another one."""
+    return getattr(tracer, "primal", getattr(tracer, "val", None))

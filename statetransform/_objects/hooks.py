@@ -44,7 +44,7 @@ _BEFORE = "_before_statetransform"  # an attribute of the methods that are put o
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """For what this package itself looks up on an object of the user's, on which no trace depends."""
+    """Within this context our own look-ups on the user's objects are not recorded."""
     before = listening.listeners
     listening.listeners = ()
     try:

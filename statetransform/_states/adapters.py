@@ -55,7 +55,7 @@ _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary
 _has_nodes: list[bool] = []
 #: Classes that are always imported, and how many references there were to each when it had no instance.
 _awaited: dict[type, int] = {}
-#: How many objects a process looks at, at some 4 us each.
+#: `meet_all` looks at this many objects in the life of a process, at some 4 us each, and then installs all adapters.
 _PATIENCE = 10_000
 _SCANS = 20  # of all objects, at some 20 ms each
 _looked_at = [0]
@@ -109,7 +109,7 @@ def carries(cls: type) -> None:
 
 
 def _exists(cls: type) -> bool:
-    """Installs the adapter to a class that has an instance; whether it has one and the adapter cannot be installed.
+    """Installs the adapter to a class that has an instance. True if one exists, but its adapter could not be installed.
 
     An instance refers to its class. So there is none if there are as many references to the class as before.
     """

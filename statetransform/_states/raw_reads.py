@@ -55,7 +55,7 @@ _clean = _Clean()
 
 
 def note_read() -> None:
-    """A raw transform reads a state: what JAX caches from now on is for the run that is going on."""
+    """Notes that JAX's caches may hold a state's value from now on. Later runs must not use them."""
     _clean.run = None
 
 

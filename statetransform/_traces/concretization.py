@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._jax import Tracer, argument_names, is_tracer_of
+from .._jax import Tracer, argument_names, behind, is_tracer_of
 from .._states.frame import stack
 
 CONCRETIZATION_ERRORS = (
@@ -39,7 +39,7 @@ class Culprit:
 
         def inner(tracer: Any) -> Any:  # behind those of `grad` or `vmap` within the trace
             while isinstance(tracer, Tracer) and not of_these(tracer):
-                tracer = _behind(tracer)
+                tracer = behind(tracer)
             return tracer if isinstance(tracer, Tracer) else None
 
         tb = error.__traceback__
@@ -86,15 +86,10 @@ class Culprit:
         )
 
 
-def _behind(tracer: Any) -> Any:
-    """What a tracer of `grad` or `vmap` stands for in the trace around; None of another one."""
-    return getattr(tracer, "primal", getattr(tracer, "val", None))
-
-
 def _is_of_a_frame_around(tracer: Any) -> bool:
     """Whether the trace of a transform around the innermost one knows a tracer, and so will say where it came from."""
-    while isinstance(behind := _behind(tracer), Tracer):
-        tracer = behind
+    while isinstance(around := behind(tracer), Tracer):
+        tracer = around
     frame = stack.frame and stack.frame.parent
     while frame is not None:
         if is_tracer_of(tracer, frame.trace):

@@ -26,7 +26,7 @@ from .log import Traced
 T = TypeVar("T")
 
 _RECENT = 128  # traces of loops and branches
-_LOGGED = 200  # traces; with more, no list is needed to see that something is wrong
+_LOGGED = 200  # entries of `explain_retrace`; so many show the pattern
 _WAYS = 64  # to transform one function
 _SEARCHED = 64  # members' traces that a function looks through
 _SPARE = 8  # traces and programs of members that are gone, for functions that are made one after the other
@@ -36,7 +36,7 @@ class Unshared:
     """An option that equals no other, so that the functions that have it are no family."""
 
 
-NEVER: Any = None, (), 0  #: Of `repeats`: the last call found a trace.
+NEVER: Any = None, (), 0  #: The value of `repeats` after a call that found a trace.
 
 
 class Family:

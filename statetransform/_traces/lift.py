@@ -2,8 +2,8 @@
 
 Transforms that JAX does not stage (`grad`, `vjp`, `jvp`, `linearize`, `vmap`) run the function directly:
 a `Lift` pushes a frame, seeds it with the differentiated or batched values, runs the body, and returns
-what was written as an auxiliary output. Transforms that stage use the records of `stage`; `Staged` and
-`call_staged` are their two faces: a decorator, and a call with a function argument.
+what was written as an auxiliary output. Transforms that stage go through
+`TraceCache`: `Staged` is the decorator, and `find_for_once` of `traces` serves the function that a loop or branch gets.
 """
 
 from __future__ import annotations

@@ -90,9 +90,10 @@ class Trace:
         self.over: Sequence[Callable[[], Any]] = over
 
     def knows(self, run: int | None) -> bool:
-        """Whether nothing that the trace leads to is older than a run.
+        """False if JAX may have kept the result of a derivative rule in this jaxpr from before the present run.
 
-        JAX runs a rule that it finds in a jaxpr once and keeps what it gave, with the states that a raw one has read.
+        JAX runs a rule that it finds in a jaxpr once. A rule that reads a state in a raw transform makes a constant of
+        its value, so a result that is kept could contain an old one.
         """
         return self._run == run or not self._has_rule
 

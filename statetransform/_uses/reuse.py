@@ -102,9 +102,10 @@ def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:
 
 
 def _variable(edge: Edge, recorder: Recorder) -> Edge | None:
-    """The variable, or attribute of a class, function or module, in which something has changed; None for an object's.
+    """Follows an edge that has changed to the variable that it starts from, or attribute of a class or module.
 
-    What an object has in an attribute may be in a variable as well.
+    None if it starts from an object's attribute: the same value may be in a variable, too, so that the trace cannot be
+    used again.
     """
     of_objects = {e.argument for e in recorder.edges if e.what == "same" and not _is_of_code(e, recorder)}
     while edge.how == "item" or _is_part(edge, recorder):

@@ -109,7 +109,7 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
 
     A function that is traced at every call is never fast. A new trace is made
     when an argument's shape, dtype or structure is new, a static argument or static state has a new value, a state has
-    a new type or was replaced by another state, or JAX's configuration has changed. Each trace is compared with the
+    a new type, something that your code used has changed, or JAX's configuration has. Each trace is compared with the
     earlier one from which it differs least. Wrappers of one function with the same options share their traces.
 
     Args:

@@ -49,7 +49,7 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _NAMES = {"NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers}
-_LOOKED_AT = 8  # values: a look at the trace context costs as much as looking at so many
+_LOOKED_AT = 8  # with more results than this, asking JAX for its context is cheaper than testing the type of each
 
 
 def no_entry(jitted: Any, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 
 #: How many rules are being traced before JAX calls them, one within the other, and the frame around the innermost one.
 _within = contextvars.ContextVar[tuple[int, Any]]("_within", default=(0, None))
-_ORDER = 2  # of derivatives for which rules of rules are traced; a rule may call its own function
+_ORDER = 2  # rules are traced ahead to this depth; a rule may call its own function, so there has to be a limit
 
 
 class RuleFrame(Frame):
@@ -88,8 +88,8 @@ class RuleCall:
     def _traced(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
         """The trace of the function or a rule, whose reads become arguments.
 
-        `pure` is the same for the arguments that it is traced with, among which those that go by reference are `copies`
-        times.
+        `pure` takes flat arguments. Objects that go by reference are among them `copies` times: twice for a
+        forward-mode rule, as primals and as tangents.
         """
         traced = trace(as_function(fun, pure), args, {}, self._objects * copies)
         call = Call(traced, traced.states, [], [], traced.objects_at(()))

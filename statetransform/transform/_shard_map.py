@@ -150,7 +150,8 @@ class _OnShards:
         """Runs the function once, as on a device, to see which states it reads: these are added to `states`.
 
         JAX lets nothing be closed over that lies on explicit axes. So whatever is read goes in as an argument, also
-        what all devices see whole. Gives who has the outcome, and the function of values and arguments.
+        what all devices see whole. Returns the `Lift`, which
+        holds the outcome, and the pure function.
         """
         seen: dict[str, Any] = {}
 

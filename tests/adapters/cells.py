@@ -66,15 +66,15 @@ class Registered(Plain):
     pass
 
 
-class RegisteredByFunctions(ByProperty):
+class RegisteredByProperty(ByProperty):
     pass
 
 
 st.register_state_type(Registered, attribute="n")
-st.register_state_type(RegisteredByFunctions, get=lambda c: c._n, set=lambda c, n: setattr(c, "_n", n))
+st.register_state_type(RegisteredByProperty, attribute="n")
 
 OF_OBJECTS = [Plain, Slotted, Record, Frozen, ByProperty]
-OF_CLASSES = [Registered, RegisteredByFunctions]
+OF_CLASSES = [Registered, RegisteredByProperty]
 KINDS = [*OF_OBJECTS, *OF_CLASSES]
 
 

@@ -154,7 +154,7 @@ def test_an_attribute_that_one_instance_lacks_is_part_of_the_structure() -> None
     assert len(runs) == 2
 
 
-def test_get_and_set_may_go_through_methods_and_properties() -> None:
+def test_the_class_may_read_and_write_through_methods() -> None:
     class Cell(ByProperty):
         def get(self) -> Any:
             return self.n
@@ -162,7 +162,7 @@ def test_get_and_set_may_go_through_methods_and_properties() -> None:
         def assign(self, value: Any) -> None:
             self.n = value
 
-    st.register_state_type(Cell, get=lambda cell: cell.get(), set=lambda cell, value: cell.assign(value))
+    st.register_state_type(Cell, attribute="n")
     cell = Cell(N)
     transform.jit(lambda x: cell.assign(cell.get() * x))(X)
     np.testing.assert_allclose(cell.get(), N * X, rtol=1e-6)

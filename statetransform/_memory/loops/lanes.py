@@ -58,9 +58,9 @@ def one_by_one(values: Any, transpose: Callable[[Any, Any], Any]) -> Any:
 
 
 def is_for_lanes(eqn: Any) -> bool:
-    """Whether an equation hands its operands on: that of `lanes_first`, or of `noticed`, which only warns.
+    """Whether an equation is one of the identities that `lanes_first` and `noticed` add.
 
-    Where nothing is differentiated once more, a program does the same without it.
+    They matter to later derivatives only, so the planner leaves them out.
     """
     rule = eqn.params.get("rule")
     return getattr(eqn.params.get("linear"), "fun", None) is _same or getattr(rule, "__wrapped__", rule) in _rules

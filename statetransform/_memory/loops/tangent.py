@@ -34,8 +34,8 @@ class CheckpointedLoop:
       plain: the loop that runs when no derivative is taken.
       forward: the loop that stores carries; gives what it saved besides the last carry and the outputs. Before the
         others it takes which primals are differentiated.
-      moves: which leaves of the carry are, as well, if some primals are: tangents come to them in the course of the
-        loop. Others, such as the covariance of a filter, are computed again and not differentiated.
+      moves: extends a selection of the carry by the leaves that receive a tangent during the loop. Others,
+        such as the covariance of a filter, are computed again and not differentiated.
       backward: the cotangents of these; see `sweep.backward`.
       again: an equivalent loop that JAX can differentiate, used for derivatives of the sweeps. Also receives what was
         saved, which holds the number of steps. None if there is no such loop: then the sweeps themselves are

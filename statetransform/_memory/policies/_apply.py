@@ -38,8 +38,9 @@ from ._loops import Loops
 from ._policy import Policy, Verdict, Wrapped, ask, asks_source, describe, is_kept
 from ._refuse import check_memories, check_policy, warn_not_offloaded, warn_unused_names
 
-# The derivatives of these use their output, so that a name behind them is not on the way to the derivative, and JAX
-# would compute them again (and what they come from) although the named value is there.
+# tanh' = 1 - tanh^2 uses the output. A name that is put after such a function is not on the path to its derivative, so
+# JAX would compute the function again although the named value is there. These are differentiated through the
+# named value.
 _BY_OUTPUT: dict[str, Callable[[Any], Any]] = {
     "tanh": lambda y: 1 - y * y,
     "exp": lambda y: y,

@@ -1,4 +1,4 @@
-"""What kind of work each of JAX's primitives does: the one table, from which all other questions are answered.
+"""What kind of work each of JAX's primitives does. Other tables name what a kind does not tell, where it is needed.
 
 A primitive that is not in the table is of no kind. It counts as one operation per element of its output, and nothing is
 assumed to be fused with it.
