@@ -29,14 +29,15 @@ import jax
 
 from .._base.errors import hint
 from .._base.library import adapt
-from .._states.adapters import offer
+from .._states.adapters import meet, offer
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]
 
 offer("flax.nnx", f"{__name__}.nnx")
 offer("brainstate", f"{__name__}.brainstate")
-offer(jax.Ref, f"{__name__}.ref")
+offer(f"{jax.Ref.__module__}.{jax.Ref.__qualname__}", f"{__name__}.ref")
+meet(jax.Ref)
 adapt("flax")
 adapt("brainstate")
 adapt("torch")  # for torchax; following all that torch may run takes minutes

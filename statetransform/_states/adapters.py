@@ -3,7 +3,7 @@
 A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
 adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
 object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
-is in every program: there the adapter is installed once an instance of the class exists.
+is in every program, so the adapter to `jax.Ref` is installed with this package.
 
 Cells, and the objects that hold them, are *nodes*: they go by reference, even if they are pytrees. Some pytrees are
 made of cells in order to carry values. Such a *carrier* goes by value: JAX takes it apart and rebuilds it, as it does
@@ -13,7 +13,6 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import sys
 import threading
@@ -53,27 +52,17 @@ _tests: list[tuple[type, Callable[[Any], Any]]] = []
 _carriers: list[type] = []
 _kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
-#: Classes that are always imported, and how many references there were to each when it had no instance.
-_awaited: dict[type, int] = {}
 #: `meet_all` looks at this many objects in the life of a process, at some 4 us each, and then installs all adapters.
 _PATIENCE = 10_000
-_SCANS = 20  # of all objects, at some 20 ms each
 _looked_at = [0]
-_scans = [0]
 _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)  # their instances lead nowhere
 
 
 # -- what adapters say
 
 
-def offer(framework: str | type, adapter: str) -> None:
-    """Says which module has the adapter to a framework: its function `install` is called when that is met.
-
-    Of a class that is always imported, an instance says that it is used.
-    """
-    if isinstance(framework, type):
-        _awaited[framework] = 0
-        framework = f"{framework.__module__}.{framework.__qualname__}"
+def offer(framework: str, adapter: str) -> None:
+    """Says which module has the adapter to a framework: its function `install` is called when that is met."""
     _offers[framework] = adapter
 
 
@@ -106,24 +95,6 @@ def carries(cls: type) -> None:
 
 
 # -- meeting a framework
-
-
-def _exists(cls: type) -> bool:
-    """Installs the adapter to a class that has an instance. True if one exists, but its adapter could not be installed.
-
-    An instance refers to its class. So there is none if there are as many references to the class as before.
-    """
-    count = sys.getrefcount(cls)
-    if count == _awaited.get(cls):
-        return False
-    _scans[0] += 1
-    if _scans[0] <= _SCANS and not any(type(obj) is cls for obj in gc.get_referrers(cls)):
-        _awaited[cls] = count
-        return False
-    meet(cls)
-    if is_met := _names(cls)[0] not in _offers:
-        _awaited.pop(cls, None)
-    return not is_met
 
 
 def meet(obj: Any) -> None:
@@ -178,7 +149,7 @@ def meet_all(fun: Any) -> None:
     looked at while there may be cells that were not met. After `_PATIENCE` objects in all, every imported
     framework is met instead.
     """
-    if not any(map(_exists, [*_awaited])) and sys.modules.keys().isdisjoint(_offers):
+    if sys.modules.keys().isdisjoint(_offers):
         return
     waiting, seen, closed = [fun], set[int](), set[type](_CLOSED)
     while waiting:
