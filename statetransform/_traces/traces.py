@@ -1,7 +1,19 @@
 """The traces of one function: which one fits a call, and whether another is made.
 
-This is the place where a retrace is decided: `TraceCache.find`. A trace fits a call if the arguments have the types
-that it was made for, the objects have its structure (`Structure.match`), and the states its types (`Trace.values`).
+This is the place where a retrace is decided: `TraceCache.find`. A trace fits a call if all of this holds:
+
+1. The arguments have the types and the tree definition that it was made for (the key of the slot).
+2. JAX's settings and contexts are those of then (`ContextDict`), and the trace holds nothing that JAX cached before
+   this run (`Trace.knows`).
+3. The objects have its structure (`Structure.match` of `_uses`).
+4. The states have its types (`Trace.values`).
+5. If it has a plan for a budget, its inputs are where the plan takes them to be (`Trace.is_for`).
+
+Everything before it only saves a look, and leads here when in doubt: for `jit`, the generated way in of a program
+(`transform/_entry.py`), then `Jitted.run`, which asks `Program.match` and `Program.is_for`; a compiled program whose
+types are new to JAX calls back here (`Untraced`), and `Program.takes` says whether it can have the trace. A trace that
+was made is kept for one call only if `Reuse` finds that it cannot serve another. A loop traces its body a second time
+where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,16 @@
 """State-aware versions of JAX's transforms, under JAX's names."""
 
-# A new transform is made of `Lift`, `Direct` or `Staged` of `_traces/lift.py`. `_direct.py` has the smallest ones; one
-# that runs a function many times is made of the `Body` of `_bodies.py`.
+# A new transform is one JAX call with states going in and out. Which of three engines it takes is decided by JAX:
+#
+# * JAX runs the function (`grad`, `vmap`): a subclass of `Direct`, whose `_run` makes a `Lift`, calls it inside of the
+#   JAX transform and lets `leave` write. `_direct.py` has the smallest, `_vjp.py` the clearest.
+# * JAX stages the function (`checkpoint`, `eval_shape`): `decorate(Staged, fun, around=...)`, where `around` is the JAX
+#   transform of a pure function. A function that is run many times (loops, branches) is a `Body` of `_bodies.py`.
+# * JAX compiles the function (`jit`): `_jit.py`, and there is no second one.
+#
+# `_rules.py` (custom rules) and `_shard_map.py` are hybrids of the first two, and say of what. The signature comes from
+# JAX's (`as_in` in `_options.py`); a row in `tests/tables.py` puts it under all guarantees. Both classes are shown in
+# docs/how-it-works.md, "A transform of your own".
 
 import sys
 from typing import Any

@@ -6,6 +6,9 @@ says how gradients flow through the arguments only, and what they write is a sec
 Where JAX stages the function, its rule is called when the program is differentiated, which may be long after, and for
 other objects of equal structure. So the function and its rules are traced first, and the states that they read become
 arguments, with cotangents that are zero.
+
+So this is a hybrid of two engines: it runs a function as `Direct` does where JAX runs it, and traces it as `Staged`
+does where JAX stages it, but keeps no traces, since JAX keeps the rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""`shard_map`: states that are partitioned over devices, and states that each device sees whole."""
+"""`shard_map`: states that are partitioned over devices, and states that each device sees whole.
+
+A hybrid of two engines: the body is traced as by `Staged`, but inside of JAX's `shard_map`, which has to know the
+partition of each input beforehand. So the reads are found in a trace under `eval_shape`, taken out, and bound again as
+arguments with their specs.
+"""
 
 from __future__ import annotations
 
