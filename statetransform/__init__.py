@@ -14,7 +14,7 @@ from ._base.errors import (
     StateTransformError,
 )
 from ._frameworks import attr, register_state_type
-from ._memory import MemoryBudget, schedule
+from ._memory import MemoryBudget, Target, schedule, target
 from ._states.find import states
 from ._states.state import Param, RandomState, State
 from ._states.update import update, values
@@ -33,6 +33,7 @@ __all__ = [
     "StateStructureError",
     "StateTraceError",
     "StateTransformError",
+    "Target",
     "Values",
     "__version__",
     "attr",
@@ -41,6 +42,7 @@ __all__ = [
     "register_state_type",
     "schedule",
     "states",
+    "target",
     "transform",
     "update",
     "values",

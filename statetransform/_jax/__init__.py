@@ -12,6 +12,7 @@ from .both import eval_jaxpr as eval_jaxpr
 from .both import is_batched as is_batched
 from .both import is_differentiable as is_differentiable
 from .both import is_jaxpr as is_jaxpr
+from .both import is_there as is_there
 from .both import is_tracer_of as is_tracer_of
 from .both import opened as opened
 from .both import set_current_trace as set_current_trace
@@ -52,6 +53,7 @@ from .programs import user_frames as user_frames
 from .programs import vmaps_around as vmaps_around
 from .programs import weak as weak
 from .programs import with_equations as with_equations
+from .programs import without_cache as without_cache
 from .programs import without_constvars as without_constvars
 from .traces import TOP_LEVEL as TOP_LEVEL
 from .traces import ContextDict as ContextDict

@@ -136,9 +136,23 @@ def below_tangents(x: Any) -> Any:
     return x
 
 
+def is_there(device: Any) -> bool:
+    """Whether programs run on a device: those of a topology are only for compiling, which no public name says."""
+    return getattr(device.client, "runtime_type", None) != "compile_only_runtime"
+
+
 def sharding_of(x: Any) -> Any:
-    """The sharding of an array on a mesh; None if it is on one device, or a tracer, which does not say it."""
+    """The sharding of an array on a mesh, or on a device that is not there; None if it is on one that is.
+
+    None for a tracer, too, which does not say it.
+    """
     x = below_tangents(x)
     sharding = None if isinstance(x, Tracer) else getattr(x, "sharding", None)
-    is_mesh = isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh)
-    return sharding if is_mesh and sharding is not None and sharding.mesh.size > 1 else None
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        if not isinstance(sharding.mesh, jax.sharding.Mesh):
+            return None
+        if sharding.mesh.size > 1:
+            return sharding
+    if isinstance(x, jax.Array) or not isinstance(sharding, jax.sharding.Sharding):
+        return None  # arrays are on devices that are there
+    return None if is_there(next(iter(sharding.device_set))) else sharding

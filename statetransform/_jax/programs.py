@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -34,6 +35,20 @@ try:
     from jax._src.lax.lax import empty2
 except ImportError:
     empty2 = None
+
+try:
+    from jax._src.config import persistent_cache_min_compile_time_secs as _seconds_to_cache
+except ImportError:
+    _seconds_to_cache = None
+
+
+def without_cache() -> contextlib.AbstractContextManager[Any]:
+    """Keeps programs out of JAX's folder for compiled ones, in this thread.
+
+    JAX writes those for devices that are not there, and warns each time that it cannot read them. Its public settings
+    are for all threads. (`enable_compilation_cache` would not do: the first program decides for the whole process.)
+    """
+    return contextlib.nullcontext() if _seconds_to_cache is None else _seconds_to_cache(float("inf"))
 
 
 # `jnp.zeros(...)` that is moved to the host is allocated on the device first. JAX's own `scan` makes the arrays for

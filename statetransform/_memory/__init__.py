@@ -5,6 +5,7 @@ This page is the door: what the rest of the package takes from here. Behind it:
 * `programs` reads and rewrites jaxprs, and has the table of primitives;
 * `loops` are loops that store few carries, also in host memory or files (`loops.far`);
 * `plans` keep any function within a number of bytes;
+* `targets` are the compilers that are asked, also those of cards that are not there;
 * `policies` say which values a checkpoint keeps;
 * `context` is what only the caller knows of a call, and `checkpointing` asks a policy.
 """
@@ -18,6 +19,7 @@ from .loops.options import check_carries
 from .loops.plan import schedule
 from .loops.progress import ProgressBar
 from .policies import check_policy, checkpoint_name
+from .targets import Target, target
 
 __all__ = [
     "ONE",
@@ -25,6 +27,7 @@ __all__ = [
     "Lanes",
     "MemoryBudget",
     "ProgressBar",
+    "Target",
     "check_carries",
     "check_policy",
     "checkpoint",
@@ -33,5 +36,6 @@ __all__ = [
     "lanes_around",
     "scan",
     "schedule",
+    "target",
     "while_loop",
 ]

@@ -73,6 +73,15 @@ def test_the_caches_of_linear_util_are_keyed_by_the_whole_context() -> None:
     assert store.current() == {"here": 1}
 
 
+def test_no_public_context_keeps_programs_out_of_the_folder_for_compiled_ones() -> None:
+    """Otherwise `without_cache` takes it, where one for a thread is there."""
+    assert not hasattr(jax, "persistent_cache_min_compile_time_secs")
+    before = jax.config.jax_persistent_cache_min_compile_time_secs  # type: ignore[attr-defined]
+    with _jax.without_cache():
+        assert _jax.programs._seconds_to_cache.value == float("inf")
+    assert _jax.programs._seconds_to_cache.value == before
+
+
 def test_find_top_trace_does_not_tell_whose_tracer_a_value_is() -> None:
     """Otherwise use it in the place of `is_tracer_of`."""
     seen = []

@@ -73,7 +73,7 @@ def nvidia_devices(name: str, text: str, count: int) -> tuple[Any, ...]:
     plugins = _nvidia_plugins()
     if not plugins:
         raise ImportError(
-            f"target: compiling for {name} needs JAX's plugin for NVIDIA GPUs, which is not installed (it needs neither "
+            f"target: compiling for {name} needs JAX's plugin for NVIDIA GPUs, which is missing (it needs neither "
             "a GPU nor CUDA, and is made for Linux). Install it with `pip install 'statetransform[nvidia]'`."
         )
     wheel = plugins[-1].removeprefix("jax_plugins.xla_").join(("jax-", "-pjrt"))
@@ -93,8 +93,8 @@ def nvidia_devices(name: str, text: str, count: int) -> tuple[Any, ...]:
         return tuple(make().devices)
     except NotImplementedError as error:
         raise RuntimeError(
-            f"target: JAX has not loaded its plugin for NVIDIA GPUs ({wheel}), so it cannot compile for {name}; JAX has "
-            "logged why. Mostly it misses cuDNN. Set JAX_PLATFORMS=cpu in the environment, or "
+            f"target: JAX has not loaded its plugin for NVIDIA GPUs ({wheel}), so it cannot compile for {name}; JAX "
+            "has logged why. Mostly it misses cuDNN. Set JAX_PLATFORMS=cpu in the environment, or "
             f"{_SKIP_CHECK}=1, before JAX is used for the first time."
         ) from error
 

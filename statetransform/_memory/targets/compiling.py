@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from ..._jax import without_cache
+from ... import _jax
 from .target import Target
 
 logger = logging.getLogger("statetransform")
@@ -85,7 +85,7 @@ def placed(target: Target, avals: Sequence[Any], shardings: Sequence[Any] = ()) 
 def _struct(target: Target, aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     own = getattr(aval, "sharding", None)
     if sharding is None and isinstance(own, NamedSharding) and not own.mesh.empty:
-        is_said = any(name is not None for name in own.spec) or own.mesh.size == 1 and not target.is_here
+        is_said = any(name is not None for name in own.spec) or (own.mesh.size == 1 and not target.is_here)
         sharding = NamedSharding(target.concrete(own.mesh), own.spec) if is_said else None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
 
@@ -98,7 +98,7 @@ def lower_for(
     if mesh is None or AxisType.Manual not in mesh.axis_types:
         return jax.jit(function, keep_unused=True).lower(*placed(target, avals, shardings))
     axes = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual)
-    varying = [tuple(sorted(aval.mat.varying)) for aval in avals]
+    varying = [tuple(sorted(_jax.varying_axes(aval))) for aval in avals]
     pieces = jax.P(axes)
 
     def run(*xs: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def _compiled(target: Target, lowered: Any, is_fast: bool) -> Any:
             except Exception as error:  # a release may not know the options
                 logger.info("the compiler does not know its own options: %s", error)
         return lowered.compile()
-    with without_cache():  # JAX cannot read such programs back
+    with _jax.without_cache():  # JAX cannot read such programs back
         return lowered.compile(compiler_options=_NOT_TUNED if target.platform == "gpu" else None)
 
 

@@ -1,7 +1,7 @@
 """Which devices a program is compiled for: those that JAX runs on, or some that are not there.
 
-A target is found by what the user says, or by where arguments are. In a trace, types say it: the mesh of an array's type
-has the kind of its devices, from which the devices of a target that was made before are found.
+A target is found by what the user says, or by where arguments are. In a trace, types say it: the mesh of an array's
+type has the kind of its devices, from which the devices of a target that was made before are found.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import difflib
 import functools
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
-from ..._jax import Tracer
+from ... import _jax
 from .cards import CARDS, TPU_MEMORY, Card
 from .compilers import compiler_of, nvidia_devices, tpu_devices
 
@@ -96,11 +97,12 @@ class Target:
             raise ValueError(f"target: a mesh of {count} devices on {self}, which has {len(self.devices)}")
         return target(self.card, count)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        """The devices and their compiler, in a text that is the same in every process."""
+        """The devices, their compiler and its settings, in a text that is the same in every process."""
         first, numbers = self.devices[0], "" if self.card is None else self.card.text()
-        return f"{first.platform} {first.device_kind} {len(self.devices)} {compiler_of(first)} {numbers}"
+        flags = os.environ.get("XLA_FLAGS", ""), jax.config.read("jax_disable_most_optimizations")
+        return f"{first.platform} {first.device_kind} {len(self.devices)} {compiler_of(first)} {flags} {numbers}"
 
 
 #: Those that were made, by kind and number of devices.
@@ -148,14 +150,16 @@ def target(name: str | Card, count: int = 1) -> Target:
     if count < 1:
         raise ValueError(f"target: `count` is how many cards there are, not {count}")
     if card is not None:
+        if CARDS.get(card.name) != card and any(card.kind == some.kind for some in CARDS.values()):
+            card = dataclasses.replace(card, kind=card.name)  # types in a trace tell cards apart by it
         return _of_card(card, count)
     if ":" not in str(name) and "=" not in str(name):
         raise ValueError(_unknown(str(name)))
     found = _of_topology(str(name))
     if count != 1:
         raise ValueError(
-            f"target: the name of a topology says how many TPUs there are: {name!r} has {len(found.devices)}. Leave out "
-            f"count={count}."
+            f"target: the name of a topology says how many TPUs there are: {name!r} has {len(found.devices)}. Leave "
+            f"out count={count}."
         )
     return found
 
@@ -164,8 +168,8 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name.upper(), CARDS, n=1)
     meant = f"Did you mean {close[0]!r}? " if close else ""
     return (
-        f"target: no card is called {name!r}. {meant}The cards are {', '.join(map(repr, CARDS))}. TPUs go by the names of "
-        "their topologies: 'v5e:2x2', 'v6e:2x4', 'v5p:2x2x1'. For another GPU, give the card with its numbers: "
+        f"target: no card is called {name!r}. {meant}The cards are {', '.join(map(repr, CARDS))}. TPUs go by the names "
+        "of their topologies: 'v5e:2x2', 'v6e:2x4', 'v5p:2x2x1'. For another GPU, give the card with its numbers: "
         "`dataclasses.replace(st.target('H100').card, name=...)`."
     )
 
@@ -182,7 +186,8 @@ def _of_topology(name: str) -> Target:
 
 
 def _noted(found: Target) -> Target:
-    return _known.setdefault((found.devices[0].device_kind, len(found.devices)), found)
+    _known[found.devices[0].device_kind, len(found.devices)] = found
+    return found
 
 
 def _here() -> Target:
@@ -217,7 +222,7 @@ def _given(given: Any) -> Target:
     devices = tuple(np.ravel(np.array(getattr(given, "devices", given), dtype=object)))
     if not devices or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(
-            f"`target=` is a target, its name or its devices, not {given!r}. Write for example target=\"H100\" or "
+            f'`target=` is a target, its name or its devices, not {given!r}. Write for example target="H100" or '
             'target=st.target("H100", count=8).'
         )
     return _of_devices(devices)
@@ -247,9 +252,9 @@ def target_of(given: Any = None, *places: Any) -> Target:
 
 def _where(place: Any) -> Target | None:
     """The devices that are not there on which something is; None if there are none."""
-    if isinstance(place, jax.Array) and not isinstance(place, Tracer):
+    if isinstance(place, jax.Array) and not isinstance(place, _jax.Tracer):
         return None
-    place = jax.typeof(place) if isinstance(place, Tracer) else place
+    place = _jax.typeof(place) if isinstance(place, _jax.Tracer) else place
     sharding = place if isinstance(place, Sharding) else getattr(place, "sharding", None)
     mesh = place if isinstance(place, Mesh) else getattr(sharding, "mesh", None)
     if isinstance(mesh, Mesh):
@@ -258,12 +263,7 @@ def _where(place: Any) -> Target | None:
         devices = tuple(sorted(sharding.device_set, key=lambda device: device.id))
     else:
         return _of_kind(getattr(mesh, "abstract_device", None), getattr(mesh, "size", 1))
-    return None if not devices or is_there(devices[0]) else _of_devices(devices)
-
-
-def is_there(device: Any) -> bool:
-    """Whether programs run on a device."""
-    return getattr(device.client, "runtime_type", None) != "compile_only_runtime"
+    return None if not devices or _jax.is_there(devices[0]) else _of_devices(devices)
 
 
 def _of_kind(device: Any, count: int) -> Target | None:
@@ -275,7 +275,7 @@ def _of_kind(device: Any, count: int) -> Target | None:
         if device.platform == "cpu":
             return None
         raise ValueError(
-            f"the values of this trace are on {device.device_kind!r}, and what such devices are is not known here. Make "
-            'them with `st.target("H100")`, or give them: `target=devices`.'
+            f"the values of this trace are on {device.device_kind!r}, and what such devices are is not known here. "
+            'Make them with `st.target("H100")`, or give them: `target=devices`.'
         )
     return min(known, key=lambda some: (len(some.devices) < count, len(some.devices)))
