@@ -16,6 +16,7 @@ from ._base.errors import (
 from ._frameworks import attr, register_state_type
 from ._memory import MemoryBudget, Target, schedule, target
 from ._states.find import states
+from ._states.saving import load_state_dict, state_dict
 from ._states.state import Param, RandomState, State
 from ._states.update import update, values
 from ._states.values import Values
@@ -38,9 +39,11 @@ __all__ = [
     "__version__",
     "attr",
     "inspect",
+    "load_state_dict",
     "policies",
     "register_state_type",
     "schedule",
+    "state_dict",
     "states",
     "target",
     "transform",

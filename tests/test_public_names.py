@@ -15,7 +15,8 @@ from statetransform import transform
 FACE = {
     "BudgetError", "MemoryBudget", "Param", "RandomState", "RetraceWarning", "StaleReadWarning", "State",
     "StateAxisError", "StateStructureError", "StateTraceError", "StateTransformError",
-    "Values", "__version__", "attr", "register_state_type", "schedule", "states", "transform", "update", "values",
+    "Values", "__version__", "attr", "load_state_dict", "register_state_type", "schedule", "state_dict", "states",
+    "transform", "update", "values",
 }  # fmt: skip
 TRANSFORMS = {
     "associative_scan", "checkify", "checkpoint", "cond", "custom_jvp", "custom_vjp",

@@ -162,6 +162,25 @@ def test_update_writes_nothing_when_any_structure_is_wrong(wrong: Any) -> None:
     assert states["b"].value == {"x": 0.0}
 
 
+@pytest.mark.parametrize("model", [dict, list], ids=["dict", "list"])
+def test_update_names_what_is_missing_and_what_is_too_much_and_nothing_else(model: Any) -> None:
+    states = {f"layers.{i}.w": State(0.0) for i in range(300)}
+    values = {path: {"not": "there"} if path == "layers.8.w" else 1.0 for path in (*states, "layers.300.w")}
+    del values["layers.7.w"]
+    states, values = ([found] if model is list else found for found in (states, values))
+    with pytest.raises(st.StateStructureError) as caught:
+        st.update(states, values)
+    said = str(caught.value).splitlines()
+    start = "0." if model is list else ""
+    assert said[1:3] == [f"  missing    : '{start}layers.7.w'", f"  unexpected : '{start}layers.300.w'"]
+    assert "st.update({path: states[path] for path in values}, values)" in said[3] and len(said) == 4
+
+
+def test_update_says_of_another_container_that_it_is_one() -> None:
+    with pytest.raises(st.StateStructureError, match=r"Nothing was written.\n.*tuple"):
+        st.update((State(0.0), State(1.0)), [2.0, 3.0])
+
+
 def test_update_writes_nothing_when_a_static_value_is_not_hashable() -> None:
     a, mode = State(0.0, name="a"), State("x", static=True)
     with pytest.raises(TypeError, match="hashable"):

@@ -21,6 +21,7 @@ from .both import slice_type as slice_type
 from .both import take_current_trace as take_current_trace
 from .both import typeof as typeof
 from .both import varying_axes as varying_axes
+from .both import weak as weak
 from .both import zero_tangent as zero_tangent
 from .both import zeros as zeros
 from .both import zeros_like as zeros_like
@@ -51,7 +52,6 @@ from .programs import remat_params as remat_params
 from .programs import symbolic_zero as symbolic_zero
 from .programs import user_frames as user_frames
 from .programs import vmaps_around as vmaps_around
-from .programs import weak as weak
 from .programs import with_equations as with_equations
 from .programs import without_cache as without_cache
 from .programs import without_constvars as without_constvars

@@ -10,6 +10,7 @@ import jax.core
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import primitives
 
 
 def varying_axes(value: Any) -> frozenset[Any]:
@@ -22,6 +23,11 @@ def typeof(value: Any) -> Any:
     if isinstance(value, jax.Array):
         return value.aval  # a tenth of the time that `jax.typeof` takes
     return value if isinstance(value, jax.core.AbstractValue) else jax.typeof(value)
+
+
+def weak(x: Any) -> Any:
+    """With a weak type, which no public function gives."""
+    return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
 
 
 def zeros(aval: Any, leading: tuple[int, ...] = (), zero: Any = None) -> Any:

@@ -68,11 +68,6 @@ def is_array_type(aval: Any) -> bool:
     return isinstance(aval, jax.core.ShapedArray)
 
 
-def weak(x: Any) -> Any:
-    """With a weak type, which no public function gives."""
-    return primitives.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
-
-
 def is_zero_tangent(dot: Any) -> bool:
     """Whether a tangent or cotangent is zero for certain, in a rule of a primitive or with `symbolic_zeros`.
 

@@ -12,6 +12,7 @@ from .frame import UNSET
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, *_SCALARS)
+_ROWS = 10  # of a list in an error
 
 
 def show(value: Any) -> str:
@@ -49,6 +50,18 @@ def type_on_mesh(value: Any) -> tuple[Any, ...]:
 def show_item(item: Any) -> str:
     """Of an array the type; anything else as it shows itself."""
     return show(item) if isinstance(item, jax.Array | np.ndarray) else repr(item)
+
+
+def first_of(rows: list[str], gap: str = ", ") -> str:
+    """The first ones, and how many there are more."""
+    more = [f"and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+    return gap.join([*rows[:_ROWS], *more])
+
+
+def show_unmatched(missing: list[str], unexpected: list[str]) -> str:
+    """Lines with the places that have no value, and the values that have no place."""
+    rows = {"missing": missing, "unexpected": unexpected}
+    return "".join(f"  {what:10} : {first_of(list(map(repr, names)))}\n" for what, names in rows.items() if names)
 
 
 class _Verbatim(str):

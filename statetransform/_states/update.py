@@ -11,7 +11,7 @@ from .._base.library import is_users_class
 from .._jax import Tracer
 from .adapters import as_state
 from .find import states as find_states
-from .formatting import show_types, type_of
+from .formatting import show_types, show_unmatched, type_of
 from .frame import look_at, own_arrays, read
 from .gather import Gathered
 from .state import State
@@ -63,7 +63,8 @@ def update(states: Any, values: Any) -> None:
         new = gathered.split(values)
     except ValueError as error:
         raise StateStructureError(
-            f"update: the values do not have the structure of the states. Nothing was written: {error}"
+            "update: the values do not have the structure of the states. Nothing was written.\n"
+            + (_difference(gathered, values) or str(error))
         ) from error
     paths = [(path, _state(state)) for path, state in zip(gathered.paths, gathered.states, strict=True)]
     for (path, state), value in zip(paths, new, strict=True):
@@ -88,6 +89,18 @@ def update(states: Any, values: Any) -> None:
             )
     for (_, state), value in zip(paths, new, strict=True):
         state.value = value
+
+
+def _difference(gathered: Gathered, values: Any) -> str:
+    """Which paths the values lack, and which they have too many; nothing if it is another container."""
+    found = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda value: not jax.tree.leaves(value))[0]
+    ends = set(gathered.paths)
+    begins = {path[:i] for path, _ in found for i in range(len(path) + 1)}
+    show = lambda paths: [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    missing = [path for path in gathered.paths if path not in begins]
+    unexpected = [path for path, _ in found if ends.isdisjoint(path[:i] for i in range(len(path) + 1))]
+    part = "To write a part, pass its states: `st.update({path: states[path] for path in values}, values)`."
+    return show_unmatched(show(missing), show(unexpected)) + part if missing or unexpected else ""
 
 
 def _all_of(states: Any) -> Any:
