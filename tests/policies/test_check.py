@@ -103,6 +103,50 @@ def test_names_in_policies_of_jax_are_looked_for_too(policy):
     assert caught[0].filename == __file__
 
 
+def with_vjp(derive):
+    @derive.custom_vjp
+    def kernel(x):
+        return jnp.sin(x)
+
+    kernel.defvjp(lambda x: (jnp.sin(x), checkpoint_name(jnp.cos(x), "context")), lambda residual, ct: (residual * ct,))
+    return kernel
+
+
+def with_jvp(derive):
+    @derive.custom_jvp
+    def kernel(x):
+        return jnp.sin(x)
+
+    kernel.defjvp(lambda xs, dots: (jnp.sin(xs[0]), checkpoint_name(jnp.cos(xs[0]), "context") * dots[0]))
+    return kernel
+
+
+@pytest.mark.parametrize("where", ["itself", "jit", "scan"])
+@pytest.mark.parametrize("derive", [jax, transform], ids=["jax", "transform"])
+@pytest.mark.parametrize("make", [with_vjp, with_jvp])
+def test_a_name_in_a_rule_as_attention_kernels_have_it_is_seen(make, derive, where):
+    kernel = make(derive)
+    around = {
+        "itself": lambda x: kernel(x),
+        "jit": jax.jit(lambda x: kernel(x)),
+        "scan": lambda x: jax.lax.scan(lambda c, _: (kernel(c), None), x, length=2)[0],
+    }[where]
+    layer = lambda x: jnp.sum(around(W[0] * x) ** 2)
+
+    def kept(policy):
+        _, pull = jax.vjp(transform.checkpoint(layer, policy=policy), X)
+        return sum(leaf.size for leaf in jax.tree.leaves(pull) if hasattr(leaf, "size"))
+
+    least = kept(policies.nothing_saveable)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved = kept(policies.save_only_these_names("context"))
+        either = kept(policies.any_of(policies.save_only_these_names("context"), policies.dots_saveable))
+    assert saved == either > least
+    with pytest.warns(policies.PolicyWarning, match=r"no effect for 'Context'.* The names seen are 'context'"):
+        kept(policies.save_only_these_names("Context"))
+
+
 def offloads(name):
     return JAX.save_and_offload_only_these_names(
         names_which_can_be_saved=[], names_which_can_be_offloaded=[name], **OFFLOAD

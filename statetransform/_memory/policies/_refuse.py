@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 from jax.ad_checkpoint import Offloadable
 
 from ..._base.errors import PolicyWarning
@@ -93,9 +94,10 @@ def check_memories(policy: Any) -> None:
 
 def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
     """Warns when a policy of this package or of JAX mentions a name that no value of a jaxpr has."""
-    missing = sorted(names_of(policy) - set(seen := names_in(jaxpr)))
-    if not missing:
+    asked = names_of(policy)
+    if asked <= set(seen := names_in(jaxpr)) or asked <= set(seen := (*seen, *_names_in_rules(jaxpr))):
         return
+    missing = sorted(asked - set(seen))
     names = ", ".join(map(repr, missing))
     if seen:
         have = "The names seen are " + ", ".join(map(repr, seen)) + "."
@@ -109,6 +111,14 @@ def warn_unused_names(policy: Callable[..., Any] | None, jaxpr: Any) -> None:
         f"{'this name' if len(missing) == 1 else 'these names'}. {have}",
         PolicyWarning,
     )
+
+
+def _names_in_rules(jaxpr: Any) -> tuple[str, ...]:
+    """The names that custom derivatives give, as those of attention kernels do: a checkpoint meets them only then."""
+    if not any(site.primitive.startswith("custom_") for site in walk(jaxpr)):
+        return ()
+    run = jex.jaxpr_as_fun(jaxpr)
+    return names_in(jax.make_jaxpr(lambda *xs: jax.vjp(run, *xs)[1])(*jaxpr.in_avals))
 
 
 def warn_not_offloaded(policy: Policy, jaxpr: Any) -> None:
