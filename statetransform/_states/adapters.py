@@ -12,7 +12,6 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import threading
@@ -33,7 +32,7 @@ from .frame import no_frame
 from .state import State
 
 
-class _KnownClass(NamedTuple):
+class KnownClass(NamedTuple):
     """What is known of a class: how its instances are cells, which go by reference, and whether they carry cells."""
 
     cell: Any
@@ -50,7 +49,7 @@ _cells: dict[type, Any] = {}
 _holders: dict[type, frozenset[str]] = {}  # with their hidden attributes
 _tests: list[tuple[type, Callable[[Any], Any]]] = []
 _carriers: list[type] = []
-_kinds: weakref.WeakKeyDictionary[type, _KnownClass] = weakref.WeakKeyDictionary()
+_kinds: weakref.WeakKeyDictionary[type, KnownClass] = weakref.WeakKeyDictionary()
 _has_nodes: list[bool] = []
 #: `meet_all` looks at this many objects in the life of a process, at some 4 us each, and then installs all adapters.
 _PATIENCE = 10_000
@@ -124,7 +123,7 @@ def _meet(names: Iterable[str]) -> None:
                     del _offers[framework]
 
 
-def _kind(cls: type) -> _KnownClass:
+def known_of(cls: type) -> KnownClass:
     """What is known of a class; the first look installs the adapter.
 
     Raises:
@@ -138,7 +137,7 @@ def _kind(cls: type) -> _KnownClass:
         hidden = holder or frozenset() if cell is None else cell.hidden
         is_node = cell is not None or holder is not None
         tests = tuple([test for base, test in _tests if issubclass(cls, base)])
-        known = _kinds[cls] = _KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
+        known = _kinds[cls] = KnownClass(cell, is_node, issubclass(cls, tuple(_carriers)), hidden, tests)
     return known
 
 
@@ -193,12 +192,12 @@ def _methods(cls: type) -> list[types.FunctionType]:
 
 def cell_of(cls: type) -> Any:
     """How the instances of a class are cells; None when they are none."""
-    return None if issubclass(cls, State | type) else _kind(cls).cell
+    return None if issubclass(cls, State | type) else known_of(cls).cell
 
 
 def is_cell_class(cls: type) -> bool:
     """Whether instances of a class, or of one that is derived from it, are cells."""
-    return cls is not object and (_kind(cls).cell is not None or any(issubclass(known, cls) for known in _cells))
+    return cls is not object and (known_of(cls).cell is not None or any(issubclass(known, cls) for known in _cells))
 
 
 def as_state(obj: Any) -> Any:
@@ -213,13 +212,13 @@ def as_state(obj: Any) -> Any:
 
 def is_node(obj: Any) -> bool:
     """Whether an object goes by reference though it may be a pytree: a cell, or what holds cells."""
-    kind = _kind(type(obj))
+    kind = known_of(type(obj))
     return kind.is_node or any(test(obj) is not None for test in kind.tests)
 
 
 def by_reference(obj: Any) -> bool | None:
     """Whether an object goes by reference, True for a node and False for a carrier; None for anything else."""
-    return True if is_node(obj) else False if _kind(type(obj)).is_carrier else None
+    return True if is_node(obj) else False if known_of(type(obj)).is_carrier else None
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -235,14 +234,16 @@ def detached(tree: Any) -> Any:
     if not _carriers:
         return tree
     leaves, treedef = flatten(tree)
-    return treedef.unflatten(leaves) if any(_kind(type(leaf)).is_carrier for leaf in leaves) else tree
+    return treedef.unflatten(leaves) if any(known_of(type(leaf)).is_carrier for leaf in leaves) else tree
 
 
 def with_values(tree: Any, values: Iterable[Any]) -> Any:
     """A pytree of states or cells with values in their places; of a carrier, another one with the values."""
     each = iter(values)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_leaf)
-    return treedef.unflatten([_rebuilt(leaf, each) if _kind(type(leaf)).is_carrier else next(each) for leaf in leaves])
+    return treedef.unflatten(
+        [_rebuilt(leaf, each) if known_of(type(leaf)).is_carrier else next(each) for leaf in leaves]
+    )
 
 
 def _rebuilt(carrier: Any, each: Iterator[Any]) -> Any:
@@ -250,31 +251,13 @@ def _rebuilt(carrier: Any, each: Iterator[Any]) -> Any:
     return jax.tree.structure(carrier).unflatten(leaves)
 
 
-def visit_of(cls: type, own: Callable[..., Any]) -> Callable[..., Any]:
-    """How a recorder looks into the instances of a class: as `own` does, after what is special of cells and holders."""
-    known = None if issubclass(cls, State | type) else _kind(cls)
-    return functools.partial(_visit, known, own) if known and (known.is_node or known.cell is not None) else own
-
-
-def _visit(known: _KnownClass, own: Callable[..., Any], recorder: Any, register: int, obj: Any) -> tuple[str, Any]:
-    recorder.hidden[register] = known.hidden
-    if (cell := known.cell) is None:
-        return own(recorder, register, obj)
-    recorder.cells.add(register)
-    if (state := cell.state_of(obj)) is not None:
-        recorder.reach(register, "reader", cell, state)
-        recorder.is_new(register, cell.name)
-        state._name = state._name or recorder.path_to(register)
-    return own(recorder, register, obj) if is_users_class(type(obj)) else ("type", weakref.ref(type(obj)))
-
-
 def _is_leaf(obj: Any) -> bool:
-    kind = _kind(type(obj))
+    kind = known_of(type(obj))
     return kind.is_node or kind.is_carrier or bool(kind.tests and is_node(obj))
 
 
 def _detached(leaf: Any) -> Any:
-    if not _kind(type(leaf)).is_carrier:
+    if not known_of(type(leaf)).is_carrier:
         return leaf
     leaves, treedef = jax.tree.flatten(leaf)
     with no_frame():

@@ -33,10 +33,12 @@ from .._jax import ContextDict, run_of_caches, typeof
 from .._objects.hooks import unheard
 from .._objects.plain import MISSING
 from .._states.state import State
-from .._uses.edges import Edge, brief, show_path
+from .._uses.conditions import ArrayLike, Plain, StateOf, brief
+from .._uses.edges import Edge, show_path
 from .._uses.leaks import refuse_leaks, take_back
 from .._uses.recorder import Recorder
 from .._uses.reuse import Reuse
+from .._uses.steps import ValueOf
 from .._uses.structure import Other, Structure
 from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
@@ -175,7 +177,7 @@ class TraceCache:
                 structure.registers_at(roots)
                 return None  # it was the type of a state, or a static value
             except Other as other:
-                if other.edge.how == "value":
+                if isinstance(other.edge.step, ValueOf):
                     return None
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:
@@ -193,11 +195,12 @@ class TraceCache:
                 "takes or closes over."
             )
         for edge in reuse.structure.edges if reuse.structure is not None else ():
-            if edge.what == "array" and edge.argument.compared >= _MUCH:
+            if isinstance(edge.condition, ArrayLike) and edge.condition.content.compared >= _MUCH:
                 path = show_path(reuse.edges, edge, root_names(fun, args, kwargs))
+                size = edge.condition.content.compared >> 20
                 self._warn_once(
-                    f"{name} compares `{path}`, a NumPy array of {edge.argument.compared >> 20} MiB, at every call, "
-                    "because it may have changed in place. That takes more than a millisecond. Make it read-only "
+                    f"{name} compares `{path}`, a NumPy array of {size} MiB, at every call, because it may have "
+                    "changed in place. That takes more than a millisecond. Make it read-only "
                     "(`array.flags.writeable = False`), a JAX array or a `State`."
                 )
         if reuse.changed is not None:
@@ -245,9 +248,9 @@ def _change(before: str, after: str) -> str:
 
 def _is_rebound(edge: Edge, after: str) -> bool:
     """Whether a plain value or a state was replaced; the cells of other frameworks are, by their own transforms."""
-    kind = edge.argument[0]() if edge.what == "state" else None
+    kind = edge.condition.reference() if isinstance(edge.condition, StateOf) else None
     is_own = kind is not None and (kind.__module__ == State.__module__ or is_users_class(kind))
-    return (edge.what == "plain" or is_own) and after != brief(MISSING)
+    return (isinstance(edge.condition, Plain) or is_own) and after != brief(MISSING)
 
 
 def _weakly(obj: Any) -> Callable[[], Any]:

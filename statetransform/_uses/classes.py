@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from .._base.library import is_users_class
 from .._objects.hooks import can_tell
-from .._objects.lookup import DESCRIPTORS, PARTS, inherited
+from .._objects.lookup import DESCRIPTORS, PARTS
 from .edges import Edge
+from .steps import ClassOf, Inherited
 
 Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
@@ -56,7 +57,7 @@ class Classes:
         if opens:
             self._open.add(kind)
             if is_users_class(type(kind)):  # a metaclass
-                self._recorder.reach(register, "class", None, type(kind))
+                self._recorder.reach(register, ClassOf(), type(kind))
         for base in _users_bases(kind):
             special = {name for name in list(vars(base)) if _is_special(name) and name not in _HOOKED}
             if not can_tell() and not is_open:  # what makes instances would seem to run
@@ -109,15 +110,15 @@ class Classes:
 
     def attribute(self, kind: type, name: str, start: int = 0) -> None:
         """Notes what a class has under a name, looked up from one of its bases on."""
-        register, recorder, key = self.registers[kind], self._recorder, (name, start)
-        child = inherited(kind, key)
-        if not recorder.is_new(register, key):
+        register, recorder, step = self.registers[kind], self._recorder, Inherited(name, start)
+        child = step.take(kind)
+        if not recorder.is_new(register, step):
             return
         if isinstance(child, _OF_PYTHON) or (
             _is_special(name) and not callable(child) and not isinstance(child, DESCRIPTORS)
         ):
             return
-        recorder.reach(register, "inherited", key, child)
+        recorder.reach(register, step, child)
         if isinstance(child, classmethod) or (hasattr(type(child), "__get__") and is_users_class(type(child))):
             self.open(kind)  # which gets the class as well
 

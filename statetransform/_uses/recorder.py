@@ -34,12 +34,13 @@ from .._objects.lookup import (
     slot_names,
 )
 from .._objects.plain import MISSING, NOT_SET, identity, is_plain
-from .._states import adapters
 from .._states.cell import cell_behind, cells_in
 from .._states.state import State
 from .classes import Classes
+from .conditions import NOT_IN_DICT, NOWHERE, UNSET, Absence, Is, Plain, Same, StateOf
 from .edges import Edge
-from .visits import Visit, visit_of
+from .steps import Attr, ClassOf, Closed, Global, InDict, Inherited, Item, Method, Reader, Root, Step
+from .visits import Visit, visit_of, with_cells
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -85,7 +86,7 @@ class Recorder:
         listening.listeners = (*listening.listeners, self)
         try:
             for i, root in enumerate(self.roots):
-                self.reach(-1, "root", i, root)
+                self.reach(-1, Root(i), root)
         except BaseException:
             self.__exit__()
             raise
@@ -114,7 +115,7 @@ class Recorder:
         """Takes in a class to whose instances no edge leads."""
         if kind not in self.classes.registers:
             reference = weakref.ref(kind)
-            self.reach(0, "reader", lambda _: reference(), kind)
+            self.reach(0, Reader(lambda _: reference()), kind)
 
     def register_of(self, obj: Any) -> int | None:
         """The register of an object that was reached."""
@@ -144,12 +145,16 @@ class Recorder:
         attributes = instance_dict(value) or {}
         for name in names:
             if name in attributes and self.is_new(register, ("dict", name)):
-                self.reach(register, "dict", name, attributes[name])
+                self.reach(register, InDict(name), attributes[name])
 
     def led_to_state(self, obj: Any, key: Any) -> bool:
         """Whether an attribute or item of an object was a state before the trace."""
         register = self.register_of(obj)
-        return any(edge.what == "state" and edge[:3:2] == (register, key) for edge in self.edges)
+        steps = Attr(key), InDict(key), Item(key)
+        return any(
+            edge.parent == register and isinstance(edge.condition, StateOf) and edge.step in steps
+            for edge in self.edges
+        )
 
     def when_it_runs(self, code: types.CodeType, note: Callable[..., None], *args: Any) -> None:
         """Notes something once a function of this code starts; at once if nobody could tell."""
@@ -201,27 +206,30 @@ class Recorder:
         with unheard():
             for edge in structure.edges:
                 parent = objects[edge.parent] if edge.parent >= 0 else None
-                if isinstance(parent, types.FunctionType) and edge.how in ("global", "reader"):
+                if isinstance(parent, types.FunctionType) and isinstance(edge.step, Global | Reader):
                     self._runs(parent.__code__)  # also of a function made within this trace, to which nothing leads
                 if parent is not None and (register := self.register_of(parent)) is not None:
                     self._replay(register, parent, edge)
-                if edge.how == "reader" and hasattr(edge.key, "read_all"):
-                    self.asks(edge.key)
+                if isinstance(edge.step, Reader) and hasattr(edge.step.read, "read_all"):
+                    self.asks(edge.step.read)
 
     def _replay(self, register: int, obj: Any, edge: Edge) -> None:
-        if edge.how == "dict":
-            self.looks_into(register, obj, (edge.key,))
+        step = edge.step
+        if isinstance(step, InDict):
+            self.looks_into(register, obj, (step.name,))
         elif isinstance(obj, type):
-            if edge.how == "inherited" and obj in self.classes.registers:
-                self.classes.attribute(obj, *edge.key)
-        elif edge.key in _OF_STATES and isinstance(obj, State):
-            if self.is_new(register, edge.key):
-                self.reach(register, "attr", edge.key, getattr(obj, edge.key))
-        elif edge.how == "reader":
-            if self.is_new(register, edge.key):
-                self.reach(register, "reader", edge.key, edge.key(obj))
-        elif type(obj) in self._tells_all and edge.how in ("attr", "method") and self.is_new(register, edge.key):
-            self._attribute(register, obj, edge.key)
+            if isinstance(step, Inherited) and obj in self.classes.registers:
+                self.classes.attribute(obj, step.name, step.start)
+        elif isinstance(step, Reader):
+            if self.is_new(register, step.read):
+                self.reach(register, step, step.take(obj))
+        elif not isinstance(step, Attr | Method):
+            return
+        elif step.name in _OF_STATES and isinstance(obj, State):
+            if self.is_new(register, step.name):
+                self.reach(register, step, step.take(obj))
+        elif type(obj) in self._tells_all and self.is_new(register, step.name):
+            self._attribute(register, obj, step.name)
 
     def sets(self, obj: Any, name: str) -> None:
         """Notes what the attribute was before."""
@@ -235,15 +243,18 @@ class Recorder:
         if self.is_new(0, setting):
             read = setting.read_all
             before = self._settings[read] if read in self._settings else self._settings.setdefault(read, read())
-            self.reach(0, "reader", setting, before.get(setting.key, NOT_SET))
+            self.reach(0, Reader(setting), before.get(setting.key, NOT_SET))
 
     def path_to(self, register: int) -> str | None:
         """The way to an object that is being visited, from its root: `linear.kernel`."""
         steps: list[str] = []
         while (edge := self.edge_to(register)).parent >= 0:
-            shown = edge.key if edge.how in ("attr", "dict", "item", "global") else None
-            if edge.how == "cell" and is_users_function(self.objects[edge.parent]):
-                shown = edge.key[1]
+            step = edge.step
+            shown = step.key if isinstance(step, Item) else None
+            if isinstance(step, Attr | InDict | Global) or (
+                isinstance(step, Closed) and is_users_function(self.objects[edge.parent])
+            ):
+                shown = step.name
             if shown is not None and not str(shown).startswith("__"):
                 steps.append(str(shown))
             register = edge.parent
@@ -251,10 +262,10 @@ class Recorder:
 
     # -- reaching
 
-    def reach(self, parent: int, how: str, key: Any, value: Any) -> None:
+    def reach(self, parent: int, step: Step, value: Any) -> None:
         """Adds the edge to a value, and follows it as far as all of it counts."""
         if is_plain(value):
-            self.edges.append(Edge(parent, how, key, "plain", value, -1))
+            self.edges.append(Edge(parent, step, Plain(value)))
             if is_users_class(type(value)):  # a member of an enumeration, whose methods may run
                 self._takes_class(type(value))
             return
@@ -262,12 +273,12 @@ class Recorder:
         if known is not None:
             if self._takes_all and isinstance(value, types.FunctionType):
                 self._runs(value.__code__)
-            self.edges.append(Edge(parent, how, key, "same", known, -1))
+            self.edges.append(Edge(parent, step, Same(known)))
             self.classes.open(value)  # if it is a class, known from an instance so far
             return
         register = self.add(value)
         self._queue.append((register, value))
-        self.edges.append(Edge(parent, how, key, "", None, register))
+        self.edges.append(Edge(parent, step, None, register))
         if not self._is_draining:
             self._drain()
 
@@ -280,10 +291,10 @@ class Recorder:
                 kind: Any = type(value)
                 visit = self._visits.get(kind)
                 if visit is None:
-                    visit = self._visits[kind] = adapters.visit_of(kind, visit_of(kind))
-                what, argument = visit(self, register, value)
+                    visit = self._visits[kind] = with_cells(kind, visit_of(kind))
+                condition = visit(self, register, value)
                 place = self._places[register]
-                self.edges[place] = self.edges[place]._replace(what=what, argument=argument)
+                self.edges[place] = self.edges[place]._replace(condition=condition)
         finally:
             self._is_draining = False
             self._queue.clear()
@@ -302,14 +313,14 @@ class Recorder:
             place = self.register_of(kind)
             if place is None:
                 place = self.add(kind)
-                self.edges.append(Edge(register, "class", None, "is", weakref.ref(kind), place))
+                self.edges.append(Edge(register, ClassOf(), Is(weakref.ref(kind)), place))
             self.classes.take(place, kind)
 
     def _all_attributes(self, register: int, value: Any) -> None:
         attributes, cells = instance_dict(value), cells_in(type(value))
         if attributes is not None:
             names = names_in_any_order if register in self.hidden else names_of_attributes
-            self.reach(register, "reader", names, names(value))
+            self.reach(register, Reader(names), names(value))
             no_values = {*cells, *self.hidden.get(register, ())}
             self.looks_into(register, value, [name for name in attributes if name not in no_values])
         for name in (*cells, *slot_names(type(value))):
@@ -331,27 +342,27 @@ class Recorder:
         found = class_lookup(kind, name)
         if issubclass(kind, State) and found is not MISSING and found is class_lookup(State, name):
             if f"_{name}" in _OF_STATES:
-                self.reach(register, "attr", f"_{name}", getattr(obj, f"_{name}"))
+                self.reach(register, Attr(f"_{name}"), getattr(obj, f"_{name}"))
             return
         if (cell := cell_behind(found)) is not None:
             state = cell.state_of(obj)
             if state is not None:
-                self.reach(register, "reader", cell, state)
+                self.reach(register, Reader(cell), state)
             else:
-                self._value(register, name, cell.raw(obj), "nowhere")
+                self._value(register, name, cell.raw(obj), NOWHERE)
         elif isinstance(found, types.MemberDescriptorType):
-            self._value(register, name, instance_attribute(obj, name), "unset")
+            self._value(register, name, instance_attribute(obj, name), UNSET)
         elif found is not MISSING and hasattr(type(found), "__set__"):
             self.classes.look_up(kind, name)
         else:
             self._own_or_of_class(register, obj, name, found)
 
-    def _value(self, register: int, name: str, value: Any, absence: str) -> None:
+    def _value(self, register: int, name: str, value: Any, absence: Absence) -> None:
         """The edge to what a descriptor gives; `absence` where there is nothing."""
         if value is MISSING:
-            self.edges.append(Edge(register, "attr", name, absence, None, -1))
+            self.edges.append(Edge(register, Attr(name), absence))
         else:
-            self.reach(register, "attr", name, value)
+            self.reach(register, Attr(name), value)
 
     def _own_or_of_class(self, register: int, obj: Any, name: str, found: Any) -> None:
         """The edge to an entry of the instance's `__dict__`, or else to what its class has."""
@@ -360,18 +371,18 @@ class Recorder:
         if not self._tells_all.get(kind, True):  # all that the instance has counts
             self.classes.look_up(kind, name)
         elif value is not MISSING:
-            self.reach(register, "attr", name, value)
+            self.reach(register, Attr(name), value)
         elif isinstance(found, types.FunctionType):
             if register in self.cells and is_framework_file(found.__code__.co_filename):
                 return  # how its own class reads and writes it is taken as given
             if not is_special:
-                self.reach(register, "method", name, found)
+                self.reach(register, Method(name), found)
         elif found is not MISSING and hasattr(type(found), "__get__"):
             if instance_dict(obj) is not None:
-                self.edges.append(Edge(register, "attr", name, "absent", None, -1))
+                self.edges.append(Edge(register, Attr(name), NOT_IN_DICT))
             self.classes.look_up(kind, name)
         elif found is not MISSING and not is_special:
-            self.reach(register, "attr", name, found)
+            self.reach(register, Attr(name), found)
         elif not is_special:
-            what = "nowhere" if class_lookup(kind, "__getattr__") is MISSING else "unset"
-            self.edges.append(Edge(register, "attr", name, what, None, -1))
+            absence = NOWHERE if class_lookup(kind, "__getattr__") is MISSING else UNSET
+            self.edges.append(Edge(register, Attr(name), absence))

@@ -11,13 +11,14 @@ from .._base.library import is_framework_class
 from .._objects.plain import reference
 from .._states.state import State
 from .callbacks import objects_behind
-from .edges import Edge, brief, compare, said_of
+from .conditions import Is, Plain, Same, brief
+from .edges import Edge, compare
 from .recorder import Recorder
+from .steps import Global, Item, Reader, ValueOf
 from .structure import Structure
 
 Trace: TypeAlias = Any  # the one of `trace`, which imports this package
 
-_SHARED = ("object", "sequence", "mapping", "plains", "state", "array")
 _MADE_OF_PARTS = (types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
@@ -43,7 +44,7 @@ class Reuse:
         for state in trace.states:
             register = recorder.register_of(state)
             if register is None and (reader := state._cell.way_to(state)) is not None:  # which finds it anywhere
-                recorder.reach(0, "reader", reader, state)
+                recorder.reach(0, Reader(reader), state)
                 register = recorder.register_of(state)
             registers.append(register)
         self.loose: list[State] = [s for s, register in zip(trace.states, registers, strict=True) if register is None]
@@ -51,7 +52,7 @@ class Reuse:
             return
         kept = self._unchanged(recorder, {*registers}, trace.jaxpr)
         if kept is not None:
-            kept += [Edge(registers[i], "value", None, "plain", value, -1) for i, value in trace.statics]
+            kept += [Edge(registers[i], ValueOf(), Plain(value)) for i, value in trace.statics]
             self.structure = Structure(kept, registers, recorder.objects)
             trace.serve(self.structure, recorder)
 
@@ -61,7 +62,9 @@ class Reuse:
         kept: list[Edge] = []
         pinned = _pinned(recorder, jaxpr)
         for edge in recorder.edges:
-            is_below = edge.parent in dropped or (edge.what == "same" and edge.argument in dropped)
+            is_below = edge.parent in dropped or (
+                isinstance(edge.condition, Same) and edge.condition.register in dropped
+            )
             holds_still, now = (False, None) if is_below else _still_holds(edge, recorder)
             if holds_still:
                 kept.append(edge)
@@ -72,31 +75,32 @@ class Reuse:
                 continue
             variable = _variable(edge, recorder)
             if variable is None:
-                self.changed = edge, said_of(edge), brief(now)
+                self.changed = edge, edge.condition.said, brief(now)
                 return None
-            if variable.how != "global" and isinstance(recorder.objects[variable.parent], types.FunctionType):
+            if not isinstance(variable.step, Global) and isinstance(
+                recorder.objects[variable.parent], types.FunctionType
+            ):
                 pinned.add(variable.parent)  # it changes its own closure: only this very function may use the trace
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
-            self.changed = edge, said_of(edge), brief(_still_holds(edge, recorder)[1])
+            self.changed = edge, edge.condition.said, brief(_still_holds(edge, recorder)[1])
             return None
         return [
-            edge._replace(what="is", argument=reference(recorder.objects[edge.register]))
-            if edge.register in pinned
-            else edge
+            edge._replace(condition=Is(reference(recorder.objects[edge.register]))) if edge.register in pinned else edge
             for edge in kept
         ]
 
 
 def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:
     """The objects that the program itself is about, and no other of their structure; a rule is yet to look at them."""
-    whats = {edge.register: edge.what for edge in recorder.edges}
+    conditions = {edge.register: edge.condition for edge in recorder.edges}
     place_of: Any = recorder.register_of
+    is_shared = lambda obj: getattr(conditions.get(place_of(obj)), "is_shared", False)
     found: set[int] = set()
-    for obj, is_rule in objects_behind(jaxpr, lambda obj: whats.get(place_of(obj)) in _SHARED):
+    for obj, is_rule in objects_behind(jaxpr, is_shared):
         if is_rule:
             recorder.runs_later(obj)
-        if whats.get(place_of(obj)) in _SHARED:
+        if is_shared(obj):
             found.add(place_of(obj))
     return found
 
@@ -107,8 +111,9 @@ def _variable(edge: Edge, recorder: Recorder) -> Edge | None:
     None if it starts from an object's attribute: the same value may be in a variable, too, so that the trace cannot be
     used again.
     """
-    of_objects = {e.argument for e in recorder.edges if e.what == "same" and not _is_of_code(e, recorder)}
-    while edge.how == "item" or _is_part(edge, recorder):
+    aliases = [e for e in recorder.edges if isinstance(e.condition, Same) and not _is_of_code(e, recorder)]
+    of_objects = {alias.condition.register for alias in aliases}
+    while isinstance(edge.step, Item) or _is_part(edge, recorder):
         if edge.parent in of_objects:
             return None
         edge = recorder.edge_to(edge.parent)
@@ -116,7 +121,7 @@ def _variable(edge: Edge, recorder: Recorder) -> Edge | None:
 
 
 def _is_part(edge: Edge, recorder: Recorder) -> bool:
-    is_members = edge.how == "reader" and edge.register >= 0 and type(recorder.objects[edge.register]) is tuple
+    is_members = isinstance(edge.step, Reader) and edge.register >= 0 and type(recorder.objects[edge.register]) is tuple
     return is_members or (edge.parent >= 0 and isinstance(recorder.objects[edge.parent], _MADE_OF_PARTS))
 
 
@@ -130,6 +135,6 @@ def _is_of_code(edge: Edge, recorder: Recorder) -> bool:
 
 def _still_holds(edge: Edge, recorder: Recorder) -> tuple[bool, Any]:
     parent = recorder.roots if edge.parent < 0 else recorder.objects[edge.parent]
-    is_same, now = compare(edge, parent, recorder.objects[edge.argument] if edge.what == "same" else None)
+    is_same, now = compare(edge, parent, recorder.objects)
     # A tuple may be made anew: what is in it has edges of its own.
     return is_same and (edge.register < 0 or type(now) is tuple or now is recorder.objects[edge.register]), now

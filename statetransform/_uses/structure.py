@@ -19,7 +19,9 @@ import numpy as np
 from .._objects.hooks import listening, unheard
 from .._objects.plain import MISSING, identity
 from .._states.state import State
-from .edges import ABSENCE, Edge, absent, brief, compare, holds, said_of, show_path, step
+from .conditions import Absence, Is, Same, StateOf, brief
+from .edges import Edge, compare, show_path
+from .steps import ClassOf, Global
 
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
@@ -34,7 +36,7 @@ class Other(Exception):
     def told(self, edges: Sequence[Edge], root_names: Sequence[str]) -> tuple[str, str, str]:
         """For messages: the way to what differs, as the user would write it, and what was and is there."""
         now = self.now if isinstance(self.now, str) and self.is_alias else brief(self.now)
-        return show_path(edges, self.edge, root_names), said_of(self.edge), now
+        return show_path(edges, self.edge, root_names), self.edge.condition.said, now
 
 
 class Structure:
@@ -76,20 +78,17 @@ class Structure:
         try:
             with unheard():
                 for edge in self.edges:
-                    parent, how, key, what, argument, register = edge
-                    x = MISSING
-                    if what in ABSENCE:
-                        if not absent(found[parent], how, key, what):
-                            x = step(found[parent], how, key)
+                    place, step, condition, register = edge
+                    parent, x = roots if place < 0 else found[place], MISSING
+                    if isinstance(condition, Absence):
+                        if not condition.holds_at(parent, step):
+                            x = step.take(parent)
                             raise Other(edge, x)
                         continue
-                    x = step(roots if parent < 0 else found[parent], how, key)
-                    if what == "same":
-                        if x is not found[argument]:
-                            raise Other(edge, x)
-                    elif not holds(x, what, argument):
+                    x = step.take(parent)
+                    if not condition.holds(x, found):
                         raise Other(edge, x)
-                    elif register >= 0:
+                    if register >= 0:
                         found[register] = x
         except Other:
             raise
@@ -105,20 +104,22 @@ class Structure:
 
     def registers_in_place(self) -> set[int]:
         """The registers of states whose cells are overwritten by a write."""
-        kinds = [(edge.register, edge.argument[0]()) for edge in self.edges if edge.what == "state"]
+        states = [edge for edge in self.edges if isinstance(edge.condition, StateOf)]
+        kinds = [(edge.register, edge.condition.reference()) for edge in states]
         return {register for register, kind in kinds if kind is not None and kind._is_in_place}
 
     def forget_in_raw(self, roots: Sequence[Any]) -> None:
         """Has JAX trace the raw jitted functions again for which an edge has changed: it has the old values."""
         found: dict[int, Any] = {-1: roots}
         raw_above: dict[int, Any] = {}  # by register
-        raw = {edge.register for edge in self.edges if edge.what == "is"}
+        raw = {edge.register for edge in self.edges if isinstance(edge.condition, Is)}
         for edge in self.edges:
             parent = edge.parent
             if parent not in found:
                 continue
-            jitted = found[parent] if edge.key == "__wrapped__" and parent in raw else raw_above.get(parent)
-            is_same, x = compare(edge, found[parent], found.get(edge.argument) if edge.what == "same" else None)
+            is_wrapped = getattr(edge.step, "name", None) == "__wrapped__"
+            jitted = found[parent] if is_wrapped and parent in raw else raw_above.get(parent)
+            is_same, x = compare(edge, found[parent], found)
             if edge.register >= 0 and is_same:
                 found[edge.register], raw_above[edge.register] = x, jitted
             if jitted is not None and not is_same and hasattr(jitted, "clear_cache"):
@@ -130,12 +131,13 @@ class Structure:
         Likewise those to which an object belongs that cannot be held weakly, such as an iterator over other objects.
         """
         by_register = {edge.register: edge for edge in self.edges if edge.register >= 0}
-        arrays = [e for e in self.edges if e.what == "is" and _holds_much(e.argument)]
-        pinned = [e for e in self.edges if e.what == "is" and isinstance(e.argument(), types.FunctionType)]
-        owners: list[Any] = [e.argument() for e in pinned]
+        by_identity = [edge for edge in self.edges if isinstance(edge.condition, Is)]
+        arrays = [edge for edge in by_identity if _holds_much(edge.condition.reference)]
+        functions = [fun for e in by_identity if isinstance(fun := e.condition.reference(), types.FunctionType)]
+        owners: list[Any] = [*functions]
         found = self.registers_at(roots) if arrays else []
         for edge in arrays:
-            while edge.parent >= 0 and edge.how not in ("global", "class"):
+            while edge.parent >= 0 and not isinstance(edge.step, Global | ClassOf):
                 owner = found[edge.parent]
                 if type(owner).__weakrefoffset__ or isinstance(owner, types.FunctionType):
                     owners.append(owner)
@@ -148,7 +150,8 @@ class Structure:
 
         What the conditions compare with is then equal, too.
         """
-        looked_at = lambda edge: (*edge[:4], edge.argument if edge.what == "same" else edge.register)
+        alias = lambda edge: edge.condition.register if isinstance(edge.condition, Same) else edge.register
+        looked_at = lambda edge: (edge.parent, edge.step, type(edge.condition), alias(edge))
         return self.states == other.states and [*map(looked_at, self.edges)] == [*map(looked_at, other.edges)]
 
 
@@ -158,27 +161,24 @@ def _distinct(edges: Sequence[Edge], objects: Sequence[Any]) -> Iterator[tuple[i
     States must. So must all objects of one class, unless each is told apart by a state first found below it.
     """
     owner = {edge.register: edge for edge in edges if edge.register >= 0}
-    states = [edge.register for edge in edges if edge.what == "state"]
+    states = [edge.register for edge in edges if isinstance(edge.condition, StateOf)]
     if len(states) > 1:
         yield tuple(states)
     told_apart: set[int] = set()
     for register in states:
         edge = owner[register]
-        while edge.parent >= 0 and edge.how in _OWN and edge.parent not in told_apart:
+        while edge.parent >= 0 and edge.step.is_own and edge.parent not in told_apart:
             told_apart.add(edge.parent)
             edge = owner[edge.parent]
     groups: dict[type, list[int]] = {}
     for edge in edges:
-        if edge.register >= 0 and edge.what not in ("state", "is", "plain", "code"):
+        if edge.register >= 0 and not edge.condition.is_unique:
             kind = type(objects[edge.register])
             if kind not in _UNIQUE:
                 groups.setdefault(kind, []).append(edge.register)
     for group in groups.values():
         if len(group) > 1 and not told_apart.issuperset(group):
             yield tuple(group)
-
-
-_OWN = ("attr", "dict", "item", "reader")
 
 
 def _holds_much(argument: Callable[[], Any]) -> bool:

@@ -31,7 +31,9 @@ from .._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
 from .._states import adapters
 from .._states.frame import peek
 from .._states.state import State
+from .conditions import UNSET, ArrayLike, Code, Condition, Elements, InstanceOf, Is, Keys, Plains, StateOf
 from .edges import Edge
+from .steps import Attr, Closed, Global, Item, Reader
 
 Recorder: TypeAlias = Any  # the one of `recorder`, which imports this module
 
@@ -46,18 +48,18 @@ _BY_CLASS = (
 )  # fmt: skip
 _MANY = 32  # plain values in a container: from here on compared at once
 
-Visit = Callable[[Any, int, Any], tuple[str, Any]]
+Visit = Callable[[Any, int, Any], Condition]
 
 
-def _state(recorder: Recorder, register: int, value: State) -> tuple[str, Any]:
+def _state(recorder: Recorder, register: int, value: State) -> Condition:
     recorder.takes_pytrees(peek(value))
     if is_users_class(type(value)):
         recorder.listen_to(register, value)
-    return "state", (weakref.ref(type(value)), value._static)
+    return StateOf(weakref.ref(type(value)), value._static)
 
 
-def _array(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return _other(recorder, register, value) if value.dtype.hasobject else ("array", Content(value))
+def _array(recorder: Recorder, register: int, value: Any) -> Condition:
+    return _other(recorder, register, value) if value.dtype.hasobject else ArrayLike(Content(value))
 
 
 def _values(mapping: Any) -> tuple[Any, ...]:
@@ -73,20 +75,20 @@ def _in_order(members: Any) -> tuple[Any, ...]:
 def _of_parts(*names: str) -> Visit:
     """Visits what is made of parts, and no more."""
 
-    def visit(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+    def visit(recorder: Recorder, register: int, value: Any) -> Condition:
         for name in names:
             if (part := getattr(value, name, None)) is not None:
-                recorder.reach(register, "attr", name, part)
+                recorder.reach(register, Attr(name), part)
         if issubclass(type(value), functools.partial) and value.__dict__:
             recorder.classes.take_named(register, value)
-        return "type", weakref.ref(type(value))
+        return InstanceOf(weakref.ref(type(value)), is_shared=False)
 
     return visit
 
 
-def _context_variable(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    recorder.reach(register, "reader", _value_of, _value_of(value))
-    return "is", reference(value)
+def _context_variable(recorder: Recorder, register: int, value: Any) -> Condition:
+    recorder.reach(register, Reader(_value_of), _value_of(value))
+    return Is(reference(value))
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
@@ -97,93 +99,94 @@ def _members(recorder: Recorder, register: int, value: Any) -> None:
     """All that a container yields, and the values of a mapping, in one step each."""
     kind: Any = type(value)  # `isinstance` looks up `__class__`, also on objects that are being listened to
     of = _in_order if issubclass(kind, _SETS) else tuple
-    recorder.reach(register, "reader", of, of(value))
+    recorder.reach(register, Reader(of), of(value))
     if issubclass(kind, Mapping):
-        recorder.reach(register, "reader", _values, _values(value))
+        recorder.reach(register, Reader(_values), _values(value))
 
 
-def _weak_mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _weak_mapping(recorder: Recorder, register: int, value: Any) -> Condition:
     _members(recorder, register, value)
-    return "type", weakref.ref(type(value))
+    return InstanceOf(weakref.ref(type(value)), is_shared=False)
 
 
-def _by_class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
-    return "object", weakref.ref(type(value))
+def _by_class(recorder: Recorder, register: int, value: Any) -> Condition:
+    return InstanceOf(weakref.ref(type(value)))
 
 
-def _class(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _class(recorder: Recorder, register: int, value: Any) -> Condition:
     adapters.meet(value)
     recorder.classes.take(register, value, is_open=True)
-    return "is", weakref.ref(value)
+    return Is(weakref.ref(value))
 
 
-def _module(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _module(recorder: Recorder, register: int, value: Any) -> Condition:
     adapters.meet(value)
     if is_users_module(value):
         recorder.classes.take_named(register, value)
-    return "is", weakref.ref(value)
+    return Is(weakref.ref(value))
 
 
-def _other(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _other(recorder: Recorder, register: int, value: Any) -> Condition:
     wrapped = None if isinstance(value, (jax.Array, np.ndarray)) else getattr(value, "__wrapped__", None)
     if isinstance(wrapped, types.FunctionType | functools.partial | types.MethodType) or is_users_class(type(wrapped)):
         # `functools.lru_cache`, `jax.jit` and the like
-        recorder.reach(register, "attr", "__wrapped__", wrapped)
+        recorder.reach(register, Attr("__wrapped__"), wrapped)
     if isinstance(value, jax.custom_vjp | jax.custom_jvp):
         for name in ("fwd", "bwd", "jvp"):
             if isinstance(getattr(value, name, None), types.FunctionType):
-                recorder.reach(register, "attr", name, getattr(value, name))
-    return "is", reference(value)
+                recorder.reach(register, Attr(name), getattr(value, name))
+    return Is(reference(value))
 
 
-def _sequence(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _sequence(recorder: Recorder, register: int, value: Any) -> Condition:
     if len(value) >= _MANY and all(map(is_plain, value)):
-        return "plains", (type(value), tuple(value))
+        return Plains(type(value), tuple(value))
     for i, child in enumerate(value):
-        recorder.reach(register, "item", i, child)
+        recorder.reach(register, Item(i), child)
     if isinstance(value, collections.deque):
-        recorder.reach(register, "attr", "maxlen", value.maxlen)
-    return "sequence", (type(value), len(value))
+        recorder.reach(register, Attr("maxlen"), value.maxlen)
+    return Elements(type(value), len(value))
 
 
-def _mapping(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _mapping(recorder: Recorder, register: int, value: Any) -> Condition:
     keys = list(value)
     if isinstance(value, collections.defaultdict):
-        recorder.reach(register, "attr", "default_factory", value.default_factory)
+        recorder.reach(register, Attr("default_factory"), value.default_factory)
     if not all(map(is_plain, keys)):
         _members(recorder, register, value)
-        return "sequence", (type(value), len(value))
+        return Elements(type(value), len(value))
     if len(keys) >= _MANY and all(map(is_plain, value.values())):
-        return "plains", (type(value), tuple(value.items()))
+        return Plains(type(value), tuple(value.items()))
     for key in keys:
-        recorder.reach(register, "item", key, value[key])
-    return "mapping", (type(value), keys)
+        recorder.reach(register, Item(key), value[key])
+    return Keys(type(value), keys)
 
 
-def _set(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _set(recorder: Recorder, register: int, value: Any) -> Condition:
     if all(map(is_plain, value)):
-        return "plains", (type(value), tuple(value))
+        return Plains(type(value), tuple(value))
     _members(recorder, register, value)
-    return "sequence", (type(value), len(value))
+    return Elements(type(value), len(value))
 
 
-def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> tuple[str, Any]:
+def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> Condition:
     adapters.meet(fun)
     for i, cell in enumerate(fun.__closure__ or ()):
+        step = Closed(i, fun.__code__.co_freevars[i])
         try:
             child = cell.cell_contents
         except ValueError:  # the variable is not bound yet
-            recorder.edges.append(Edge(register, "cell", (i, fun.__code__.co_freevars[i]), "unset", None, -1))
+            recorder.edges.append(Edge(register, step, UNSET))
             continue
-        recorder.reach(register, "cell", (i, fun.__code__.co_freevars[i]), child)
+        recorder.reach(register, step, child)
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(fun, name):
-            recorder.reach(register, "attr", name, getattr(fun, name))
+            recorder.reach(register, Attr(name), getattr(fun, name))
     if fun.__dict__:
         recorder.classes.take_named(register, fun)
     if is_users_function(fun):
         recorder.when_it_runs(fun.__code__, _names, recorder, register, fun, fun.__code__)
-    return "code", weakref.ref(fun.__code__)
+    return Code(weakref.ref(fun.__code__))
 
 
 def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: types.CodeType) -> None:
@@ -201,9 +204,9 @@ def _names(recorder: Recorder, register: int, fun: types.FunctionType, code: typ
         if not recorder.is_new(register, f"global {name}"):
             continue
         if name in fun.__globals__:
-            recorder.reach(register, "global", name, fun.__globals__[name])
+            recorder.reach(register, Global(name), fun.__globals__[name])
         elif not hasattr(builtins, name):
-            recorder.edges.append(Edge(register, "global", name, "unset", None, -1))
+            recorder.edges.append(Edge(register, Global(name), UNSET))
 
 
 def _imports(recorder: Recorder, register: int, package: str, names: Sequence[str]) -> None:
@@ -213,7 +216,7 @@ def _imports(recorder: Recorder, register: int, package: str, names: Sequence[st
     for full in dict.fromkeys(f"{around}{name}".rstrip(".") for around in packages for name in names):
         module = sys.modules.get(full)
         if isinstance(module, types.ModuleType) and is_users_module(module):
-            recorder.reach(register, "reader", _reader_of_module(full), module)
+            recorder.reach(register, Reader(_reader_of_module(full)), module)
 
 
 @functools.cache
@@ -221,27 +224,27 @@ def _reader_of_module(name: str) -> Callable[..., Any]:
     return functools.partial(sys.modules.get, name)
 
 
-def _transformed(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _transformed(recorder: Recorder, register: int, value: Any) -> Condition:
     """A function under a transform of this package: its options, and the function."""
     wrapped = getattr(value, "__wrapped__", MISSING)
     if wrapped is MISSING and dataclasses.is_dataclass(value):  # options
         return _of_parts(*(field.name for field in dataclasses.fields(value)))(recorder, register, value)
     if wrapped is MISSING:
-        return "is", reference(value)
+        return Is(reference(value))
     for name in ("_options", "_rules"):  # of a function with a derivative rule
         part = vars(value).get(name) if hasattr(value, "__dict__") else None
         if part:
-            recorder.reach(register, "attr", name, part)
-    recorder.reach(register, "attr", "__wrapped__", wrapped)
-    return "type", weakref.ref(type(value))
+            recorder.reach(register, Attr(name), part)
+    recorder.reach(register, Attr("__wrapped__"), wrapped)
+    return InstanceOf(weakref.ref(type(value)), is_shared=False)
 
 
-def _object(recorder: Recorder, register: int, value: Any) -> tuple[str, Any]:
+def _object(recorder: Recorder, register: int, value: Any) -> Condition:
     recorder.listen_to(register, value)
     kind: Any = type(value)
     if issubclass(kind, (*_SEQUENCES, dict, *_SETS)):
         _members(recorder, register, value)
-    return "object", weakref.ref(kind)
+    return InstanceOf(weakref.ref(kind))
 
 
 def visit_of(kind: type) -> Visit:
@@ -257,6 +260,26 @@ def visit_of(kind: type) -> Visit:
     if is_users_class(kind) or issubclass(kind, HOLDERS):
         return _object
     return _by_class if issubclass(kind, _BY_CLASS) else _other
+
+
+def with_cells(kind: type, own: Visit) -> Visit:
+    """A visit, after what is special of the cells of other frameworks and of the objects that hold them."""
+    known = None if issubclass(kind, State | type) else adapters.known_of(kind)
+    return functools.partial(_cell, known, own) if known and (known.is_node or known.cell is not None) else own
+
+
+def _cell(known: adapters.KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
+    recorder.hidden[register] = known.hidden
+    if (cell := known.cell) is None:
+        return own(recorder, register, obj)
+    recorder.cells.add(register)
+    if (state := cell.state_of(obj)) is not None:
+        recorder.reach(register, Reader(cell), state)
+        recorder.is_new(register, cell.name)
+        state._name = state._name or recorder.path_to(register)
+    if is_users_class(type(obj)):
+        return own(recorder, register, obj)
+    return InstanceOf(weakref.ref(type(obj)), is_shared=False)
 
 
 _EXACT: tuple[tuple[Any, Any], ...] = (
