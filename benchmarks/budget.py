@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 
 import statetransform as st
-from statetransform import _jax as jaxcompat
-from statetransform import policies, transform
+from statetransform import _jax, policies, transform
 from statetransform._memory.plans import measure as planning
 from statetransform._memory.plans.joint import Pattern
 from statetransform._memory.plans.measure import Planner
@@ -130,13 +129,13 @@ class Measured:
         staged = stage(step, (program.x, program.ps), {})
         closed = jax.make_jaxpr(lambda *xs: staged.fun(*xs))(*staged.inputs)
         # What a rule was made for has been done: as the compiler sees it, and without what nobody wants of its outputs.
-        flat = jaxcompat.opened(inlined(inlined(closed, rules=True), rules=True))
+        flat = _jax.opened(inlined(inlined(closed, rules=True), rules=True))
         alive = backward_slice(flat, list(flat.outvars))
         self.equations, self.flops = len(alive), jaxpr_flops(Alive(alive))
-        body, consts = jaxcompat.opened(closed), jaxcompat.consts_of(closed)
+        body, consts = _jax.opened(closed), _jax.consts_of(closed)
         inputs = staged.inputs
         # What is closed over is an argument, too: constants of a program count as its temporaries.
-        lowered = jax.jit(lambda cs, *xs: jaxcompat.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
+        lowered = jax.jit(lambda cs, *xs: _jax.eval_jaxpr(body, cs, *xs)).lower(list(consts), *inputs)
         compiled = lowered.compile(compiler_options=options)
         self.bytes = temporary_bytes(compiled)
         self.run = lambda: jax.block_until_ready(compiled(list(consts), *inputs))

@@ -21,8 +21,7 @@ from typing import Any
 import jax
 
 import statetransform as st
-from statetransform import _jax as jaxcompat
-from statetransform import policies, transform
+from statetransform import _jax, policies, transform
 from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice
@@ -48,7 +47,7 @@ def measured(loss: Callable[..., Any], args: Any) -> dict[str, Any]:
         traced = jax.jit(jax.value_and_grad(loss)).trace(*args)
         size = temporary_bytes(traced.lower().compile())
     seconds = time.process_time() - start
-    flat = jaxcompat.opened(inlined(inlined(traced.jaxpr, rules=True), rules=True))
+    flat = _jax.opened(inlined(inlined(traced.jaxpr, rules=True), rules=True))
     flops = jaxpr_flops(Alive(backward_slice(flat, list(flat.outvars))))
     said = any(issubclass(w.category, policies.PolicyWarning) for w in caught)
     return {"bytes": size, "flops": flops, "seconds": seconds, "warned": said}

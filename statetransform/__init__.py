@@ -1,4 +1,4 @@
-"""JAX's transforms, made aware of mutable state."""
+"""JAX's transforms, made aware of mutable state, and gradients that need fewer bytes. See docs/how-it-works.md."""
 
 import sys
 from typing import Any

@@ -1,28 +1,34 @@
 """What the package knows of other frameworks, one module each, imported when something of the framework is met.
 
-An adapter is a module with a function `install()`. It makes a `CellDescriptor` (`descriptor`), puts it on the class of
-the cells in place of the attribute that holds the value, and tells `_states/adapters.py`: `register(cls, cell)`. For a
-value in a plain attribute that is all (`attributes`). The list is what a cell implements. `CellDescriptor` has all of
-it, and an adapter overrides what its framework does in another way.
+An adapter is a module with a function `install()`, named by an `offer` below. It makes a `CellDescriptor`
+(`descriptor`) and puts it on the class of the cells in place of the attribute that holds the value (or of a property
+with the descriptor as `fget.cell`, as for nnx; or of methods, as for `jax.Ref`). Then it tells `_states/adapters.py`:
+`register(cls, cell, is_node=)` for cells, `holds` or `may_hold` for objects that go by reference, `carries` for pytrees
+of cells that go by value. `adapt` says that the framework's own functions are not followed, `frame.on_entering` and
+`hooks.settings` that it has contexts or settings of its own.
+
+The list is what a cell implements. `CellDescriptor` has all of it: required are its arguments, `name` and `below`, and
+an adapter overrides what its framework does in another way. Marked with * is what the rest of the package asks of a
+cell; `handles` and the descriptor itself ask the rest.
 
 Where the value is:
-    `raw(cell)`, `set_raw(cell, value)`: the plain attribute; `MISSING` where there is none.
+    `raw(cell)`*, `set_raw(cell, value)`, `plain(cell)`: the plain attribute; `MISSING` where there is none.
     `take(cell)`, `put(cell, value)`: how a value goes in at the outermost frame, and comes out of it.
     `can_lift(value)`: whether a value is one that JAX can hold; others stay plain.
     `check(state, value)`: refuses a value that the cell could not hold.
     `create(frame, cell, value)`: a cell that is made inside a transform.
 
 Which state stands for it:
-    `state_of(cell)`, `handle(cell)`, `known(cell)`: the handle (`handles`), found or made.
-    `detach(cell)`: from now on the framework manages the cell, and frames leave it alone.
-    `kind_of_handle`, `name`, `name_of(cell)`, `is_named_by_path`, `hidden`: what reports and structures see of it.
-    `__call__(cell)`, `slot()`, `in_dict(kind)`, `way_to(state)`: how a structure and a compiled call get there.
+    `state_of(cell)`*, `known(cell)`*, `handle(cell)`, `is_each`: the handle (`handles`), found or made.
+    `detach(cell)`*: from now on the framework manages the cell, and frames leave it alone.
+    `name`*, `hidden`*, `shows`*, `is_named_by_path`*, `name_of(cell)`, `kind_of_handle`: what others see.
+    `__call__(cell)`*, `slot()`*, `in_dict(kind)`*, `way_to(state)`*: how a structure and a compiled call get there.
 
-How it goes through frames (`Cell` in `_states/cell.py`, which is also what a `State` implements):
-    `read_in`, `read_around`: the value inside a frame, and as the function around it sees it.
-    `write`, `check_write`, `receive`: what a function writes, and what a transform leaves behind.
-    `goes_stale`, `takes_tracers`, `refuse_raw`, `refuse_by_handle`, `made_in`: what raw JAX transforms may do with it.
-    `is_random(state)`: whether `vmap` gives each batch element a key of its own.
+How it goes through frames (`Cell` in `_states/cell.py` has those with *, as a `State` implements them):
+    `read_in`*, `read_around`*: the value inside a frame, and as the function around it sees it.
+    `check_write`*, `receive`*, `write`: what a function writes, and what a transform leaves behind.
+    `goes_stale`*, `takes_tracers`*, `refuse_raw`, `refuse_by_handle`, `made_in`: what raw transforms may do.
+    `is_random(state)`*: whether `vmap` gives each batch element a key of its own.
 """
 
 import jax

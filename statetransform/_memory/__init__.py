@@ -1,6 +1,6 @@
 """Fewer bytes for the gradient of any JAX function. Knows no state, no frame and no trace of ours.
 
-This page is the door: what the rest of the package takes from here. Behind it:
+This page is the door: what `transform` and the package's first page take from here. Behind it, where reports look, too:
 
 * `programs` reads and rewrites jaxprs, and has the table of primitives;
 * `loops` are loops that store few carries, also in host memory or files (`loops.far`);

@@ -1,4 +1,4 @@
-"""The one place where a checkpoint asks its policy: the four ways to recompute a pure function."""
+"""The one place that chooses who asks the policy of a checkpoint: the four ways to recompute a pure function."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def checkpoint(
 ) -> Callable[..., Any]:
     """:func:`jax.checkpoint` of a pure function, with budgets and the policies of this package.
 
-    * A budget of bytes on the device is a plan (`plans`).
-    * A budget with room far away holds for the loops in the function (`loops`).
-    * A policy that looks at names, sources or loops is asked here, about the function's jaxpr (`policies`).
-    * Any other policy is JAX's own, which JAX asks.
+    * A budget of bytes on the device: nobody is asked; the gradient runs by a plan (`plans`).
+    * A budget with room far away, and `policies.loops`: the loops in the function are others (`loops`).
+    * A policy of this package, or one with names: `checkpointed` binds JAX's equation, and JAX asks the policy that
+      `prepare` makes. One that wants to know sources (`save_from`) is asked before, about the jaxpr, and JAX finds marks.
+      Names are looked for in the jaxpr in order to warn.
+    * Any other policy goes to :func:`jax.checkpoint`, which asks it.
 
     Args:
       fun: a function of pytrees of arrays.

@@ -1,6 +1,7 @@
-"""The door to other frameworks: all that the rest of the package calls of their adapters.
+"""The door to other frameworks: what adapters say of their cells, and what the rest of the package asks.
 
-A cell of another framework is represented by a state, its *handle*, so that nothing but this module meets a cell. An
+A cell of another framework is represented by a state, its *handle*. What is found in an object graph is a cell's
+descriptor (`cell_behind` in `cell`), which gives the handle; from there on it is a state like any other. An
 adapter is installed when something of its framework is met for the first time: a module, a class, a function or an
 object. A program that meets nothing of a framework does not change it, and does not depend on its version. JAX itself
 is in every program, so the adapter to `jax.Ref` is installed with this package.

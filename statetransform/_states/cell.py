@@ -1,12 +1,11 @@
 """A cell: where a state keeps its value, and how the value goes in and out of frames.
 
 A `State` keeps its value itself, in `_value`. A state may also stand for a cell of another framework; then its `_cell`
-is of a subclass, defined by the adapter to that framework. Frames call the methods of `state._cell`, and know of no
-other way to a value.
+is of a subclass, defined by the adapter to that framework. Frames ask the methods of `state._cell` how a value goes in
+and out; what is committed is `state._value`.
 
-What another framework's cell has to implement is a `Cell`, which also finds the handle of an object: its class gets a
-descriptor that is one, and the adapter registers both with `adapters.register`. `CellDescriptor` in the folder of the
-adapters has all of it for a value that is kept in an attribute.
+Another framework's cell implements more than a `Cell`: the list is in `_frameworks/__init__.py`, and `CellDescriptor` in
+`_frameworks/descriptor.py` has all of it for a value that is kept in an attribute.
 """
 
 from __future__ import annotations

@@ -6,14 +6,17 @@ This is the place where a retrace is decided: `TraceCache.find`. A trace fits a 
 2. JAX's settings and contexts are those of then (`ContextDict`), and the trace holds nothing that JAX cached before
    this run (`Trace.knows`).
 3. The objects have its structure (`Structure.match` of `_uses`).
-4. The states have its types (`Trace.values`).
+4. The states have its types, and those that `states=` leaves out hold the same arrays (`Trace.values`).
 5. If it has a plan for a budget, its inputs are where the plan takes them to be (`Trace.is_for`).
 
 Everything before it only saves a look, and leads here when in doubt: for `jit`, the generated way in of a program
 (`transform/_entry.py`), then `Jitted.run`, which asks `Program.match` and `Program.is_for`; a compiled program whose
-types are new to JAX calls back here (`Untraced`), and `Program.takes` says whether it can have the trace. A trace that
-was made is kept for one call only if `Reuse` finds that it cannot serve another. A loop traces its body a second time
-where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does.
+types are new to JAX leaves it by `Untraced`, so that `Jitted.run` asks here, and `Program.takes` says whether it can have
+the trace. A trace that was made is kept for one call only if `Reuse` finds that it cannot serve another. It may also be
+gone: `families` has the bounds, and `Trace.expires_with` the lives that it depends on. A loop traces its body a second
+time where the carry loses a weak type (`Body` in `transform/_bodies.py`), as JAX does, and `fresh` (`_states/raw_reads.py`)
+begins a run again in which a raw transform reads a state for the first time. What runs directly (`Lift`) and custom
+rules (`transform/_rules.py`) keep no traces.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 # A new transform is one JAX call with states going in and out. Which of three engines it takes is decided by JAX:
 #
 # * JAX runs the function (`grad`, `vmap`): a subclass of `Direct`, whose `_run` makes a `Lift`, calls it inside of the
-#   JAX transform and lets `leave` write. `_direct.py` has the smallest, `_vjp.py` the clearest.
-# * JAX stages the function (`checkpoint`, `eval_shape`): `decorate(Staged, fun, around=...)`, where `around` is the JAX
-#   transform of a pure function. A function that is run many times (loops, branches) is a `Body` of `_bodies.py`.
-# * JAX compiles the function (`jit`): `_jit.py`, and there is no second one.
+#   JAX transform and lets `leave` write. `checkify` in `_direct.py` is the smallest, `_vjp.py` the clearest.
+# * JAX stages the function (`checkpoint`, `lift`): `decorate(Staged, fun, where="name", around=...)`, where `around` is the
+#   JAX transform of a pure function: a frozen dataclass, so that equal ones share traces. A function that is looked at
+#   once goes through `find_for_once` (`eval_shape`), the body of a loop is a `Body`, a branch `traced_once` (`_bodies.py`).
+# * JAX compiles the function (`jit`): `_jit.py`.
 #
 # `_rules.py` (custom rules) and `_shard_map.py` are hybrids of the first two, and say of what. The signature comes from
-# JAX's (`as_in` in `_options.py`); a row in `tests/tables.py` puts it under all guarantees. Both classes are shown in
+# JAX's (`as_in` in `_options.py`). It has a row in `tests/tables.py`, which puts it under most guarantees, a line in
+# `__all__`, in docs/reference, in the layers of pyproject.toml and in the changelog. Both classes are shown in
 # docs/how-it-works.md, "A transform of your own".
 
 import sys

@@ -1,9 +1,15 @@
 """Loops that remember little. Knows no `State`: plans as data, and programs of constant size that carry them out.
 
-What is stored and what is recomputed is decided in three places. For a known length, `plan.split` says it as data,
-and `stack.Blocks.leg` computes the same on the device. For a length that is not known, `unknown_length.placer`
-decides while the loop runs. For a number of bytes, `budget.choose` picks a plan among the `choice.candidates`, with
-units of carries or residuals (`mixed`). Loops in a function under a budget are opened by `plans/versions.py`, and
-then follow its plan. `sweep` and `reverse` carry a plan out; `far` keeps carries in host memory or files. `loops` has
-the functions that the transforms call, and `others` applies them to loops in anybody's program.
+What is stored and what is recomputed is decided here:
+
+* known length: `plan.split`, as data; `stack.Blocks.leg` computes the same on the device, and `stack.Units.leg` where a
+  unit of memory holds a carry or the residuals of a step (`mixed`). `plan.Periods` says what goes far away.
+* length that is not known: `unknown_length.placer`, while the loop runs.
+* a number of bytes: `MemoryBudget.choose` in `budget`, among `Sizes.candidates` (`choice`).
+* in a function under a budget: scans are opened by `plans/loops.py`, and `plans` decides; `while` loops get half of the
+  bytes first, by `others.with_reversible_loops`.
+* derivatives of a backward sweep: `sweep.nested`.
+
+`sweep` and `reverse` carry a plan out; `far` keeps carries in host memory or files. `loops` has the functions that the
+transforms call, `options` what `checkpoint=` may be, and `others` applies them to loops in anybody's program.
 """
