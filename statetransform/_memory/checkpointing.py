@@ -27,8 +27,8 @@ def checkpoint(
     * A budget of bytes on the device: nobody is asked; the gradient runs by a plan (`plans`).
     * A budget with room far away, and `policies.loops`: the loops in the function are others (`loops`).
     * A policy of this package, or one with names: `checkpointed` binds JAX's equation, and JAX asks the policy that
-      `prepare` makes. One that wants to know sources (`save_from`) is asked before, about the jaxpr, and JAX finds marks.
-      Names are looked for in the jaxpr in order to warn.
+      `prepare` makes. One that wants to know sources (`save_from`) is asked before, about the jaxpr, and JAX
+      finds marks. Names are looked for in the jaxpr in order to warn.
     * Any other policy goes to :func:`jax.checkpoint`, which asks it.
 
     Args:

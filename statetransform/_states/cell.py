@@ -4,8 +4,8 @@ A `State` keeps its value itself, in `_value`. A state may also stand for a cell
 is of a subclass, defined by the adapter to that framework. Frames ask the methods of `state._cell` how a value goes in
 and out; what is committed is `state._value`.
 
-Another framework's cell implements more than a `Cell`: the list is in `_frameworks/__init__.py`, and `CellDescriptor` in
-`_frameworks/descriptor.py` has all of it for a value that is kept in an attribute.
+Another framework's cell implements more than a `Cell`: the list is in `_frameworks/__init__.py`, and `CellDescriptor`
+in `_frameworks/descriptor.py` has all of it for a value that is kept in an attribute.
 """
 
 from __future__ import annotations
