@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .._base.library import is_framework_file, is_users_class, is_users_function
+from .._base.library import is_framework_file, is_ours, is_users_class, is_users_function
 from .._objects.hooks import hook, listening, settings, unheard, unhook, unwatch, watch
 from .._objects.lookup import (
     class_lookup,
@@ -141,9 +141,14 @@ class Recorder:
         return True
 
     def looks_into(self, register: int, value: Any, names: Iterable[str]) -> None:
-        """Adds the edges to some entries of a `__dict__`: of a module, function or object."""
-        attributes = instance_dict(value) or {}
+        """Adds the edges to some entries of a `__dict__`: of a module, function or object.
+
+        Of those of a function under a transform the private ones are ours.
+        """
+        attributes, is_transformed = instance_dict(value) or {}, is_ours(type(value))
         for name in names:
+            if is_transformed and name.startswith("_"):
+                continue
             if name in attributes and self.is_new(register, ("dict", name)):
                 self.reach(register, InDict(name), attributes[name])
 

@@ -77,7 +77,8 @@ def _of_parts(*names: str) -> Visit:
 
     def visit(recorder: Recorder, register: int, value: Any) -> Condition:
         for name in names:
-            if (part := getattr(value, name, None)) is not None:
+            # None counts, too; what is not there, no instance of the class has.
+            if (part := getattr(value, name, MISSING)) is not MISSING:
                 recorder.reach(register, Attr(name), part)
         if issubclass(type(value), functools.partial) and value.__dict__:
             recorder.classes.take_named(register, value)
@@ -131,10 +132,11 @@ def _other(recorder: Recorder, register: int, value: Any) -> Condition:
     if isinstance(wrapped, types.FunctionType | functools.partial | types.MethodType) or is_users_class(type(wrapped)):
         # `functools.lru_cache`, `jax.jit` and the like
         recorder.reach(register, Attr("__wrapped__"), wrapped)
+        recorder.classes.take_named(register, value)
     if isinstance(value, jax.custom_vjp | jax.custom_jvp):
         for name in ("fwd", "bwd", "jvp"):
-            if isinstance(getattr(value, name, None), types.FunctionType):
-                recorder.reach(register, Attr(name), getattr(value, name))
+            if (rule := getattr(value, name, None)) is not None:  # without one there is no trace
+                recorder.reach(register, Attr(name), rule)
     return Is(reference(value))
 
 
@@ -225,18 +227,14 @@ def _reader_of_module(name: str) -> Callable[..., Any]:
 
 
 def _transformed(recorder: Recorder, register: int, value: Any) -> Condition:
-    """A function under a transform of this package: its options, and the function."""
+    """A function under a transform of this package: its options, the function, and what the user has set on it."""
     wrapped = getattr(value, "__wrapped__", MISSING)
     if wrapped is MISSING and dataclasses.is_dataclass(value):  # options
         return _of_parts(*(field.name for field in dataclasses.fields(value)))(recorder, register, value)
     if wrapped is MISSING:
         return Is(reference(value))
-    for name in ("_options", "_rules"):  # of a function with a derivative rule
-        part = vars(value).get(name) if hasattr(value, "__dict__") else None
-        if part:
-            recorder.reach(register, Attr(name), part)
-    recorder.reach(register, Attr("__wrapped__"), wrapped)
-    return InstanceOf(weakref.ref(type(value)), is_shared=False)
+    recorder.classes.take_named(register, value)
+    return _of_parts("_options", "_rules", "_is_method", "__wrapped__")(recorder, register, value)
 
 
 def _object(recorder: Recorder, register: int, value: Any) -> Condition:

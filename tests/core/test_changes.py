@@ -717,3 +717,56 @@ def test_what_the_function_changes_in_an_argument_counts_though_it_has_the_objec
 
     jitted = transform.jit(count)
     assert [float(jitted(m)) for _ in range(6)] == [4, 9, 16, 25, 36, 49]
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "a function": lambda f: f,
+    "jit of JAX": jax.jit,
+    "lru_cache": functools.lru_cache,
+    "custom_jvp": lambda f: with_rule(jax.custom_jvp(f)),
+    "checkpoint": transform.checkpoint,
+    "jit": transform.jit,
+    "grad": transform.grad,
+    "discard_writes": transform.discard_writes,
+}
+
+
+def with_rule(f: Any) -> Any:
+    f.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+    return f
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_an_attribute_of_a_wrapped_function_that_was_none_is_followed(wrapper: str) -> None:
+    wrapped = WRAPPERS[wrapper](lambda x: x)
+    wrapped.scale = None
+    changes = [functools.partial(put("scale", k), wrapped) for k in (2, None)]
+    follows(lambda x: x if wrapped.scale is None else x * wrapped.scale, changes)
+
+
+def test_the_parts_of_a_property_that_were_none_are_followed() -> None:
+    class Model:
+        pass
+
+    model, get = Model(), lambda self: 3.0
+    kinds = [property(None), property(get), property(get, lambda self, x: None), property(None)]
+
+    def read(x: Any) -> Any:
+        x = x if Model.scale.fset is None else 7 * x  # type: ignore[attr-defined]
+        try:
+            return x * model.scale  # type: ignore[attr-defined]
+        except AttributeError:
+            return x
+
+    Model.scale = kinds[0]  # type: ignore[attr-defined]
+    follows(read, [functools.partial(put("scale", kind), Model) for kind in kinds[1:]])
+
+
+def test_another_rule_that_is_no_function_is_followed() -> None:
+    def rule(k: float, primals: Any, tangents: Any) -> Any:
+        return primals[0], k * tangents[0]
+
+    f = jax.custom_jvp(lambda x: x)
+    f.defjvp(functools.partial(rule, 2.0))
+    changes = [functools.partial(f.defjvp, functools.partial(rule, k)) for k in (3.0, 4.0)]
+    follows(lambda x: jax.grad(f)(x), changes)
