@@ -1,6 +1,5 @@
 """JAX's transforms, made aware of mutable state, and gradients that need fewer bytes. See docs/how-it-works.md."""
 
-import sys
 from typing import Any
 
 from . import inspect, policies, transform
@@ -12,6 +11,7 @@ from ._base.errors import (
     StateStructureError,
     StateTraceError,
     StateTransformError,
+    no_attribute,
 )
 from ._frameworks import attr, register_state_type
 from ._memory import MemoryBudget, Target, schedule, target
@@ -53,8 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    hint = f" Write `transform.{name}` (`from statetransform import transform`)." if name in transform.__all__ else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
+    raise no_attribute(__name__, name)
 
 
 for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from

@@ -44,7 +44,7 @@ from typing import Any
 
 import jax
 
-from ._base.errors import PolicyWarning
+from ._base.errors import PolicyWarning, no_attribute
 from ._memory.policies import (
     Policy,
     all_of,
@@ -104,7 +104,7 @@ def __getattr__(name: str) -> Any:
     # A policy of a JAX that is newer than this package is passed on as it is.
     if not name.startswith("_") and hasattr(jax.checkpoint_policies, name):
         return getattr(jax.checkpoint_policies, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise no_attribute(__name__, name)
 
 
 def __dir__() -> list[str]:

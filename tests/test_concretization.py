@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +175,26 @@ def test_the_same_call_may_fail_again_with_the_same_single_note() -> None:
         counts.append(len(info.value.__notes__))
     assert counts[0] == counts[1]
     assert sum("static_argnums" in note for note in info.value.__notes__) == 1
+
+
+SAVING = {
+    "pickle": lambda: pickle.dumps(vector),
+    "pickle of values": lambda: pickle.dumps({"v": vector.value}),
+    "savez": lambda: np.savez(io.BytesIO(), v=vector.value),
+    "save": lambda: np.save(io.BytesIO(), vector.value),
+}
+
+
+@pytest.mark.parametrize("around", [transform.jit, transform.checkpoint])
+@pytest.mark.parametrize("name", SAVING)
+def test_who_saves_in_a_trace_is_told_to_save_after_it(name: str, around: Any) -> None:
+    def step(x: Any) -> Any:
+        vector.value = vector.value * x
+        SAVING[name]()
+        return x
+
+    with pytest.raises(jax.errors.JAXTypeError) as info:
+        around(step)(2.0)
+    (note,) = [note for note in info.value.__notes__ if "traced" in note]
+    assert "Save it after the call has returned" in note and "static_argnums" not in note
+    assert "State 'vector'" in note

@@ -177,6 +177,15 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("is not called itself", "pure.apply(pure.values(*args), *args)")),
     "an option of another number": (lambda: transform.grad(double, state=w), TypeError,
         ("grad: got an unexpected keyword argument 'state'", "Did you mean `states`")),
+    "an option of a loop in the plural": (
+        lambda: transform.for_loop(double, X, checkpoints=3), TypeError,  # type: ignore[call-arg]
+        ("got an unexpected keyword argument 'checkpoints'", "Did you mean 'checkpoint'?")),
+    "an option of a loop that JAX would have to know": (lambda: transform.scan(lambda c, x: (c, x), 1.0, X, chekpoint=3), TypeError,
+        ("got an unexpected keyword argument 'chekpoint'", "Did you mean 'checkpoint'?")),
+    "an option of checkpoint in the plural": (lambda: transform.checkpoint(double, policies=None), TypeError,
+        ("got an unexpected keyword argument 'policies'", "Did you mean 'policy'?")),
+    "an option of a report": (lambda: st.inspect.residuals(double, 1.0, state=w), TypeError,
+        ("got an unexpected keyword argument 'state'", "Did you mean 'states'?")),
     "no states to differentiate with respect to": (
         lambda: transform.grad(summed, states=st.states({"u": State(1.0)}, Param))(X), ValueError,
         ("grad: `states=` has no state in it", "no state of this kind", "states=st.states(model, st.Param)")),
@@ -210,6 +219,19 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
         ("has no attribute 'custom_remat'", "`f.defremat(fwd, rem, bwd)`", "`transform.checkpoint(f, policy=...)`")),
     "a transform looked up in the package": (lambda: st.jit, AttributeError,  # type: ignore[attr-defined]
         ("has no attribute 'jit'", "`transform.jit`")),
+    "a policy looked up in the package": (lambda: st.fit, AttributeError,  # type: ignore[attr-defined]
+        ("has no attribute 'fit'", "`policies.fit` (`from statetransform import policies`)")),
+    "a report looked up among policies": (lambda: policies.residuals, AttributeError,  # type: ignore[attr-defined]
+        ("`inspect.residuals` (`from statetransform import inspect`)",)),
+    "a state looked up among transforms": (lambda: transform.State, AttributeError,
+        ("`st.State` (`import statetransform as st`)",)),
+    "another word for a policy": (lambda: policies.budget, AttributeError, ("`policies.fit`",)),
+    "another word for a report": (lambda: st.inspect.memory, AttributeError, ("`inspect.residuals`",)),
+    "another word for saving": (lambda: st.save, AttributeError, ("`st.state_dict`",)),  # type: ignore[attr-defined]
+    "bytes without a unit": (lambda: st.MemoryBudget("1e9"), ValueError,
+        ("'1e9' has no unit. Write '1e9B' or a number for bytes",)),
+    "gigabytes without a unit": (lambda: policies.fit("2"), ValueError,
+        ("'2' has no unit. Write '2GB' or '2MiB', or a number for bytes.",)),
     "a name that is nowhere": (lambda: st.nothing, AttributeError,  # type: ignore[attr-defined]
         ("has no attribute 'nothing'",)),
     "a text as an argument": (lambda: transform.jit(lambda x, mode: x)(X, "same"), TypeError,

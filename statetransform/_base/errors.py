@@ -28,6 +28,28 @@ def show_site(site: tuple[str, int]) -> str:
     return f"{cell_of(file) or os.path.basename(file)}:{line}"
 
 
+_ROOMS = ("transform", "policies", "inspect")
+_MEANT = {
+    "budget": "policies.fit",
+    "memory": "inspect.residuals",
+    "save": "st.state_dict",
+    "load": "st.load_state_dict",
+}
+
+
+def no_attribute(module: str, name: str, instead: str = "") -> AttributeError:
+    """What a module raises for a name that it does not have; says where the name is, or what is called otherwise."""
+    package = sys.modules["statetransform"]
+    homes = [room for room in _ROOMS if name in getattr(vars(package).get(room), "__all__", ())]
+    homes += ["st"] if name in vars(package).get("__all__", ()) else []
+    found = f"{homes[0]}.{name}" if homes else _MEANT.get(name)
+    if found and not instead:
+        home = found.partition(".")[0]
+        how = "import statetransform as st" if home == "st" else f"from statetransform import {home}"
+        instead = f" Write `{found}` (`{how}`)."
+    return AttributeError(f"module {module!r} has no attribute {name!r}.{instead}", name=name, obj=sys.modules[module])
+
+
 def check_function(where: str, fun: Any) -> None:
     """Refuses what is not a function, and functions that return a generator or a coroutine instead of running."""
     if isinstance(fun, property | functools.cached_property):

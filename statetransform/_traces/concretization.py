@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ CONCRETIZATION_ERRORS = (
     jax.errors.TracerIntegerConversionError,
 )
 
+#: Functions in which a value is pickled or written to a file.
+_SAVING = {"__reduce__", "save", "savez", "savez_compressed", "savetxt"}
 _ORIGIN, _TRACED = "The value depends on", "Inside this function the value is traced"
 
 
@@ -74,6 +77,11 @@ class Culprit:
 
     def _note(self, sources: Sequence[str]) -> str:
         origin = f"{_ORIGIN} {' and '.join(sources)}.\n" if sources else ""
+        if not _SAVING.isdisjoint(frame.name for frame in traceback.extract_tb(self.error.__traceback__)):
+            return (
+                f"{origin}{_TRACED}, so there is nothing to save yet. Save it after the call has returned, or from the "
+                "function of a `jax.debug.callback`."
+            )
         said, first = "Python cannot branch on it", ""
         if isinstance(self.error, jax.errors.TracerArrayConversionError):
             said, first = "it has no NumPy value", "  - a function that `jnp` has: write `jnp` in place of `np`;\n"

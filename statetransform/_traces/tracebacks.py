@@ -10,9 +10,11 @@ As in JAX, the outermost transform does it for all within, and a `try` that meet
 from __future__ import annotations
 
 import builtins
+import difflib
 import functools
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,6 +33,7 @@ _REVERSIBLE = (
 )
 
 
+_UNKNOWN = re.compile(r"\(\) got an unexpected keyword argument '(\w+)'$")
 _POLICY_OF_A_LOOP = re.compile(
     r"(scan|for_loop|fori_loop|while_loop|map)\(\) got an unexpected keyword argument 'policy'"
 )
@@ -44,6 +47,8 @@ def boundary(fun: F) -> F:
         try:
             return fun(*args, **kwargs)
         except Exception as error:
+            if kwargs and isinstance(error, TypeError):
+                _say_what_was_meant(error, fun, kwargs)
             hide_frames(error)
             raise
 
@@ -70,6 +75,15 @@ def hide_frames(error: Exception) -> None:
         for entry in reversed(shown):
             rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
         error.__traceback__ = rest
+
+
+def _say_what_was_meant(error: TypeError, fun: Any, given: Mapping[str, Any]) -> None:
+    """Names the option that is written like one that nobody knows, as Python 3.13 does for functions of its own."""
+    found = _UNKNOWN.search(text := str(error))
+    if found is not None and found[1] in given and "Did you mean" not in text:
+        known = inspect.signature(fun).parameters
+        if found[1] not in known and (close := difflib.get_close_matches(found[1], known, n=1)):
+            error.args = (f"{text}. Did you mean {close[0]!r}?",)
 
 
 def _say_what_to_write(error: Exception) -> None:

@@ -4,6 +4,9 @@ All functions take a function, with states or without, and its arguments; none o
 is data first (`to_dicts()`), and prints as plain text, with `rich` as a table, and as HTML in a notebook.
 """
 
+from typing import Any
+
+from .._base.errors import no_attribute
 from ._compare import Candidate, Comparison, compare
 from ._cost import Cost, cost
 from ._fwd_bwd import FwdBwd, fwd_bwd
@@ -38,6 +41,11 @@ __all__ = [
     "residuals",
     "timeline",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise no_attribute(__name__, name)
+
 
 for _object in [globals()[name] for name in __all__]:  # public objects say where they are imported from
     _object.__module__ = __name__

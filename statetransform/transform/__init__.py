@@ -15,9 +15,9 @@
 # `__all__`, in docs/reference, in the layers of pyproject.toml and in the changelog. Both classes are shown in
 # docs/how-it-works.md, "A transform of your own".
 
-import sys
 from typing import Any
 
+from .._base.errors import no_attribute
 from .._memory import checkpoint_name
 from .._traces.functional import Functionalized, functionalize, lift
 from ._branches import cond, switch
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
             " JAX 0.12 has replaced it: use `f = transform.custom_vjp(f)` and `f.defremat(fwd, rem, bwd)`. Or say what "
             "to keep with `transform.checkpoint(f, policy=...)`."
         )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name, obj=sys.modules[__name__])
+    raise no_attribute(__name__, name, hint)
 
 
 for _name in __all__:  # public objects say where they are imported from

@@ -15,6 +15,7 @@ from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
 from .._objects.hooks import unheard
 from .._traces.lift import Staged
 from .._traces.placed import depend_on_places, sharding_of
+from .._traces.tracebacks import boundary
 from .._traces.wrapper import decorate
 from ._options import as_in, entries
 
@@ -31,6 +32,7 @@ def checkpoint(fun: Callable[P, R], *, policy: Any = None, states: Any = None, *
 def checkpoint(
     fun: None = None, *, policy: Any = None, states: Any = None, methods: Any = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@boundary
 @as_in(jax.checkpoint)
 def checkpoint(
     fun: Any = None,

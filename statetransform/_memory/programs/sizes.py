@@ -105,7 +105,10 @@ def parse_bytes(amount: int | float | str) -> int:
         number, exponent, unit, binary = match.groups()
         if not unit and not amount.strip().lower().endswith("b"):
             number = amount.strip()
-            raise ValueError(f"{amount!r} has no unit. Write '{number}GB' or '{number}MiB', or a number for bytes.")
+            units = f"'{number}GB' or '{number}MiB', or a number for bytes"
+            if float(number) >= 1024:  # nobody has so many of these
+                units = f"'{number}B' or a number for bytes, or another unit, as in '2GiB'"
+            raise ValueError(f"{amount!r} has no unit. Write {units}.")
         amount = float(number + (exponent or "")) * (_BINARY if binary else _DECIMAL)[unit.upper()]
     elif isinstance(amount, bool) or not isinstance(amount, int | float | np.integer | np.floating):
         raise TypeError(
