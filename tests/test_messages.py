@@ -180,7 +180,8 @@ SLIPS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "an option of a loop in the plural": (
         lambda: transform.for_loop(double, X, checkpoints=3), TypeError,  # type: ignore[call-arg]
         ("got an unexpected keyword argument 'checkpoints'", "Did you mean 'checkpoint'?")),
-    "an option of a loop that JAX would have to know": (lambda: transform.scan(lambda c, x: (c, x), 1.0, X, chekpoint=3), TypeError,
+    "an option of a loop that JAX would have to know": (
+        lambda: transform.scan(lambda c, x: (c, x), 1.0, X, chekpoint=3), TypeError,
         ("got an unexpected keyword argument 'chekpoint'", "Did you mean 'checkpoint'?")),
     "an option of checkpoint in the plural": (lambda: transform.checkpoint(double, policies=None), TypeError,
         ("got an unexpected keyword argument 'policies'", "Did you mean 'policy'?")),
