@@ -156,6 +156,30 @@ def test_an_argument_with_the_buffer_of_a_state_is_refused_before_anything_is_gi
     np.testing.assert_array_equal(u.value, 2 * np.arange(4.0))
 
 
+@pytest.mark.parametrize("calls", [0, 3], ids=["first call", "later call"])
+@pytest.mark.parametrize("options", [{}, {"donate_states": True}], ids=["plain", "donating"])
+def test_a_state_whose_array_another_program_got_is_named(options: Any, calls: int) -> None:
+    online, target = State(jnp.ones(4), name="online"), State(jnp.zeros(4), name="target")
+
+    @transform.jit(donate_states=True)
+    def train() -> None:
+        online.value = online.value + 1
+
+    @transform.jit(**options)
+    def move() -> None:
+        target.value = 0.9 * target.value + 0.1
+
+    for _ in range(calls):
+        move()
+    target.value = online.value
+    train()
+    with pytest.raises((RuntimeError, ValueError), match="deleted") as caught:
+        move()
+    (note,) = [note for note in caught.value.__notes__ if "State" in note]
+    assert note.startswith("The array that State 'target' (created at test_donation.py:")
+    assert "was given to another program before this call" in note and "jnp.copy(" in note
+
+
 def test_an_error_at_run_time_says_what_is_lost(u: State) -> None:
     fails = [False]
 

@@ -5,11 +5,13 @@ Those of carries, of concretization and of policies are next to what they refuse
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import types
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -361,3 +363,88 @@ def test_the_kind_of_parameters_of_nnx_is_named_when_it_is_there() -> None:
 def test_a_gradient_with_respect_to_no_states_and_an_argument_is_one() -> None:
     by_state, by_x = transform.grad(summed, argnums=0, states={})(X)
     assert by_state == {} and by_x.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x: transform.scan(lambda c, _: (c, None), x, length=2),
+        lambda x: transform.fori_loop(0, 2, lambda i, c: c, x),
+        lambda x: transform.while_loop(lambda c: False, lambda c: c, x),
+        lambda x: transform.for_loop(lambda x: None, x),
+        lambda x: transform.cond(True, lambda x: None, lambda x: None, x),
+        lambda x: transform.switch(0, [lambda x: None, lambda x: None], x),
+        lambda x: transform.map(lambda x: 1.0, x),
+        lambda x: transform.jit(lambda: transform.scan(lambda c, _: (c, None), x, length=2))(),
+        lambda x: transform.vjp(lambda x: 1.0, x),
+    ],
+    ids=["scan", "fori_loop", "while_loop", "for_loop", "cond", "switch", "map", "scan in jit", "vjp"],
+)
+def test_what_is_no_array_in_a_carry_is_named_with_the_cure(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"x": X, "activation": jnp.tanh}
+    with pytest.raises(TypeError, match=r"argument `\w+(\[0\])?\['activation'\]` is .* Take it out of the pytree"):
+        loop(model)
+    monkeypatch.setitem(sys.modules, "equinox", types.ModuleType("equinox"))
+    with pytest.raises(TypeError, match=r"argument `\w+(\[0\])?\['activation'\]` .*`params, static = eqx.partition"):
+        loop(model)
+    with pytest.raises(TypeError, match=r"argument `\w+(\[0\])?` is 'text' of type str, .* Close over it"):
+        loop("text")
+
+
+def test_an_error_of_jax_in_a_body_keeps_its_text() -> None:
+    with pytest.raises(TypeError, match=r"sin requires|not a valid JAX type|str"):
+        transform.scan(lambda c, _: (jnp.sin("text"), None), 1.0, length=2)  # type: ignore[arg-type]
+
+
+def test_a_state_written_in_a_batch_of_map_is_refused_in_words_of_map() -> None:
+    total = State(0.0, name="total")
+
+    def add(x: Any) -> Any:
+        total.value = total.value + x
+        return x
+
+    for size in (1, 2, 4, 100):
+        with pytest.raises(StateAxisError) as caught:
+            transform.map(add, jnp.arange(6.0), batch_size=size)
+        said = str(caught.value)
+        assert said.startswith("map: State 'total'") and "state_axes" not in said and "`batch_size=`" in said
+        assert total.value == 0.0
+    total.value += transform.map(lambda x: x, jnp.arange(6.0), batch_size=2).sum()
+    assert total.value == 15.0
+
+
+def test_a_state_as_the_default_of_a_dataclass_is_a_warning() -> None:
+    said = r"State 'u' .* default of the field 'u' of .*Model, so all instances share it.*default_factory=lambda: State"
+    for annotation in (State, "State", "st.State[jax.Array] | None"):
+        with pytest.warns(UserWarning, match=said) as caught:
+            dataclasses.dataclass(type("Model", (), {"__annotations__": {"u": annotation}, "u": State(0.0, name="u")}))
+        assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        class Shared:
+            u = State(0.0)
+            v: ClassVar[State] = State(0.0)
+
+        @dataclasses.dataclass
+        class Model:
+            u: State = dataclasses.field(default_factory=lambda: State(0.0))
+
+    assert Model().u is not Model().u and Shared().u is Shared().u
+
+
+def test_a_transform_in_a_linen_module_is_told_what_linen_has() -> None:
+    nn = pytest.importorskip("flax.linen")
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3)(x)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return transform.checkpoint(Block)()(x)
+
+    with pytest.raises(StateTraceError, match=r"(?s)of a Scope still holds .* use `nn.remat`.*module.apply\(variables"):
+        Net().init(jax.random.key(0), jnp.ones((2, 3)))

@@ -153,12 +153,13 @@ class StateTraceError(StateTransformError, RuntimeError):
                 f"{where} was a State and was replaced with a traced value.\n"
                 f"Assign to the state's value instead: `{path}{inner}.value = ...`."
             )
-        return cls(
-            f"{where} still holds a traced value after the trace has ended, when that value no longer means "
-            "anything.\n"
+        cure = hints(f"tracers in {type(owner).__module__}") or (
             f"Return the value, or make the attribute a state: `{path} = State(...)` before the call, and "
             f"`{path}.value = ...` inside."
-            + (f" It is at `{whole or path + inner}`." if inner or whole not in ("", path) else "")
+        )
+        return cls(
+            f"{where} still holds a traced value after the trace has ended, when that value no longer means "
+            f"anything.\n{cure}" + (f" It is at `{whole or path + inner}`." if inner or whole not in ("", path) else "")
         )
 
     @classmethod

@@ -55,3 +55,9 @@ hint(
     "For an equinox module, pass only the arrays: `params, static = eqx.partition(model, eqx.is_array)`, and "
     "`eqx.combine(params, static)` inside.",
 )
+hint(
+    "tracers in flax.core.scope",
+    "flax",
+    "A module of flax.linen makes and keeps its variables while it runs. Inside of linen modules use `nn.remat`, "
+    "`nn.jit`, `nn.scan`. Outside, transform a function of the variables that calls `module.apply(variables, x)`.",
+)

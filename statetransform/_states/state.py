@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -54,7 +55,8 @@ class State(NotAnArray, Generic[T]):
       StateTraceError: on a write inside a raw JAX transform, see `StateTraceError`.
 
     Warns:
-      UserWarning: a keyword argument looks like a misspelt `name` or `static`.
+      UserWarning: a keyword argument looks like a misspelt `name` or `static`; or the state is the default of a field
+        of a dataclass, which all of its instances would share.
 
     Example:
       >>> import jax.numpy as jnp
@@ -85,6 +87,20 @@ class State(NotAnArray, Generic[T]):
                 )
             # As methods of its own, so that `@dataclass` does not add others.
             setattr(cls, name, getattr(NotAnArray, name))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Speaks of a default that a dataclass, or a class like it, would give to each of its instances."""
+        try:
+            annotation = str(inspect.get_annotations(owner).get(name, "ClassVar"))
+        except Exception:  # on Python 3.14 it is evaluated here, and may name what is not there yet
+            return
+        if "ClassVar" not in annotation:
+            text = (
+                f"{describe(self)} is the default of the field {name!r} of {owner.__qualname__}, so all instances "
+                "share it. For one each write `dataclasses.field(default_factory=lambda: State(...))`; if all are to "
+                "share it, annotate it with `ClassVar[State]`."
+            )
+            warnings.warn_explicit(text, UserWarning, *user_site())
 
     # Scalars and NumPy arrays are given back as they are until a transform writes the state.
     @overload

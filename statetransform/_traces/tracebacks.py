@@ -10,11 +10,8 @@ As in JAX, the outermost transform does it for all within, and a `try` that meet
 from __future__ import annotations
 
 import builtins
-import difflib
 import functools
-import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,21 +19,9 @@ import jax
 
 from .._base.library import is_own_file
 from .._states.frame import stack
+from .explain import explain, explain_call
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_REVERSIBLE = (
-    "A loop of unknown length can be differentiated with a number of stored carries. If the loop is in library code, "
-    "write `transform.checkpoint(f, policy=policies.loops(20))` around the function `f` that calls it; in a loop with "
-    "`checkpoint=`, `f` is the step. In your own code, write `transform.while_loop(..., checkpoint=20)` or "
-    "`transform.fori_loop(..., checkpoint=20)`."
-)
-
-
-_UNKNOWN = re.compile(r"\(\) got an unexpected keyword argument '(\w+)'$")
-_POLICY_OF_A_LOOP = re.compile(
-    r"(scan|for_loop|fori_loop|while_loop|map)\(\) got an unexpected keyword argument 'policy'"
-)
 
 
 def boundary(fun: F) -> F:
@@ -47,8 +32,7 @@ def boundary(fun: F) -> F:
         try:
             return fun(*args, **kwargs)
         except Exception as error:
-            if kwargs and isinstance(error, TypeError):
-                _say_what_was_meant(error, fun, kwargs)
+            explain_call(error, fun, args, kwargs)
             hide_frames(error)
             raise
 
@@ -57,7 +41,7 @@ def boundary(fun: F) -> F:
 
 def hide_frames(error: Exception) -> None:
     """Hides the frames of this package in an error's traceback; a bare `raise` then adds none."""
-    _say_what_to_write(error)
+    explain(error)
     mode: str = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]  # defined at import
     if stack.frame is not None or mode == "off":
         return
@@ -75,26 +59,3 @@ def hide_frames(error: Exception) -> None:
         for entry in reversed(shown):
             rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
         error.__traceback__ = rest
-
-
-def _say_what_was_meant(error: TypeError, fun: Any, given: Mapping[str, Any]) -> None:
-    """Names the option that is written like one that nobody knows, as Python 3.13 does for functions of its own."""
-    found = _UNKNOWN.search(text := str(error))
-    if found is not None and found[1] in given and "Did you mean" not in text:
-        known = inspect.signature(fun).parameters
-        if found[1] not in known and (close := difflib.get_close_matches(found[1], known, n=1)):
-            error.args = (f"{text}. Did you mean {close[0]!r}?",)
-
-
-def _say_what_to_write(error: Exception) -> None:
-    """Adds a note, once, to two errors: a loop that JAX cannot differentiate, and a loop that is given a policy."""
-    note = None
-    if isinstance(error, ValueError) and "does not work for lax.while_loop" in str(error):
-        note = _REVERSIBLE
-    elif isinstance(error, TypeError) and (found := _POLICY_OF_A_LOOP.match(str(error))):
-        note = (
-            f"A policy belongs to a function. Put it on the body, `transform.{found[1]}(transform.checkpoint(body, "
-            "policy=...), ...)`, or choose what the loop stores with `checkpoint=`."
-        )
-    if note is not None and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)

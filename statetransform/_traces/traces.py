@@ -29,7 +29,7 @@ from typing import Any
 
 import jax
 
-from .._base.errors import RetraceWarning, StateTraceError, describe, hints
+from .._base.errors import RetraceWarning, StateTraceError, describe
 from .._base.library import is_users_class
 from .._base.sites import user_site
 from .._jax import ContextDict, run_of_caches, typeof
@@ -45,6 +45,7 @@ from .._uses.steps import ValueOf
 from .._uses.structure import Other, Structure
 from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
+from .explain import refused
 from .families import NEVER, Family, cache_of, keep_recent
 from .log import traced
 from .placed import depend_on_places
@@ -297,32 +298,6 @@ def find_for_once(
         keep_recent(call.trace, cache.family)
     call.leading = leading
     return call
-
-
-class RefusedArgument(TypeError):
-    """An argument is neither an array nor an object of the user's."""
-
-
-def refused(fun: Any, args: Any, kwargs: Any) -> TypeError:
-    """The error for an argument that is neither an array nor an object of the user's."""
-    for name, leaf in named_arguments(fun, args, kwargs):
-        try:
-            typeof(leaf)
-        except TypeError:
-            called, kind = getattr(fun, "__qualname__", type(fun).__qualname__), type(leaf).__name__
-            return RefusedArgument(
-                f"{called}: argument `{name}` is {leaf!r} of type {kind}, which is not a valid JAX type. {_cure(name)}"
-            )
-    return TypeError("an argument is not a valid JAX type")
-
-
-def _cure(name: str) -> str:
-    """What to do with an argument that is no array; `name` says whether it is inside of another one."""
-    if name.isidentifier():
-        return "List it in `static_argnums` or `static_argnames` if Python needs its value."
-    if cure := hints("arguments"):
-        return cure
-    return "Take it out of the pytree: close over it, or pass it as a static argument of its own."
 
 
 def difference(structure: Structure, roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> str:

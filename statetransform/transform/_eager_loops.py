@@ -28,8 +28,8 @@ from .._memory import MemoryBudget, known_lanes, lanes_around
 from .._objects.lookup import contents
 from .._objects.plain import MISSING
 from .._traces.arguments import hide_self, is_reference, strict
+from .._traces.explain import RefusedArgument
 from .._traces.families import Family, anchor_of, remember
-from .._traces.traces import RefusedArgument
 from .._traces.wrapper import Bound
 from ._entry import OTHER
 from ._jit import Jitted

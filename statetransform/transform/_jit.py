@@ -142,8 +142,8 @@ class Jitted(Transformed):
         # New types, or an object where there was an array.
         if isinstance(error, Untraced) or (isinstance(error, TypeError) and hide((args, kwargs))[1]):
             return OTHER
-        if program.donates:
-            program.explain(error, program.match(self.hidden(obj, args, kwargs)[2]) or (), (args, kwargs))
+        if states := program.match(self.hidden(obj, args, kwargs)[2]):
+            program.explain(error, states, (args, kwargs))
         raise error
 
     def _look_at(self, program: Program, obj: Any, args: Any, kwargs: Any) -> None:

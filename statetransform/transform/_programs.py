@@ -13,7 +13,7 @@ import itertools
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -188,7 +188,7 @@ class Program:
         try:
             return with_room(run, *leading, *args, **kwargs)
         except Exception as error:
-            if self.donates and not isinstance(error, Untraced):
+            if not isinstance(error, Untraced):
                 self.explain(error, states, (args, kwargs))
             raise
         finally:
@@ -206,25 +206,25 @@ class Program:
             self.way_in = entry(self, self._has_self, args, kwargs)
 
     def explain(self, error: Exception, states: Sequence[State], arguments: Any) -> None:
-        """Says what an error in a call that gives buffers away has to do with the states."""
+        """Says what an error in a call has to do with buffers that were given away."""
         donated, passed = [states[i] for i in self.donated], [states[i] for i in self.passed]
-        leaves = lambda state: filter(_is_buffer, jax.tree.leaves(read(state)))
-        if lost := [state for state in donated if any(leaf.is_deleted() for leaf in leaves(state))]:
+        lost = [state for state in (*donated, *passed) if any(leaf.is_deleted() for leaf in _buffers(state))]
+        if lost and "deleted" in str(error):  # JAX looks at them before the program starts
+            error.add_note(
+                f"The array that {' and '.join(map(describe, lost))} held was given to another program before this "
+                "call (`donate_states=True`, or `donate_argnums`), together with the state or variable that shared it. "
+                "Write the state again, and share a copy next time: `target.value = jnp.copy(online.value)`."
+            )
+        elif not self.donates:
+            return
+        elif lost:
             error.add_note(
                 f"The buffers of {', '.join(map(describe, lost))} were given to this program (`donate_states=True`), "
                 "which failed while it ran, so the values are lost. Write the states again before they are read, or "
                 "compile without `donate_states`."
             )
-            return
-        holders: dict[int, Any] = {}
-        for state in (*donated, *passed):
-            for leaf in leaves(state):
-                other = holders.setdefault(id(leaf), state)
-                if other is not state and other in donated:
-                    raise StateTraceError.donated_twice(other, describe(state)) from error
-        for leaf in jax.tree.leaves(arguments):
-            if (holder := holders.get(id(leaf))) is not None and holder in donated:
-                raise StateTraceError.donated_twice(holder, "an argument of the call") from error
+        else:
+            _refuse_shared_buffers(error, donated, passed, arguments)
 
     def finish(self, states: Sequence[State], results: Any, roots: Sequence[Any]) -> Any:
         """Stores what came back from the compiled function, and returns its output."""
@@ -275,6 +275,23 @@ class Store(TraceCache):
         """Forgets everything."""
         self.arrange(())
         super().clear()
+
+
+def _refuse_shared_buffers(error: Exception, donated: Sequence[State], passed: Sequence[State], arguments: Any) -> None:
+    """Refuses a buffer that is to be given away and that something else of the call holds, too."""
+    holders: dict[int, Any] = {}
+    for state in (*donated, *passed):
+        for leaf in _buffers(state):
+            other = holders.setdefault(id(leaf), state)
+            if other is not state and other in donated:
+                raise StateTraceError.donated_twice(other, describe(state)) from error
+    for leaf in jax.tree.leaves(arguments):
+        if (holder := holders.get(id(leaf))) is not None and holder in donated:
+            raise StateTraceError.donated_twice(holder, "an argument of the call") from error
+
+
+def _buffers(state: State) -> Iterable[jax.Array]:
+    return filter(_is_buffer, jax.tree.leaves(read(state)))
 
 
 def _is_buffer(leaf: Any) -> bool:

@@ -18,11 +18,12 @@ from .._memory import ProgressBar
 from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
+from .._traces.wrapper import decorate
 from ._bodies import Body, Checkpoint, check_loop, number_of_steps
 from ._eager_loops import in_eager_mode
 from ._entry import OTHER
 from ._options import as_in
-from ._vmap import vmap
+from ._vmap import Batched
 
 
 @boundary
@@ -266,19 +267,22 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
       [1.0, 2.0, 3.0]
     """
     leaves = jax.tree.leaves(xs)
-    if batch_size is None or not leaves:
-        return _mapped(f if batch_size is None else vmap(f), xs)
+    if batch_size is None:
+        return _mapped(f, xs)
+    batched = decorate(Batched, f)
+    if not leaves:
+        return _mapped(batched, xs)
     n = jax.numpy.shape(leaves[0])[0]
     n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
     tail = jax.tree.map(lambda x: x[n - rest :], xs)
     if n_batches == 0:
-        return vmap(f)(tail)
+        return batched(tail)
     head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
-    ys = _mapped(vmap(f), head)
+    ys = _mapped(batched, head)
     ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
     if not rest:
         return ys
-    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, vmap(f)(tail))
+    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, batched(tail))
 
 
 def _mapped(f: Callable[[Any], Any], xs: Any) -> Any:

@@ -44,13 +44,15 @@ class LaneFrame(Frame):
       axes: what `state_axes` says: the axis of a state's value that the lanes have; None for a state that they share.
       splits: whether random states that it does not list are split.
       mapped: something that has a part for each lane.
-      fun, used: the function and the states that it has used, for messages.
+      where, fun, used: the transform, the function and the states that it has used, for messages.
     """
 
-    def __init__(self, size: int, axes: ByState, splits: bool, mapped: Any, fun: Any, used: dict[State, None]) -> None:
+    def __init__(
+        self, size: int, axes: ByState, splits: bool, mapped: Any, where: str, fun: Any, used: dict[State, None]
+    ) -> None:
         super().__init__()
         self._size, self._axes, self._splits, self._mapped = size, axes, splits, mapped
-        self._fun, self._used = fun, used
+        self._where, self._fun, self._used = where, fun, used
         self._advanced: dict[State, Any] = {}
         self._mesh = jax.sharding.get_abstract_mesh()
 
@@ -102,16 +104,24 @@ class LaneFrame(Frame):
             if state not in self._advanced:
                 with unheard():
                     states(self._fun)  # names the cells of other frameworks by their paths
-                key = state._name if state._name is not None and state._name.isidentifier() else "state"
                 raise StateAxisError(
-                    f"vmap: {describe(state)} is shared by all batch elements, but the value written to it at "
-                    f"{show_site(self.sites[state])} differs between them. Nothing was changed.\n"
-                    f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis "
-                    "when the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` "
-                    "over the axis."
+                    f"{self._where}: {describe(state)} is shared by all batch elements, but the value written to it at "
+                    f"{show_site(self.sites[state])} differs between them. Nothing was changed.\n{self._cure(state)}"
                 )
             written[state] = self._advanced[state]
         return written
+
+    def _cure(self, state: State) -> str:
+        if self._where == "map":
+            return (
+                "With `batch_size=`, the slices of a batch are evaluated at once. Leave it out, or return the values "
+                "and combine them after the `map`, as in `total.value += transform.map(f, xs, batch_size=8).sum()`."
+            )
+        key = state._name if state._name is not None and state._name.isidentifier() else "state"
+        return (
+            f"Map it: `state_axes={{{key}: 0}}`. If it is read before it is written, its value needs that axis when "
+            "the call starts. Or write a value that all batch elements share, such as a `jax.lax.pmean` over the axis."
+        )
 
 
 class Vectorized(Direct):
@@ -139,7 +149,7 @@ class Vectorized(Direct):
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         size, some, axis = self._size(fun, args, kwargs)
         mapped, used = None, dict[State, None]()
-        lift = Lift(fun, lambda: LaneFrame(size, self._axes, self._split_rngs, mapped, fun, used))
+        lift = Lift(fun, lambda: LaneFrame(size, self._axes, self._split_rngs, mapped, self.where, fun, used))
 
         def pure(some: Any, args: Any, kwargs: Any) -> Any:
             nonlocal mapped
@@ -250,6 +260,12 @@ def vmap(fun: Any = None, *, state_axes: Any = None, split_rngs: bool = True, **
       [0.0, 1.0, 2.0]
     """
     return decorate(Vectorized, fun, state_axes=state_axes, split_rngs=split_rngs, **options)
+
+
+class Batched(Vectorized):
+    """The function of a `map` for the slices of a batch."""
+
+    where = "map"
 
 
 def _as_axis(key: Any, axis: Any) -> int | None:
