@@ -76,9 +76,10 @@ def test_deepcopy_and_pickle_keep_a_shared_state_shared() -> None:
     ],
     ids=["arrays", "key"],
 )
-def test_a_deep_copy_keeps_its_value_when_the_original_is_donated(make: Any, advance: Any) -> None:
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy_keeps_its_value_when_the_original_is_donated(make: Any, advance: Any, clone: Any) -> None:
     s, same = make(), make()
-    c = copy.deepcopy(s)  # not looked at before the call: JAX donates nothing that NumPy sees
+    c = clone(s)  # not looked at before the call: JAX donates nothing that NumPy sees
 
     @functools.partial(transform.jit, donate_states=True)
     def step() -> None:

@@ -246,9 +246,8 @@ class State(NotAnArray, Generic[T]):
     def _replicate(self, parts: dict[str, Any], copier: Any = copy.copy, *args: Any) -> State:
         value = parts["value"]
         if not self._static:
-            # JAX's arrays are immutable until they are donated, so a shallow copy shares them.
-            copied = np.ndarray if copier is copy.copy else np.ndarray | jax.Array
-            is_copied = lambda leaf: isinstance(leaf, copied) and not isinstance(leaf, Tracer)
+            # JAX's arrays too: they are immutable until they are donated.
+            is_copied = lambda leaf: isinstance(leaf, np.ndarray | jax.Array) and not isinstance(leaf, Tracer)
             value = jax.tree.map(lambda leaf: copy.deepcopy(leaf) if is_copied(leaf) else leaf, value)
         rest = {key: copier(parts[key], *args) for key in ("metadata", "attributes")}
         return _rebuild(type(self), {**parts, **rest, "value": value})
