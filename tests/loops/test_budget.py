@@ -33,9 +33,12 @@ def test_sizes(size: Any, n: int) -> None:
     assert st.MemoryBudget(size).bytes == n
 
 
-@pytest.mark.parametrize("size", ["", "2 XB", "GiB", "-1GB", "1GiB 2", "1,5 GB", "2", "0B", 0, -5, "0.1B", None, True])
+@pytest.mark.parametrize(
+    "size", ["", "2 XB", "GiB", "-1GB", "1GiB 2", "1,5 GB", "2", "0B", 0, -5, "0.1B", 2.5, None, True]
+)
 def test_what_is_no_size_is_refused(size: Any) -> None:
     said = r"is not a size|has no unit|must be positive|must not be negative|a number of bytes or a text such as"
+    said += "|Write '2.5GiB' or '2.5GB', with a unit"
     with pytest.raises((ValueError, TypeError), match=said):
         st.MemoryBudget(size)
 

@@ -93,7 +93,7 @@ def parse_bytes(amount: int | float | str) -> int:
     Raises:
       TypeError: The amount is neither a number nor text.
       ValueError: The text is not a number with one of the units ``B``, ``kB``, ``KiB``, ``MB``, ``MiB`` and so on,
-          or the amount is negative.
+          or the amount is negative, or a number that is not whole.
     """
     if isinstance(amount, str):
         match = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)(e\d+)?\s*([kmgt]?)(i?)b?\s*", amount, re.IGNORECASE)
@@ -114,6 +114,8 @@ def parse_bytes(amount: int | float | str) -> int:
         raise TypeError(
             f"a size is a number of bytes or a text such as '2GiB', not {amount!r} of type {type(amount).__name__}"
         )
+    elif math.isfinite(amount) and amount != int(amount):
+        raise ValueError(f"{amount} is no whole number of bytes. Write '{amount}GiB' or '{amount}GB', with a unit.")
     if amount < 0:
         raise ValueError(f"a size must not be negative, as {amount} is")
     if isinstance(amount, float | np.floating) and not math.isfinite(amount):
