@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +120,40 @@ def test_a_bar_moves_while_a_function_is_planned(
     monkeypatch.setattr(meter.Meter.__init__, "__defaults__", (0.0,))
     gradient(share=0.65, progress=True)
     assert "compiling" in capfd.readouterr().err
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from statetransform import policies, transform
+
+jax.config.update("jax_compilation_cache_dir", {folder!r})
+mesh = jax.make_mesh((2, 2), ("alpha", "beta"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+layer = jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("alpha", "beta"), out_specs=P("alpha", "beta"))
+
+def loss(x):
+    for _ in range(8):
+        x = jnp.sin(layer(x))
+    return x.sum()
+
+jax.jit(jax.grad(transform.checkpoint(loss, policy=policies.fit(20_000))))(jnp.ones((64, 64)))
+"""
+
+
+def test_a_process_with_another_order_of_sets_finds_what_the_first_has_planned(tmp_path: Path) -> None:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    found = []
+    for seed in "12345":
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(folder=str(tmp_path))]
+        subprocess.run(command, env={**environment, "PYTHONHASHSEED": seed}, check=True)
+        found.append({path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statetransform/*.json")})
+    assert len(found[0]) == 1
+    assert found[1:] == found[:1] * 4
+
+
+def test_what_is_kept_depends_on_the_code_of_loops_and_jaxprs(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or b"")
+    plan_cache._code.__wrapped__()
+    package = Path(plan_cache.__file__).parents[2]
+    assert {str(path.parent.relative_to(package)) for path in read} >= {"_jax", "_memory/loops", "_memory/programs"}

@@ -166,7 +166,8 @@ def folder_for_programs() -> Path | None:
 @functools.cache
 def _code() -> str:
     """Tells planners apart, so that a change of this package does not find what another one planned."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    package = Path(__file__).parents[2]  # loops, schedules, costs and what is tried come from all of it
+    files = sorted([*(package / "_memory").rglob("*.py"), *(package / "_jax").rglob("*.py")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -200,5 +201,16 @@ def _add(parts: list[str], jaxpr: Any) -> None:
                 if _jax.is_jaxpr(some):
                     _add(parts, _jax.opened(some))
                 else:
-                    parts.append(re.sub(r" at 0x[0-9a-f]+", "", repr(some)))
+                    parts.append(_text(some))
     parts.append(" ".join(map(name, jaxpr.outvars)))
+
+
+def _text(value: Any) -> str:
+    """A parameter of an equation; sets have another order in each process, and objects another address."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if type(value) in (tuple, list):
+        return f"({', '.join(map(_text, value))})"
+    if type(value) is dict:
+        return f"{{{', '.join(sorted(f'{_text(key)}: {_text(some)}' for key, some in value.items()))}}}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
