@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import pathlib
 import resource
 import signal
@@ -163,3 +164,11 @@ def test_sharded_carries_are_refused(tmp_path: pathlib.Path) -> None:
         x = jax.device_put(X, jax.sharding.NamedSharding(mesh, jax.P("x")))
         with pytest.raises(ValueError, match=r"scan: a carry of type .* is sharded over devices.*Write `host=`"):
             gradient_of(on_disk(tmp_path))(x)
+
+
+def test_the_number_of_a_file_fits_into_an_int32(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_numbers", itertools.count(2**31 - 3))
+    numbers = [files._opened(Folder(str(tmp_path), 10**6, "scan"), [np.zeros((2, 3))]) for _ in range(6)]
+    for number in numbers:
+        files._files.pop(number)
+    assert numbers == [2**31 - 2, 2**31 - 1, 1, 2, 3, 4]

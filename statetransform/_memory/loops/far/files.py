@@ -141,7 +141,7 @@ class Rows:
 
 _thread = concurrent.futures.ThreadPoolExecutor(1, "statetransform-files")
 _files: dict[int, Rows] = {}  # those of this process that were not read to their end, by their numbers
-_numbers = itertools.count(1)
+_numbers = itertools.count()
 _lock = threading.Lock()
 
 
@@ -192,7 +192,7 @@ def _used(folder: Folder, number: int) -> Iterator[Rows]:
 def _opened(folder: Folder, leaves: Sequence[np.ndarray]) -> int:
     file = Rows(folder, leaves)
     with _lock:
-        number = next(_numbers) % 2**31 or next(_numbers)
+        number = next(_numbers) % (2**31 - 1) + 1  # it travels as an int32
         _files[number] = file
     return number
 
