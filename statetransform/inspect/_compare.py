@@ -237,11 +237,11 @@ def _is_policy(candidate: Any) -> bool:
         parameters = list(inspect.signature(candidate).parameters.values())
     except (TypeError, ValueError):
         return False
-    # As JAX calls it: policy(primitive, *avals, **params).
+    # As JAX's own are written: policy(prim, *avals, **params). A loss of (params, *batch, **options) is a function.
     kinds = [parameter.kind.name for parameter in parameters]
     if len(kinds) != 3 or kinds[1:] != ["VAR_POSITIONAL", "VAR_KEYWORD"]:
         return False
-    return parameters[0].name.lstrip("_").startswith("p")
+    return parameters[0].name.lstrip("_") in ("prim", "primitive")
 
 
 def _under(view: View, policy: Any) -> View:

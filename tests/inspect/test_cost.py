@@ -163,3 +163,16 @@ def test_the_plot_has_units_and_a_legend_that_names_each_candidate(matplotlib):
     points = [line for line in ax.lines if line.get_linestyle() == "None"]
     assert [line.get_xdata()[0] for line in points] == [row.recompute_ratio for row in found]
     assert len({line.get_marker() for line in points}) == len(found)
+
+
+def test_a_loss_of_params_and_a_batch_is_no_policy():
+    def loss(params, *batch, **options):
+        return (params * batch[0]).sum()
+
+    def policy(prim, *_, **params):
+        return True
+
+    args = jnp.ones(3), jnp.ones(3)
+    assert [row.name for row in inspect.compare({"plain": loss}, *args, compile=False)] == ["plain"]
+    named = {"plain": loss, "kept": policy}
+    assert [row.name for row in inspect.compare(named, *args, compile=False)] == ["plain", "kept"]
