@@ -247,3 +247,31 @@ def test_a_pure_call_changes_no_container_of_the_caller() -> None:
     batch, pure = {"x": jnp.float32(1)}, transform.functionalize(f)
     out, _ = pure.apply(pure.values(batch), batch)
     assert (out, batch["x"]) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("transform_of_jax", [jax.jit, jax.grad, jax.checkpoint, jax.vmap, jax.eval_shape])
+def test_a_plain_dict_of_states_goes_through_a_raw_transform(transform_of_jax: Any) -> None:
+    a, b = State(2.0, name="a"), State(3.0, name="b")
+    pure = transform.functionalize(lambda x: a.value * b.value * x)
+    apply = lambda values, x: pure.apply(values, x)[0]
+    values = {b: jnp.full(1, 7.0), a: jnp.full(1, 5.0)}
+    assert jax.jit(pure.apply)(values, 2.0)[0] == 70
+    ours, theirs = apply, lambda values, x: values["a"] * values["b"] * x
+    given = {"a": values[a], "b": values[b]}
+    if transform_of_jax is jax.grad:
+        got, expected = jax.grad(lambda v: ours(v, 2.0).sum())(values), jax.grad(lambda v: theirs(v, 2.0).sum())(given)
+        assert (got[a], got[b]) == (expected["a"], expected["b"])
+    elif transform_of_jax is jax.eval_shape:
+        assert jax.eval_shape(ours, values, 2.0) == jax.eval_shape(theirs, given, 2.0)
+    elif transform_of_jax is jax.vmap:
+        assert jax.vmap(ours, in_axes=(0, None))(values, 2.0) == jax.vmap(theirs, in_axes=(0, None))(given, 2.0)
+    else:
+        assert transform_of_jax(ours)(values, 2.0) == theirs(given, 2.0)
+    steps = jax.lax.scan(lambda c, v: (c, apply(v, 2.0)), 0.0, values)[1]
+    assert steps.tolist() == [70.0]
+
+
+@pytest.mark.parametrize("compare", [lambda a, b: a < b, lambda a, b: min(a, b), lambda a, b: sorted([a, b]), max])
+def test_states_have_no_order_for_anyone_else(compare: Any) -> None:
+    with pytest.raises(TypeError, match="is not an array, but is used as one"):
+        compare(State(2.0), State(1.0))

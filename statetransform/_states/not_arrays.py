@@ -7,7 +7,9 @@ number or a text, which is never true, is a warning.
 from __future__ import annotations
 
 import abc
+import dis
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -124,8 +126,25 @@ class _Missing:
         )
 
 
+def _less(self: Any, other: Any) -> bool:
+    """Says which of two states was made first, for JAX, which sorts the keys of a dict, and for no operator.
+
+    A dict of states goes through raw JAX transforms as an argument of `functionalize(f).apply`. JAX compares its keys
+    from within C, so what the caller of this method is at tells the two apart.
+    """
+    caller = sys._getframe(1)
+    is_operator = caller.f_code.co_code[caller.f_lasti] == _COMPARISON
+    if is_operator or not hasattr(other, "_token") or not _BY_ORDER.isdisjoint(caller.f_code.co_names):
+        _refuse(self, "<")
+    return self._token.serial < other._token.serial
+
+
+_COMPARISON = dis.opmap["COMPARE_OP"]
+_BY_ORDER = frozenset({"min", "sorted", "sort", "lt", "nsmallest"})  # they compare from within C, too
+
 for _name, _sign in OPERATIONS.items():
     setattr(NotAnArray, _name, _operation(_name, _sign))
+NotAnArray.__lt__ = _less  # type: ignore[assignment]
 for _name in (*dir(jax.Array), "block_until_ready"):
     if not _name.startswith("_"):
         setattr(NotAnArray, _name, _Missing(_name))
