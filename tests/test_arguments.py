@@ -180,3 +180,29 @@ def test_an_argument_before_others_of_any_number_is_donated_by_name() -> None:
 def test_an_argument_that_is_donated_by_name_may_be_left_out() -> None:
     f = transform.jit(lambda x, y=1.0, *, z=2.0: x * y * z, donate_argnames=("y", "z"))
     assert (f(2.0), f(2.0, 3.0), f(2.0, z=4.0), f(2.0, y=jnp.ones(()))) == (4.0, 12.0, 8.0, 4.0)
+
+
+def test_a_function_whose_first_parameter_is_called_cls_is_no_class_method() -> None:
+    class Kind:
+        w = 2.0
+
+        @staticmethod
+        @transform.jit(static_argnums=1)
+        def static(cls: Any, n: Any, x: Any) -> Any:
+            assert type(n) is int
+            return x * n * cls.w
+
+        @classmethod
+        @transform.jit(static_argnums=0)
+        def of_class(klass: Any, n: Any, x: Any) -> Any:
+            assert type(n) is int
+            return x * n * klass.w
+
+    @transform.jit(static_argnums=1)
+    def build(cls: Any, n: Any, x: Any) -> Any:
+        assert type(n) is int
+        return x * n * cls.w
+
+    for _ in range(4):
+        assert build(Kind, 3, 1.0) == Kind.static(Kind, 3, 1.0) == Kind.of_class(3, 1.0) == 6.0
+    assert build.lower(Kind, 3, 1.0).compile()(Kind, 1.0) == 6.0

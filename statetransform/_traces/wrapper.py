@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 import sys
 import types
 import weakref
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 from .._base.errors import check_function
 from .._objects.hooks import unheard
+from .._objects.lookup import class_lookup
 from .arguments import NO_SELF, hide, hide_self
 from .tracebacks import hide_frames
 
@@ -59,7 +61,7 @@ class Transformed:
         self.__wrapped__ = fun
         self._is_method = is_method
         self._owners: tuple[weakref.ref[type], ...] = ()
-        self._takes_cls = _first_parameter(fun) == "cls"
+        self._may_take_class = _is_in_class(fun)
 
     def _call_bound(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -70,7 +72,7 @@ class Transformed:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            if args and (self._owners or self._is_method or self._takes_cls) and self._binds(args[0]):
+            if args and (self._owners or self._is_method or self._may_take_class) and self._binds(args[0]):
                 return self._call(args[0], args[1:], kwargs)
             return self._call(NO_SELF, args, kwargs)
         except Exception as error:
@@ -79,9 +81,17 @@ class Transformed:
 
     def _binds(self, first: Any) -> bool:
         """Whether the first argument is the instance, as in `Heat.step(heat, dt)`."""
-        if self._is_method or (self._takes_cls and isinstance(first, type)):
+        if self._is_method or (self._may_take_class and isinstance(first, type) and self._is_class_method_of(first)):
             return True
         return any((owner := ref()) is not None and isinstance(first, owner) for ref in self._owners)
+
+    def _is_class_method_of(self, cls: type) -> bool:
+        """Whether a class has this function in a `classmethod`, which calls it with the class and tells nobody."""
+        found = class_lookup(cls, self.__name__)
+        fun = found.__func__ if isinstance(found, classmethod) else None
+        while fun is not None and fun is not self:
+            fun = getattr(fun, "__wrapped__", None)
+        return fun is self
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.belongs_to(owner)
@@ -154,6 +164,8 @@ class Transformed:
         return _remade, (type(self), self.__wrapped__, self._is_method, self._options, owners)
 
 
+for _name in ("__code__", "__globals__", "__defaults__", "__kwdefaults__", "__closure__"):  # decorators look for them
+    setattr(Transformed, _name, property(operator.attrgetter(f"__wrapped__.{_name}")))
 Transformed.__init_subclass__()
 
 
@@ -257,8 +269,7 @@ def unbound(fun: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
     return fun, NO_SELF
 
 
-def _first_parameter(fun: Callable[..., Any]) -> str | None:
-    while isinstance(fun, Transformed):
-        fun = fun.__wrapped__
-    code = getattr(fun, "__code__", None)
-    return code.co_varnames[0] if code is not None and code.co_argcount else None
+def _is_in_class(fun: Callable[..., Any]) -> bool:
+    """Whether a function is defined in the body of a class."""
+    around = getattr(fun, "__qualname__", "").rpartition(".")[0]
+    return bool(around) and not around.endswith("<locals>")

@@ -95,7 +95,7 @@ class Jitted(Transformed):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            if self._owners or self._is_method or self._takes_cls:
+            if self._owners or self._is_method or (self._may_take_class and args and isinstance(args[0], type)):
                 return super().__call__(*args, **kwargs)
             if not active:
                 out = self._store.enter(self, self._instance, args, kwargs)
@@ -208,7 +208,7 @@ class Jitted(Transformed):
         return self._ahead_of_time("trace", _instance, args, kwargs)._shapes()
 
     def _ahead_of_time(self, method: str, obj: Any, args: Any, kwargs: Any) -> AheadOfTime:
-        may_bind = obj is NO_SELF and bool(self._owners or self._is_method or self._takes_cls)
+        may_bind = obj is NO_SELF and bool(self._owners or self._is_method or self._may_take_class)
         if is_unbound := may_bind and bool(args) and self._binds(args[0]):
             obj, args = args[0], args[1:]
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
