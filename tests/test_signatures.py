@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from statetransform import transform
+from statetransform import State, transform
 from statetransform.transform._options import as_in, bound_as_in
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -125,3 +125,34 @@ def test_the_signature_is_not_read_when_decorating(name: str, monkeypatch: pytes
 
     monkeypatch.setattr(inspect, "signature", refuse)
     getattr(transform, name)(lambda x: x)
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint", "grad", "vmap", "value_and_grad", "jacfwd", "jacrev", "hessian", "named_call"]
+)
+def test_decorators_find_what_they_find_under_the_transform_of_jax(name: str) -> None:
+    def f(x: float, y: float = 2.0, *, z: float = 3.0) -> Any:
+        return x * y * z
+
+    ours, theirs = getattr(transform, name)(f), getattr(jax, name)(f)
+    for attribute in ("__globals__", "__code__", "__defaults__", "__kwdefaults__", "__closure__"):
+        assert hasattr(ours, attribute) >= hasattr(theirs, attribute)
+    assert ours.__code__ is f.__code__ and ours.__globals__ is globals()
+    assert (ours.__defaults__, ours.__kwdefaults__) == ((2.0,), {"z": 3.0})
+    assert not hasattr(getattr(transform, name)(functools.partial(f, y=1.0)), "__code__")
+
+
+def test_a_class_without_a_module() -> None:
+    space: dict[str, Any] = {"State": State}
+    exec(
+        'Layer = type("Layer", (), {"__init__": lambda self: setattr(self, "w", State(2.0)), '
+        '"__call__": lambda self, x: self.w.value * x})\nlayer = Layer()',
+        space,
+    )
+    layer = space["layer"]
+    assert not hasattr(space["Layer"], "__module__")
+    for wrap in (transform.jit, transform.checkpoint, transform.grad):
+        wrap(lambda x: layer(x))(3.0)
+    assert transform.jit(lambda layer, x: layer(x))(layer, 3.0) == 6.0
+    assert transform.for_loop(lambda: layer(3.0), length=2).tolist() == [6.0, 6.0]
+    assert transform.checkpoint(space["Layer"])()(3.0) == 6.0

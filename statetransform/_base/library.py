@@ -86,7 +86,7 @@ def is_users_class(cls: type) -> bool:
     """Whether a class is of the user's own."""
     if not cls.__flags__ & _HEAP_TYPE:
         return False
-    module = cls.__module__
+    module = getattr(cls, "__module__", None)  # code that `exec` runs may make classes without one
     if not isinstance(module, str) or module == "builtins" or not is_library_module(module):
         return True
     return module.partition(".")[0] == _PACKAGE and not is_ours(cls)
@@ -100,7 +100,7 @@ def is_users_function(fun: types.FunctionType) -> bool:
 
 def is_framework_class(cls: type) -> bool:
     """Whether a class is of a framework with an adapter."""
-    return is_framework_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
+    return is_framework_file(getattr(sys.modules.get(getattr(cls, "__module__", "")), "__file__", None) or "")
 
 
 def is_users_module(module: types.ModuleType) -> bool:
@@ -110,7 +110,7 @@ def is_users_module(module: types.ModuleType) -> bool:
 
 def is_ours(cls: type) -> bool:
     """Whether a class is of this package."""
-    module: Any = cls.__module__
+    module: Any = getattr(cls, "__module__", None)
     if not isinstance(module, str) or module.partition(".")[0] != _PACKAGE:
         return False
     # A class of an example in one of our docstrings names the module, too.

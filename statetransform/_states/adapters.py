@@ -106,13 +106,13 @@ def meet(obj: Any) -> None:
         if isinstance(obj, types.ModuleType):
             _meet([obj.__name__])
         else:
-            _meet(_names(obj) if isinstance(obj, type) else [f"{obj.__module__}"])
+            _meet(_names(obj) if isinstance(obj, type) else [f"{getattr(obj, '__module__', None)}"])
     except StateTransformError:
         pass
 
 
 def _names(cls: type) -> list[str]:
-    return [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+    return [f"{getattr(base, '__module__', None)}.{base.__qualname__}" for base in cls.__mro__]
 
 
 def _meet(names: Iterable[str]) -> None:

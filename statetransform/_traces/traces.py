@@ -253,7 +253,7 @@ def _change(before: str, after: str) -> str:
 def _is_rebound(edge: Edge, after: str) -> bool:
     """Whether a plain value or a state was replaced; the cells of other frameworks are, by their own transforms."""
     kind = edge.condition.reference() if isinstance(edge.condition, StateOf) else None
-    is_own = kind is not None and (kind.__module__ == State.__module__ or is_users_class(kind))
+    is_own = kind is not None and (getattr(kind, "__module__", None) == State.__module__ or is_users_class(kind))
     return (isinstance(edge.condition, Plain) or is_own) and after != brief(MISSING)
 
 

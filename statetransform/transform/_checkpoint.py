@@ -140,7 +140,8 @@ def _with_methods(cls: type, methods: str | Iterable[str], transform: Callable[[
                 f"checkpoint: {cls.__qualname__} has no method {name!r}. "
                 f'Name the methods to transform: `transform.checkpoint({cls.__name__}, methods=["step"])`.'
             )
-    members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    names_of_class = ("__module__", "__qualname__", "__doc__")
+    members = {name: getattr(cls, name) for name in names_of_class if hasattr(cls, name)}
     members |= {name: transform(inspect.getattr_static(cls, name)) for name in names}
     return type(cls)(cls.__name__, (cls,), members)
 
