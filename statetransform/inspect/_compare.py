@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ class Candidate:
       flops: operations of the gradient step.
       recompute_ratio: `flops` divided by those of the same program with all checkpoints removed.
       time: of one run, in seconds; None if it was not measured.
+      seconds: the compiler's own estimate of that, which those of TPUs make; None from others.
+      is_refused: whether the compiler refuses the step, as the device has too little memory.
       is_best: whether no other candidate is as good in memory and operations, and better in one of them.
     """
 
@@ -44,6 +47,8 @@ class Candidate:
     recompute_ratio: float
     time: float | None = None
     is_best: bool = False
+    seconds: float | None = None
+    is_refused: bool = False
 
     @property
     def memory(self) -> int:
@@ -77,20 +82,27 @@ class Comparison(Drawing, Records[Candidate]):
     def table(self) -> Table:
         """A row per candidate."""
         has_time = any(row.time is not None for row in self)
+        has_seconds = any(row.seconds is not None for row in self)
         columns = ["", "name", ">residuals", ">temporaries", ">FLOPs", ">recompute", *([">time"] if has_time else [])]
+        columns += [">estimated time"] if has_seconds else []
+        milliseconds = lambda seconds: "unknown" if seconds is None else f"{1e3 * seconds:.3g} ms"
         rows = [
             [
                 "*" if row.is_best else "",
                 row.name,
                 format_bytes(row.residual_bytes),
-                "unknown" if row.temporary_bytes is None else format_bytes(row.temporary_bytes),
+                "unknown" if row.temporary_bytes is None else format_bytes(row.temporary_bytes) + " !" * row.is_refused,
                 format_count(row.flops),
                 f"{row.recompute_ratio:.2f} x",
-                *(["unknown" if row.time is None else f"{1e3 * row.time:.3g} ms"] if has_time else []),
+                *([milliseconds(row.time)] if has_time else []),
+                *([milliseconds(row.seconds)] if has_seconds else []),
             ]
             for row in self
         ]
-        return Table("one gradient step", columns, rows, ("* no other has less of both memory and FLOPs", *self.notes))
+        notes = ["* no other has less of both memory and FLOPs"]
+        if any(row.is_refused for row in self):
+            notes.append("! refused by the compiler, as the device has too little memory")
+        return Table("one gradient step", columns, rows, (*notes, *self.notes))
 
     def _draw(self, ax: Any) -> None:
         scale, unit = byte_unit(max((row.memory for row in self), default=1))
@@ -118,6 +130,7 @@ def compare(
     argnums: Any = None,
     states: Any = None,
     compile: bool = True,
+    target: Any = None,
     **kwargs: Any,
 ) -> Comparison:
     """Compares ways to checkpoint: a row per candidate with what is kept, what is recomputed, and what it costs.
@@ -133,6 +146,9 @@ def compare(
       time: also run each step a few times, and give the least time.
       argnums, states: what to differentiate with respect to, as for `residuals`. Policies apply to the same gradient.
       compile: False compiles and runs nothing. FLOPs are then counted, and residuals replace temporaries.
+      target: the devices to compile for, if they are not there: a :class:`statetransform.Target`, its name ("H100"), or
+        devices of a topology. Default: where the arguments are, or what JAX runs on.
+        Budgets among the candidates are planned for them, too.
 
     Returns:
       The candidates, sizes in bytes and times in seconds; marks the best trade-offs between temporaries and FLOPs.
@@ -140,7 +156,8 @@ def compare(
     Raises:
       TypeError: the candidates are not a mapping, one is neither function nor policy, or there is no function for the
         policies.
-      ValueError: there are no candidates, or `time` is given without `compile`.
+      ValueError: there are no candidates, or `time` is given without `compile`, or for devices that are not there.
+      ValueError, ImportError, RuntimeError: `target` cannot be had; see :func:`statetransform.target`.
 
     References:
       Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), section 4.
@@ -175,17 +192,23 @@ def compare(
     base, args = _base(candidates, args)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ways = _ways(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states), compile)
+        ways = _ways(candidates, base, lambda f: view_of(f, args, kwargs, argnums, states, target), compile)
     notes = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
     is_estimate = any(step.flops_are_estimated for _, _, step, _ in ways)
     if is_estimate:
         notes.append("FLOPs are an estimate: counted before compilation, loops as often as they run.")
+    where = ways[0][2].target
+    if time and not where.is_here:
+        raise ValueError(f"compare: a program for {where}, which is not there, cannot be timed; leave out `time=True`")
+    notes += where.notes if compile else []
     rows = []
     for name, kept, step, plain in ways:
         flops = step.counted if is_estimate else step.flops
         ratio = flops / ((plain.needed if is_estimate else plain.flops) or 1)
-        rows.append(Candidate(name, kept, step.bytes_of("temp"), flops, ratio, step.time() if time else None))
-    costs = [(row.memory, row.flops) for row in rows]
+        size, seconds = step.bytes_of("temporary"), step.time() if time else None
+        said = (None, False) if step.compiled is None else (step.compiled.seconds, step.compiled.is_refused)
+        rows.append(Candidate(name, kept, size, flops, ratio, seconds, False, *said))
+    costs = [(math.inf if row.is_refused else row.memory, row.flops) for row in rows]
     beaten = lambda own: any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in costs)
     best = [dataclasses.replace(row, is_best=not beaten(own)) for row, own in zip(rows, costs, strict=True)]
     return Comparison(best, notes)

@@ -22,6 +22,7 @@ from .._memory.programs.primitives import Kind, kind_of
 from .._memory.programs.rewrite import inlined, is_budgeted
 from .._memory.programs.sizes import nbytes
 from .._memory.programs.walk import walk
+from .._memory.targets import Compiled, Target, compiled_by, placed
 from ._view import View, differentiated, is_inexact
 
 
@@ -76,7 +77,7 @@ class GradientStep:
     @classmethod
     def of(cls, view: View, is_compiled: bool = True) -> GradientStep:
         """The gradient step of a function."""
-        version = Version(*differentiated(view))
+        version = Version(*differentiated(view), target=view.target)
         cotangents = version.avals[len(view.inputs) :]
         return cls(version, [*view.inputs, *[np.ones(aval.shape, aval.dtype) for aval in cotangents]], is_compiled)
 
@@ -105,25 +106,27 @@ class GradientStep:
         closed = self.version.closed
         if not any(_jax.is_remat(site.eqn) or is_budgeted(site.eqn) for site in walk(closed)):
             return self
-        return GradientStep(Version(inlined(closed, budgets=True), self.version.pattern), self.inputs, self.is_compiled)
+        version = Version(inlined(closed, budgets=True), self.version.pattern, target=self.version.target)
+        return GradientStep(version, self.inputs, self.is_compiled)
+
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+        return self.version.target
 
     @functools.cached_property
-    def _program(self) -> Any:
+    def compiled(self) -> Compiled | None:
+        """What the compiler says of it; None if it is not asked."""
+        if not self.is_compiled:
+            return None
         run = self.version.as_outermost(self.version.plain_step)
-        return jax.jit(run).lower(*self.inputs).compile() if self.is_compiled else None
-
-    @functools.cached_property
-    def counts(self) -> dict[str, float]:
-        """What the compiler's `cost_analysis` says; empty where the backend has none."""
-        try:
-            return self._program.cost_analysis() or {} if self.is_compiled else {}
-        except Exception:  # not every backend has one
-            return {}
+        inputs = self.inputs if self.target.is_here else placed(self.target, list(map(_jax.typeof, self.inputs)))
+        return compiled_by(self.target, jax.jit(run).lower(*inputs))
 
     def bytes_of(self, what: str) -> int | None:
-        """Bytes of "argument", "output" or "temp"; None for what only a compiler knows, or does not say."""
-        if self.is_compiled:
-            return getattr(self._program.memory_analysis(), f"{what}_size_in_bytes", None)
+        """Bytes of "argument", "output" or "temporary"; None for what only a compiler knows, or does not say."""
+        if self.compiled is not None:
+            return getattr(self.compiled, what)
         outputs = [atom.aval for atom in _jax.opened(self.jaxpr).outvars]
         known = {"argument": self.version.avals, "output": outputs}
         return sum(map(nbytes, known[what])) if what in known else None
@@ -131,21 +134,23 @@ class GradientStep:
     @property
     def flops(self) -> float:
         """Operations: the compiler's count, or if `flops_are_estimated` the one in the jaxpr."""
-        return self.counted if self.flops_are_estimated else self.counts["flops"]
+        counted = None if self.compiled is None or self.has_loops else self.compiled.flops
+        return self.counted if counted is None else counted
 
     @property
     def flops_are_estimated(self) -> bool:
         """Whether the compiler has no count, or takes each loop's body once."""
-        return "flops" not in self.counts or self.has_loops
+        return self.compiled is None or self.compiled.flops is None or self.has_loops
 
     def time(self) -> float | None:
         """The least of several run times in seconds, after a run that warms up; None without concrete inputs."""
-        if any(isinstance(x, jax.ShapeDtypeStruct | _jax.Tracer) for x in self.inputs):
+        program = None if self.compiled is None else self.compiled.program
+        if program is None or any(isinstance(x, jax.ShapeDtypeStruct | _jax.Tracer) for x in self.inputs):
             return None
         inputs = jax.device_put(self.inputs)
         times = []
         for _ in range(8):
             start = time.perf_counter()
-            jax.block_until_ready(self._program(*inputs))
+            jax.block_until_ready(program(*inputs))
             times.append(time.perf_counter() - start)
         return min(times[1:])

@@ -15,6 +15,7 @@ from .._base.errors import BudgetError, PolicyWarning
 from .._jax import Tracer
 from .._memory.programs.sizes import format_bytes, nbytes, parse_bytes
 from .._memory.programs.walk import walk
+from .._memory.targets import target_of
 from .._traces.tracebacks import boundary
 from ._gradient import GradientStep
 from ._view import view_of
@@ -36,6 +37,7 @@ def largest(
     *,
     argnums: Any = None,
     states: Any = None,
+    target: Any = None,
 ) -> int:
     """The largest size for which the gradient step of a function fits into a budget, as compiled.
 
@@ -52,6 +54,8 @@ def largest(
         `eval_shape` has none, except on a mesh with explicit axes.
       budget: bytes, or a text such as "8 GB".
       argnums, states: what to differentiate with respect to, as in `transform.grad`. Default: everything.
+      target: the devices to compile for, if they are not there: a :class:`statetransform.Target`, its name ("H100"), or
+        devices of a topology. Default: where the arguments are, or what JAX runs on.
 
     Returns:
       The size, at least 1.
@@ -59,6 +63,7 @@ def largest(
     Raises:
       BudgetError: 1 does not fit.
       TypeError: `f` is not callable, or the backend does not say how many bytes a program needs.
+      ValueError, ImportError, RuntimeError: `target` cannot be had; see :func:`statetransform.target`.
 
     References:
       https://docs.jax.dev/en/latest/aot.html#debug-information-and-analyses-when-available
@@ -78,13 +83,18 @@ def largest(
             f"largest: `arguments` is a function that gives the arguments for a size, not {arguments!r} of type "
             f"{type(arguments).__name__}. Write `largest(f, lambda n: jnp.ones((n, 16)), budget)`."
         )
+    target = None if target is None else target_of(target)
     known: dict[int, int | None] = {}
 
     def bytes_at(n: int) -> int | None:
-        step = GradientStep.of(view_of(f, _arguments(arguments, n), {}, argnums, states))
+        step = GradientStep.of(view_of(f, _arguments(arguments, n), {}, argnums, states, target))
         one = max((nbytes(var.aval) for site in walk(step.jaxpr) for var in site.eqn.outvars), default=0)
         # XLA ends the process when it counts bytes beyond 64 bits.
-        return one if one > max(most, _NO_MACHINE) else step.bytes_of("temp")
+        if one > max(most, _NO_MACHINE) or step.compiled is None:
+            return one
+        if step.compiled.is_refused:  # arguments and outputs may be what does not fit
+            return max(step.compiled.temporary or 0, most + 1)
+        return step.compiled.temporary
 
     def size_at(n: int) -> int | None:
         if n not in known:
@@ -99,7 +109,7 @@ def largest(
                 logger.info("largest: size %d cannot be compiled within its budget", n)
                 return None
             if known[n] is None:
-                where = jax.default_backend()
+                where = target_of(target).platform
                 raise TypeError(f"largest: the backend {where!r} does not say how many bytes a program needs")
             logger.info("largest: size %d: %s", n, format_bytes(known[n] or 0))
         return known[n]

@@ -8,12 +8,12 @@ from typing import Any
 
 from .._base.table import Drawing, Records, Table
 from .._memory.plans.cost import nbytes
-from .._memory.plans.devices import placed
 from .._memory.plans.emit import Emitted, whole
 from .._memory.plans.joint import Pattern
 from .._memory.plans.measure import Planner, temporary_bytes
 from .._memory.programs.references import made_in, refuse_references
 from .._memory.programs.sizes import format_bytes
+from .._memory.targets import placed
 from .._traces.placed import sharding_of
 from .._traces.tracebacks import boundary
 from ._view import differentiated, view_of
@@ -46,12 +46,19 @@ class Curve(Drawing, Records[Point]):
       name: of the function.
       plain_bytes: temporary bytes of the compiled plain gradient step, None where that was not asked for.
       argument_bytes, output_bytes, gradient_bytes: of what is not in a plan.
+      notes: what these figures do not know.
     """
 
     def __init__(
-        self, name: str, points: Sequence[Point], plain_bytes: int | None, around: tuple[int, int, int]
+        self,
+        name: str,
+        points: Sequence[Point],
+        plain_bytes: int | None,
+        around: tuple[int, int, int],
+        notes: Sequence[str] = (),
     ) -> None:
         super().__init__(points)
+        self.notes: tuple[str, ...] = tuple(notes)
         self.name: str = name
         self.plain_bytes: int | None = plain_bytes
         self.argument_bytes: int = around[0]
@@ -75,7 +82,7 @@ class Curve(Drawing, Records[Point]):
             f"{self.name}: what less memory costs in one gradient step",
             [">planned", *([">compiled"] if has_compiled else []), ">FLOPs"],
             rows,
-            ["Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + "."],
+            ["Besides: " + ", ".join(f"{what} {format_bytes(size)}" for what, size in sizes) + ".", *self.notes],
         )
 
     def _draw(self, ax: Any) -> None:
@@ -92,6 +99,7 @@ def plan(
     argnums: Any = None,
     states: Any = None,
     compile: bool = False,
+    target: Any = None,
     **kwargs: Any,
 ) -> Curve:
     """The trade-off between memory and recomputation of a function's gradient, before a budget is chosen.
@@ -101,6 +109,8 @@ def plan(
       `*args`, `**kwargs`: its arguments: arrays, `jax.ShapeDtypeStruct`, or objects that hold states.
       argnums, states: what to differentiate with respect to, as in `transform.grad`. Default: everything.
       compile: also compile each plan, and read its temporary bytes.
+      target: the devices to compile for, if they are not there: a :class:`statetransform.Target`, its name ("H100"), or
+        devices of a topology. Default: where the arguments are, or what JAX runs on.
 
     Returns:
       The points, the plain program first; prints as a table, and draws itself with `plot()`.
@@ -109,6 +119,7 @@ def plan(
       TypeError: `f` is not callable, has nothing to differentiate, or makes a `jax.Ref`.
       ValueError: `f` differentiates a `while_loop`. Its number of steps is not known in advance, so neither is the cost
         of a plan. `fit` runs it within a budget.
+      ValueError, ImportError, RuntimeError: `target` cannot be had; see :func:`statetransform.target`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -121,19 +132,20 @@ def plan(
       >>> curve[0].flops_over_plain, curve[-1].planned_bytes < curve[0].planned_bytes / 2
       (1.0, True)
     """
-    view = view_of(f, args, kwargs, argnums, states)
+    view = view_of(f, args, kwargs, argnums, states, target)
     closed, pattern = differentiated(view)
     if not any(pattern.inputs) or not any(pattern.outputs):
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
     shardings = tuple(map(sharding_of, view.inputs))
-    planner = Planner(closed, shardings)
+    planner = Planner(closed, shardings, target=view.target)
     points = _points(planner, pattern, compile)
+    notes = view.target.notes if compile else []
     plain = planner.plain_bytes(pattern) if compile else None
     size = lambda avals: sum(map(nbytes, avals))
-    inputs = placed(closed.in_avals, shardings)
+    inputs = placed(view.target, closed.in_avals, shardings)
     gradients = size(aval for aval, is_moved in zip(inputs, pattern.inputs, strict=True) if is_moved)
-    return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients))
+    return Curve(view.name, points, plain, (size(inputs), size(closed.out_avals), gradients), notes)
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:

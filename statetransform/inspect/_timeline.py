@@ -232,6 +232,6 @@ def timeline(
     view = view_of(f, args, kwargs, argnums, states)
     step = GradientStep.of(view, compile)
     found = moments(step, view.labels)
-    parts = {"arguments": "argument", "outputs": "output", "temporaries": "temp"} if compile else {}
+    parts = {"arguments": "argument", "outputs": "output", "temporaries": "temporary"} if compile else {}
     sizes = {what: size for what, key in parts.items() if (size := step.bytes_of(key)) is not None}
     return Timeline(view.name, found, sizes if len(sizes) == 3 else None)

@@ -20,10 +20,12 @@ import jax.numpy as jnp
 
 from .._memory.plans.joint import Pattern
 from .._memory.programs.sources import Source
+from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody
 from .._states.gather import differentiated_states
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import functionalize
+from .._traces.placed import sharding_of
 from .._traces.wrapper import Bound, Transformed
 
 
@@ -47,6 +49,7 @@ class View:
       notes: what to tell the user about this view; complete when `fun` has run once.
       wrt: for each input whether it is differentiated; None for all that can be.
       unused: the names of states that are asked for, but that the function does not use.
+      target: the devices that it is looked at for.
     """
 
     fun: Callable[..., tuple[list[Any], list[Any]]]
@@ -56,6 +59,7 @@ class View:
     notes: list[str] = dataclasses.field(default_factory=list)
     wrt: tuple[bool, ...] | None = None
     unused: tuple[str, ...] = ()
+    target: Target = dataclasses.field(default_factory=target_of)
 
     @property
     def is_chosen(self) -> tuple[bool, ...]:
@@ -70,7 +74,12 @@ class View:
 
 
 def view_of(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any = None, states: Any = None
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: Any = None,
+    states: Any = None,
+    target: Any = None,
 ) -> View:
     """The stateless view of a function at some arguments; nothing is computed and no state is written.
 
@@ -80,11 +89,14 @@ def view_of(
           transformed function; and whatever JAX cannot trace, which is passed on as it is.
       argnums, states: with respect to what it is differentiated, as in `transform.grad`; without both, with respect
           to all that can be.
+      target: the devices to look at it for, as of `MemoryBudget`. The inputs are on them then, and the types in each
+          trace say so.
 
     Raises:
       TypeError: `fun` is not callable, what is asked for has no gradient, or `argnums` names an argument twice or has
         something else than integers.
-      ValueError: `argnums` names no argument, or `states` has a state twice.
+      ValueError: `argnums` names no argument, `states` has a state twice, or arguments are on other devices than
+        `target`.
 
     >>> from statetransform import State
     >>> u = State(2.0, name="u")
@@ -112,6 +124,8 @@ def view_of(
 
     pure = functionalize(arrays)
     inputs = [leaves[i] for i in traced]
+    chosen = target_of(target, *inputs)
+    inputs = _on(chosen, inputs)
     found: list[Any] = []
 
     def look(*values: Any) -> tuple[()]:
@@ -138,7 +152,7 @@ def view_of(
     notes: list[str] = []
     flat.__name__ = flat.__qualname__ = name = _name(fun)
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
-    view = View(flat, [*inputs, *state_leaves], labels, name, notes)
+    view = View(flat, [*inputs, *_on(chosen, state_leaves)], labels, name, notes, target=chosen)
     if wrt is None:
         return view
     return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
@@ -220,6 +234,15 @@ def _by_reference(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = iter(objects)
     whole = jax.tree.map(lambda x: ByReference(next(given)) if is_reference(x) else x, hidden, is_leaf=is_hidden)
     return jax.tree.map(lambda x: x if _is_traced(x) or isinstance(x, ByReference) else ByReference(x), whole)
+
+
+def _on(target: Target, leaves: list[Any]) -> list[Any]:
+    """Arrays, or their types, as they are on a target; Python's numbers are nowhere."""
+    if target.is_here:
+        return leaves
+    arrays = [leaf for leaf in leaves if hasattr(leaf, "shape")]
+    found = iter(placed(target, arrays, list(map(sharding_of, arrays))))
+    return [next(found) if hasattr(leaf, "shape") else leaf for leaf in leaves]
 
 
 def _is_traced(leaf: Any) -> bool:

@@ -15,6 +15,7 @@ from statetransform._memory.plans.barriers import keeps_barriers
 from statetransform._memory.plans.checkpoints import by_source
 from statetransform._memory.plans.measure import Decision, Planner, excess_message
 from statetransform._memory.plans.plan_cache import MeasuredPlan
+from statetransform._memory.targets import target_of
 from statetransform.inspect._view import differentiated, view_of
 
 DEPTH = 6
@@ -126,7 +127,7 @@ def test_jitted_layers_may_hold_arrays_of_their_own() -> None:
 
 
 def test_a_warning_says_which_budget_can_be_kept_and_whether_a_newer_jax_needs_less() -> None:
-    message = excess_message(15, Decision(None, 10, 20, 1.4))
+    message = excess_message(15, Decision(None, 10, 20, 1.4), target_of())
     assert "A budget of 20 bytes can be kept." in message
     assert keeps_barriers() == ("newer JAX" not in message)
 

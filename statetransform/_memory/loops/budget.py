@@ -16,12 +16,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
-
 from ..._base.errors import BudgetError, PolicyWarning
 from ..._base.sites import warn
 from ..._base.table import Table
 from ..programs.sizes import format_bytes, parse_bytes
+from ..targets import target_of
 from . import plan
 from .choice import WORKING, Choice, FunctionChoice, Sizes
 from .far.files import Folder
@@ -66,6 +65,8 @@ class MemoryBudget:
       folder: an existing folder for the files, on a local disk. It has no default, as temporary folders may be memory.
       compile: whether to compile the plans for a function, to see what they need.
       progress: whether to show a `tqdm` bar while a function is planned.
+      target: the devices that plans are made for, if they are not there: a :class:`statetransform.Target`, its name, or
+        devices of a topology. Default: where the arguments are, or what JAX runs on.
 
     Attributes:
       bytes: the size in bytes, by which budgets are compared.
@@ -73,7 +74,9 @@ class MemoryBudget:
       choices: what was chosen for the loops and functions that were traced with equal budgets; the newest comes last.
 
     Raises:
-      TypeError, ValueError: `size`, `host` or `disk` is not a size, or only one of `disk` and `folder` is given.
+      TypeError, ValueError: `size`, `host` or `disk` is not a size, or only one of `disk` and `folder` is given; or
+        there is no such `target`.
+      ImportError, RuntimeError: the compiler of `target` cannot be had.
 
     Example:
       >>> import jax, jax.numpy as jnp, statetransform as st
@@ -94,6 +97,7 @@ class MemoryBudget:
     folder: str | os.PathLike[str] | None = dataclasses.field(default=None, kw_only=True)
     compile: bool = dataclasses.field(default=True, kw_only=True)
     progress: bool = dataclasses.field(default=False, compare=False, kw_only=True)
+    target: Any = dataclasses.field(default=None, kw_only=True)
     host_bytes: int = dataclasses.field(init=False)
     disk_bytes: int = dataclasses.field(init=False)
     _choices: ClassVar[Choices]  # of the value; no field, since it takes no part in comparisons
@@ -116,6 +120,8 @@ class MemoryBudget:
                 f'MemoryBudget: disk={self.disk!r} needs a folder on a disk, `folder="/scratch/me"` for example. There '
                 "is no default, since temporary folders may be memory."
             )
+        if self.target is not None:
+            object.__setattr__(self, "target", target_of(self.target))
         value = tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
         object.__setattr__(self, "_choices", _chosen.setdefault(value, collections.deque(maxlen=64)))
 
@@ -147,6 +153,7 @@ class MemoryBudget:
         """How it is written."""
         places = {"host": self.host, "disk": self.disk, "folder": self.folder}
         shown = "".join(f", {name}={value!r}" for name, value in places.items() if value is not None)
+        shown += "" if self.target is None else f", target={str(self.target)!r}"
         return f"MemoryBudget({self.size!r}{shown})"
 
     def __repr__(self) -> str:
@@ -222,7 +229,7 @@ class MemoryBudget:
 
     def _with_far(self, where: str, near: Choice, sharing: int) -> Choice:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
-        if self.host_bytes and jax.default_backend() == "cpu":
+        if self.host_bytes and target_of(self.target).platform == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
         carry, n = near.sizes.carry, near.n

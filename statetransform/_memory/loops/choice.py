@@ -152,6 +152,7 @@ class FunctionChoice:
       flops_over_plain: operations over those of plain differentiation.
       is_plain: whether it is the plain program.
       budget: bytes.
+      target: what it was compiled for, if that is not there.
     """
 
     name: str
@@ -160,6 +161,7 @@ class FunctionChoice:
     flops_over_plain: float
     is_plain: bool
     budget: int
+    target: str = ""
 
     @property
     def bytes(self) -> int:
@@ -170,6 +172,7 @@ class FunctionChoice:
         sizes = f"{format_bytes(self.planned_bytes)} as planned"
         if self.compiled_bytes is not None:
             sizes += f", {format_bytes(self.compiled_bytes)} as compiled"
+            sizes += f" for {self.target}" if self.target else ""
         what = "the plain program" if self.is_plain else f"{self.flops_over_plain:.3f} times the FLOPs of the plain one"
         return f"the gradient of {self.name} within {format_bytes(self.budget)}: {sizes}, {what}"
 

@@ -1,4 +1,4 @@
-"""What one device holds: values as the compiler partitions them, and compiling for the devices of a program.
+"""What one device holds: values as the compiler partitions them.
 
 With explicit axes of a mesh the types of values have shardings, and within `shard_map` they are those of one device.
 With automatic axes the compiler decides: it is asked for the shardings of all values, given those of the arguments.
@@ -7,24 +7,17 @@ With automatic axes the compiler decides: it is asked for the shardings of all v
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
-import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from ... import _jax
+from ..targets import Target, compile_for, mesh_of
 
 logger = logging.getLogger("statetransform")
-
-
-def mesh_of(avals: Sequence[Any]) -> Any:
-    """The abstract mesh of some types, None if they are on one device."""
-    meshes = [aval.sharding.mesh for aval in avals if getattr(aval, "sharding", None) is not None]
-    return next((mesh for mesh in meshes if not mesh.empty and mesh.size > 1), None)
 
 
 def is_unknown(avals: Sequence[Any], shardings: Sequence[Any]) -> bool:
@@ -34,51 +27,11 @@ def is_unknown(avals: Sequence[Any], shardings: Sequence[Any]) -> bool:
     return any(given is None and aval.shape and auto(mesh_of([aval])) for aval, given in pairs)
 
 
-def placed(avals: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
-    """Types with known shardings, given or in the types, as arguments to compile for."""
-    found = []
-    for aval, given in zip(avals, shardings, strict=True):
-        mesh = mesh_of([aval])
-        if given is None and mesh is not None and any(name is not None for name in aval.sharding.spec):
-            given = NamedSharding(_concrete(mesh), aval.sharding.spec)
-        found.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=given))
-    return found
-
-
-def _concrete(mesh: Any) -> Mesh:
-    devices = np.array(jax.devices()[: mesh.size]).reshape(mesh.axis_sizes)
-    return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
-
-
-def lowered(function: Callable[..., list[Any]], avals: Sequence[Any], shardings: Sequence[Any]) -> Any:
-    """A function of arrays of some types, lowered; within `shard_map`, as each of its devices runs it."""
-    mesh = mesh_of(avals)
-    if mesh is None or AxisType.Manual not in mesh.axis_types:
-        return jax.jit(function, keep_unused=True).lower(*placed(avals, shardings))
-    axes = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual)
-    varying = [tuple(sorted(aval.mat.varying)) for aval in avals]
-    pieces = jax.P(axes)
-
-    def run(*xs: Any) -> list[Any]:
-        given = [jax.lax.pcast(x, names, to="varying") if names else x for x, names in zip(xs, varying, strict=True)]
-        return [jax.lax.expand_dims(y, (0,)) for y in function(*given)]
-
-    def lower() -> Any:
-        whole = Mesh(_concrete(mesh).devices, mesh.axis_names)
-        mapped = jax.shard_map(
-            run, mesh=whole, in_specs=jax.P(), out_specs=pieces, check_vma=any(varying), axis_names=set(axes)
-        )
-        structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-        return jax.jit(mapped, keep_unused=True).lower(*structs)
-
-    with ThreadPoolExecutor(1) as pool:  # a thread of its own, where no axis is bound
-        return pool.submit(lower).result()
-
-
-def partitioned(flat: Any, avals: Sequence[Any], shardings: Sequence[Any]) -> Any:
+def partitioned(target: Target, flat: Any, avals: Sequence[Any], shardings: Sequence[Any]) -> Any:
     """A flat jaxpr whose types have the shardings that the compiler chooses for the values.
 
     Args:
+      target: the devices.
       flat: the closed jaxpr.
       avals, shardings: the types of its inputs, and their shardings where these are known.
 
@@ -97,11 +50,13 @@ def partitioned(flat: Any, avals: Sequence[Any], shardings: Sequence[Any]) -> An
         return _jax.eval_jaxpr(all_of_it, consts, *xs)
 
     try:
-        compiled = jax.jit(everything, keep_unused=True).lower(*placed(avals, shardings)).compile()
+        found = compile_for(target, everything, avals, shardings).output_shardings
     except Exception as error:
         logger.info("the compiler does not say how it partitions values: %s", error)
         return flat
-    known.update(zip(inside, compiled.output_shardings, strict=True))
+    if found is None:
+        return flat
+    known.update(zip(inside, found, strict=True))
     return _with_types(flat, known)
 
 

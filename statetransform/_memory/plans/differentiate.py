@@ -106,7 +106,8 @@ class Budgeted:
         self._name, self._body, self._guess, self._lanes = name, body, guess, lanes
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
-        self._planner = Planner(_closed(body), shardings, budget.compile, Meter(name) if budget.progress else None)
+        meter = Meter(name) if budget.progress else None
+        self._planner = Planner(_closed(body), shardings, budget.compile, meter, budget.target)
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -197,14 +198,15 @@ class Budgeted:
         return self._pulled.setdefault(pattern, pulled)
 
     def _record(self, found: Decision) -> None:
-        is_plain = found.program is None
-        chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget)
+        is_plain, target = found.program is None, self._planner.target
+        where = "" if target.is_here else str(target)
+        chosen = FunctionChoice(self._name, found.planned, found.compiled, found.cost, is_plain, self._budget, where)
         self._asked.record(chosen)
         logger.info("checkpoint: %s", chosen)
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:
-            warn(excess_message(self._budget, found), PolicyWarning)
+            warn(excess_message(self._budget, found, self._planner.target), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""

@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
-
 from ... import _jax
 from ..programs.rewrite import inlined
 from ..programs.sizes import format_bytes, nbytes
 from ..programs.sources import shown_source
 from ..programs.walk import walk
-from . import devices
+from ..targets import Target, compile_for, target_of
 from .barriers import keeps_barriers
 from .checkpoints import by_source
 from .emit import Emitted, whole
@@ -41,9 +39,6 @@ from .solve import Plan
 from .versions import Version, Versions
 
 logger = logging.getLogger("statetransform")
-
-# Of the CPU's compiler: the same temporaries and operations in half the time.
-_FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 _SLOW = 2.0  # seconds, from which on the work is logged
 _CHEAP = 1.06  # times the plain work: a plan that costs less is not made larger
@@ -109,18 +104,13 @@ def temporary_bytes(function: Callable[..., Any], version: Version, is_fast: boo
       is_fast: compile in less time than usual, if the backend can.
     """
     try:
-        lowered = devices.lowered(*version.of_lanes(function), version.shardings)
+        found = compile_for(version.target, *version.of_lanes(function), version.shardings, is_fast=is_fast)
     except Exception as error:  # what cannot be compiled alone can still be planned
         logger.info("the gradient step alone cannot be compiled: %s", error)
         return None
-    choices: list[dict[str, Any] | None] = [_FAST, None] if is_fast and jax.default_backend() == "cpu" else [None]
-    for options in choices:  # a release may not know the options
-        try:
-            found = lowered.compile(compiler_options=options).memory_analysis()
-            return None if found is None else -(-int(found.temp_size_in_bytes) // version.pattern.lanes.count)
-        except Exception as error:
-            logger.info("the compiler does not say how many bytes the gradient step needs: %s", error)
-    return None
+    # A program that the compiler refuses for want of memory needs more than any budget.
+    size = max(found.total or 0, version.target.memory or 0) if found.is_refused else found.temporary
+    return None if size is None else -(-size // version.pattern.lanes.count)
 
 
 class Planner:
@@ -133,12 +123,18 @@ class Planner:
       shardings: those of its inputs, None where they are not known or in the types.
       compiles: whether plans are compiled; otherwise they are trusted.
       meter: shows how far the work is.
+      target: the devices; None for those where the inputs are.
     """
 
     def __init__(
-        self, closed: Any, shardings: Sequence[Any] = (), compiles: bool = True, meter: Meter | None = None
+        self,
+        closed: Any,
+        shardings: Sequence[Any] = (),
+        compiles: bool = True,
+        meter: Meter | None = None,
+        target: Target | None = None,
     ) -> None:
-        self._shardings = shardings
+        self._shardings, self.target = shardings, target_of(target, *shardings, *closed.in_avals)
         self.closed = inlined(closed)
         self._written = closed if any(_jax.is_remat(site.eqn) for site in walk(closed)) else None
         self._compiles, self._meter = compiles, meter
@@ -148,14 +144,14 @@ class Planner:
     def versions(self, pattern: Pattern) -> Versions:
         """The function in its various forms."""
         if pattern not in self._versions:
-            self._versions[pattern] = Versions(self.closed, pattern, self._written, self._shardings)
+            self._versions[pattern] = Versions(self.closed, pattern, self._written, self._shardings, self.target)
         return self._versions[pattern]
 
     def known(self, pattern: Pattern) -> Known:
         """What is known about the function from before."""
         if pattern not in self._known:
             self._known[pattern] = known_of(
-                self.versions(pattern).first.flat, self._written, (*self._shardings, pattern.lanes)
+                self.versions(pattern).first.flat, self._written, (*self._shardings, pattern.lanes), self.target
             )
         return self._known[pattern]
 
@@ -393,7 +389,7 @@ class Planner:
         (step, version), size = self._step_of(pattern, found), found.compiled
         if size is None:
             return found
-        if size > budget and jax.default_backend() == "cpu":
+        if size > budget and self.target.platform == "cpu":
             usual = [temporary_bytes(version.as_outermost(step, w), version, False) for w in (True, False)]
             size = size if None in usual else max(s for s in usual if s is not None)
         return dataclasses.replace(found, compiled=size)
@@ -466,13 +462,13 @@ def _key(offer: Offer) -> tuple[Any, ...]:
     return offer[0].recipe, offer[1].sequence, offer[1].checkpoints
 
 
-def excess_message(budget: int, found: Decision) -> str:
+def excess_message(budget: int, found: Decision, target: Target) -> str:
     """What is said where the compiled step needs more than the budget."""
     assert found.compiled is not None
     newer = "" if keeps_barriers() else " The CPU compiler of a newer JAX (0.11 at least) may need less."
     return (
         f"checkpoint: the plan for a budget of {format_bytes(budget)} has {found.planned} bytes "
-        f"({format_bytes(found.planned)}), but compiled for {jax.default_backend()!r} the gradient step takes "
+        f"({format_bytes(found.planned)}), but compiled for {target} the gradient step takes "
         f"{found.compiled} bytes ({format_bytes(found.compiled)}), the fewest of all plans that were tried and do not "
         "multiply the work. "
         f"A budget of {found.compiled} bytes can be kept.{newer}"

@@ -1,6 +1,6 @@
 """What was found about gradient steps: the bytes of the plain one, and plans with what they compile to.
 
-A step is known by its jaxpr, the backend and the versions, so that another budget for the same function does not
+A step is known by its jaxpr, the target and the versions, so that another budget for the same function does not
 compile the plain step again. With JAX's folder for compiled programs (`jax_compilation_cache_dir`) it is kept there,
 and another process plans and compiles nothing. A plan is a sequence of nodes of a graph that is made of the jaxpr, so
 the values are right, whatever a file says; a plan that does not belong to the graph is left out.
@@ -27,6 +27,7 @@ import jax
 import jax.extend.core as jex
 
 from ... import _jax
+from ..targets import Target, target_of
 from .checkpoints import Checkpoints
 
 logger = logging.getLogger("statetransform")
@@ -138,15 +139,17 @@ _lock = threading.Lock()
 _known: collections.OrderedDict[tuple[str, Path | None], Known] = collections.OrderedDict()
 
 
-def known_of(step: Any, written: Any = None, shardings: Sequence[Any] = ()) -> Known:
+def known_of(step: Any, written: Any = None, shardings: Sequence[Any] = (), target: Target | None = None) -> Known:
     """What is known about a gradient step.
 
     Args:
       step: its closed jaxpr.
       written: the closed jaxpr of the function as it was written, if that has checkpoints, which the step has not.
       shardings: of the inputs.
+      target: what it is compiled for.
     """
-    key, folder = fingerprint(shardings, step, *[] if written is None else [written]), folder_for_programs()
+    known_by = [step] if written is None else [step, written]
+    key, folder = fingerprint(target_of(target), shardings, *known_by), folder_for_programs()
     with _lock:
         if (key, folder) not in _known:
             file = None if folder is None else folder / "statetransform" / f"{key}.json"
@@ -171,13 +174,9 @@ def _code() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def fingerprint(shardings: Sequence[Any], *closed: Any) -> str:
-    """A text that is the same in every process for the same shardings of inputs, jaxprs, backend and versions."""
-    devices = jax.devices()
-    versions = metadata.version("jax"), metadata.version("jaxlib")
-    where = devices[0].platform, devices[0].device_kind, len(devices), *versions
-    flags = os.environ.get("XLA_FLAGS", ""), jax.config.read("jax_disable_most_optimizations")
-    parts = [*map(str, (*where, *flags, *shardings)), _code()]
+def fingerprint(target: Target, shardings: Sequence[Any], *closed: Any) -> str:
+    """A text that is the same in every process for the same target, shardings of inputs, jaxprs and versions."""
+    parts = [target.fingerprint, metadata.version("jax"), *map(str, shardings), _code()]
     for one in closed:
         _add(parts, _jax.opened(one))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

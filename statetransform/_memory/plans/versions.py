@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import _jax
 from ..._base.errors import BudgetError
+from ..targets import Target, target_of
 from .barriers import keeps_barriers
 from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
@@ -36,6 +37,7 @@ class Version:
       recipe: how it is made.
       written: the closed jaxpr of the function as it was written, if checkpoints in it are inlined in the other.
       shardings: those of the inputs, None where they are not known or in the types.
+      target: the devices; None for those where the inputs are.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Version:
         recipe: tuple[Any, ...] = ("first",),
         written: Any = None,
         shardings: Sequence[Any] = (),
+        target: Target | None = None,
     ) -> None:
         self.closed, self.pattern, self.recipe = closed, pattern, recipe
+        self.target = target_of(target, *shardings, *closed.in_avals)
         self._written, self._shardings = written, shardings
 
     @property
@@ -80,7 +84,7 @@ class Version:
         flat = without_equal(flattened(self._step))
         avals = [var.aval for var in _jax.opened(flat).invars]
         given = [*self._shardings, *[None] * (len(avals) - len(self._shardings))]
-        flat = partitioned(flat, avals, given)
+        flat = partitioned(self.target, flat, avals, given)
         n, seen = len(self.pattern.outputs), _jax.opened(flat).outvars[len(self.pattern.outputs) :]
         pairs = [(atom, t) for atom, t in zip(seen, self._seen.values(), strict=False) if isinstance(atom, jex.Var)]
         return without_seen(flat, n, len(self._seen)), dict(reversed(pairs))
@@ -126,7 +130,7 @@ class Version:
     def checkpointed(self, checkpoints: Checkpoints) -> Version:
         """With checkpoints as people write them."""
         closed = with_checkpoints(self.closed, checkpoints)
-        return Version(closed, self.pattern, self.recipe, shardings=self._shardings)
+        return Version(closed, self.pattern, self.recipe, shardings=self._shardings, target=self.target)
 
     @property
     def cotangents(self) -> list[Any]:
@@ -195,14 +199,22 @@ class Versions:
       pattern: what is differentiated.
       written: the same as it was written, if it has checkpoints inside; they are inlined in the other one.
       shardings: those of the inputs, None where they are not known or in the types.
+      target: the devices; None for those where the inputs are.
 
     Attributes:
       first: as it is.
     """
 
-    def __init__(self, closed: Any, pattern: Pattern, written: Any = None, shardings: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        closed: Any,
+        pattern: Pattern,
+        written: Any = None,
+        shardings: Sequence[Any] = (),
+        target: Target | None = None,
+    ) -> None:
         self._closed, self._pattern, self._shardings = closed, pattern, shardings
-        self.first = Version(closed, pattern, written=written, shardings=shardings)
+        self.first = Version(closed, pattern, written=written, shardings=shardings, target=target)
         self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
 
     def thriftiest(self) -> list[Version]:
@@ -253,7 +265,10 @@ class Versions:
             alike = [some for some in self._opened.values() if some and opened and some[0].key == opened.key]
             known = alike[0] if alike else None
             if opened is not None and known is None:
-                known = opened, Version(opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings)
+                version = Version(
+                    opened.jaxpr, self._pattern, ("loops", how), shardings=self._shardings, target=self.first.target
+                )
+                known = opened, version
             self._opened[how] = known
         return self._opened[how]
 

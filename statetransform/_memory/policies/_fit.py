@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..loops.budget import MemoryBudget
 
 
-def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> MemoryBudget:
+def fit(size: int | str, *, compile: bool = True, progress: bool = False, target: Any = None) -> MemoryBudget:
     """Keeps the intermediates of a function within a number of bytes.
 
     A plan decides what is kept, what is recomputed, and when. In the plan, the bytes alive at the same time never
@@ -16,13 +18,16 @@ def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> Mem
       compile: compile the gradient step, and correct the plan by what the compiler needs; the first step takes two
         to eight times as long as without one. With False the plan is trusted, and nothing is compiled for it.
       progress: show a bar of `tqdm` while planning takes long.
+      target: the devices that the plan is for, if they are not there: a :class:`statetransform.Target`, its name
+        ("H100"), or devices of a topology. Default: where the arguments are, or what JAX runs on.
 
     Returns:
       A :class:`statetransform.MemoryBudget`, for `transform.checkpoint(f, policy=...)`. Its `choices` say what was
       chosen.
 
     Raises:
-      TypeError, ValueError: `size` is not a size.
+      TypeError, ValueError: `size` is not a size, or there is no such `target`.
+      ImportError, RuntimeError: the compiler of `target` cannot be had.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -38,4 +43,4 @@ def fit(size: int | str, *, compile: bool = True, progress: bool = False) -> Mem
       >>> print(budget.choices[-1])
       the gradient of loss within 1 MiB: ... as planned, ... as compiled, ...
     """
-    return MemoryBudget(size, compile=compile, progress=progress)
+    return MemoryBudget(size, compile=compile, progress=progress, target=target)

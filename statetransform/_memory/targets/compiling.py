@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from ... import _jax
+from ..programs.sizes import format_bytes
 from .target import Target
 
 logger = logging.getLogger("statetransform")
@@ -62,6 +63,13 @@ class Compiled:
         """Those that the compiler chose; None if it refused the program."""
         return None if self.program is None else self.program.output_shardings
 
+    @property
+    def notes(self) -> list[str]:
+        """What to say of a program that the compiler refused, in reports."""
+        if self.total is None:
+            return []
+        return [f"The compiler refuses the program, which needs {format_bytes(self.total)} of the device in all."]
+
     def fits(self, budget: int) -> bool:
         """Whether the temporary bytes are known to be within a budget."""
         return not self.is_refused and self.temporary is not None and self.temporary <= budget
@@ -86,8 +94,11 @@ def _struct(target: Target, aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     own = getattr(aval, "sharding", None)
     if sharding is None and isinstance(own, NamedSharding) and not own.mesh.empty:
         is_said = any(name is not None for name in own.spec) or (own.mesh.size == 1 and not target.is_here)
-        sharding = NamedSharding(target.concrete(own.mesh), own.spec) if is_said else None
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+        sharding = own if is_said else None
+    if isinstance(sharding, NamedSharding):  # perhaps of the same mesh on other devices
+        sharding = NamedSharding(target.concrete(sharding.mesh), sharding.spec)
+    weak_type = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak_type)
 
 
 def lower_for(

@@ -53,6 +53,15 @@ class Target:
         return (target, (self.card, len(self.devices))) if self.card else (target, (self.name,))
 
     @property
+    def notes(self) -> list[str]:
+        """What figures of its compiler do not know, for reports."""
+        if self.is_here:
+            return []
+        tuned = "which kernels autotuning chooses and what workspace they take, nor " if self.platform == "gpu" else ""
+        not_known = f"The figures do not know {tuned}how an allocator divides the memory."
+        return [f"Compiled for {self}, which is not there. {not_known}"]
+
+    @property
     def platform(self) -> str:
         """What JAX calls the backend: "cpu", "gpu" or "tpu"."""
         return self.devices[0].platform
@@ -80,8 +89,8 @@ class Target:
         return jax.make_mesh(tuple(shape), tuple(names), axis_types=types, devices=self.devices)
 
     def concrete(self, mesh: Any) -> Mesh:
-        """An abstract mesh on these devices."""
-        if isinstance(mesh, Mesh):
+        """A mesh, which may be an abstract one or one of other devices, on these devices."""
+        if isinstance(mesh, Mesh) and (self.is_here or mesh.devices.flat[0] in self.devices):
             return mesh
         found = self if mesh.size <= len(self.devices) else self._with(mesh.size)
         devices = np.array(found.devices[: mesh.size]).reshape(mesh.axis_sizes)
