@@ -43,6 +43,7 @@ from .programs import effects_that_stay as effects_that_stay
 from .programs import function_of as function_of
 from .programs import host_room as host_room
 from .programs import is_array_type as is_array_type
+from .programs import is_in_loop as is_in_loop
 from .programs import is_remat as is_remat
 from .programs import is_zero_tangent as is_zero_tangent
 from .programs import lanes_of as lanes_of

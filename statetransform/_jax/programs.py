@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,9 +38,22 @@ except ImportError:
     empty2 = None
 
 try:
+    from jax._src.lax.control_flow import loops as _loops
+except ImportError:
+    _loops = None
+
+try:
     from jax._src.config import persistent_cache_min_compile_time_secs as _seconds_to_cache
 except ImportError:
     _seconds_to_cache = None
+
+
+def is_in_loop() -> bool:
+    """Whether the step of one of JAX's loops is being traced, whoever called it; no trace says whose body it is."""
+    frame, file = sys._getframe(), getattr(_loops, "__file__", None)
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame is not None
 
 
 def without_cache() -> contextlib.AbstractContextManager[Any]:

@@ -120,7 +120,9 @@ class GradientStep:
         if not self.is_compiled:
             return None
         run = self.version.as_outermost(self.version.plain_step)
-        inputs = self.inputs if self.target.is_here else placed(self.target, list(map(_jax.typeof, self.inputs)))
+        inputs = self.inputs
+        if not self.target.is_here:
+            inputs = placed(self.target, [x if hasattr(x, "shape") else _jax.typeof(x) for x in inputs])
         return compiled_by(self.target, jax.jit(run).lower(*inputs))
 
     def bytes_of(self, what: str) -> int | None:

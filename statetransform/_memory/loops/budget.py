@@ -20,7 +20,7 @@ from ..._base.errors import BudgetError, PolicyWarning
 from ..._base.sites import warn
 from ..._base.table import Table
 from ..programs.sizes import format_bytes, parse_bytes
-from ..targets import target_of
+from ..targets import refuse_offloading, target_of
 from . import plan
 from .choice import WORKING, Choice, FunctionChoice, Sizes
 from .far.files import Folder
@@ -229,7 +229,10 @@ class MemoryBudget:
 
     def _with_far(self, where: str, near: Choice, sharing: int) -> Choice:
         """The plan with carries far away, if that takes fewer evaluations than the one without."""
-        if self.host_bytes and target_of(self.target).platform == "cpu":
+        target = target_of(self.target)
+        if self.host_bytes:
+            refuse_offloading(f"{where}: host={self.host!r}", target)
+        if self.host_bytes and target.platform == "cpu":
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
         carry, n = near.sizes.carry, near.n

@@ -68,7 +68,7 @@ def prepare(policy: Callable[..., Any] | None, jaxpr: Any) -> tuple[Callable[...
     """
     if policy is None:
         return None, jaxpr
-    check_memories(policy)
+    check_memories(policy, jaxpr)
     warn_unused_names(policy, jaxpr)
     if asks_source(policy):
         return _marked(policy, jaxpr)

@@ -14,10 +14,11 @@ from jax.ad_checkpoint import Offloadable
 
 from ..._base.errors import PolicyWarning
 from ..._base.sites import warn
-from ..._jax import bind_remat, name_of, without_constvars
+from ..._jax import bind_remat, is_in_loop, name_of, without_constvars
 from ..loops.budget import MemoryBudget
 from ..programs.sizes import parse_bytes
 from ..programs.walk import names_in, walk
+from ..targets import refuse_offloading, target_of
 from ._policy import UNKNOWN, Policy, ask, describe, members, names_of
 
 _EXAMPLES = (
@@ -80,9 +81,14 @@ def _instead(value: Any) -> str:
     )
 
 
-def check_memories(policy: Any) -> None:
-    """Refuses to offload from or to a memory that the default device lacks; JAX ignores that on some backends."""
+def check_memories(policy: Any, jaxpr: Any) -> None:
+    """Refuses to offload from or to a memory that the default device lacks; JAX ignores that on some backends.
+
+    In loops also where the compiler of the devices is known to read what was offloaded in the wrong order.
+    """
     asked = [kind for member in members(policy) for kind in getattr(member, "memories", ())]
+    if asked and (is_in_loop() or any(site.primitive in ("scan", "while") for site in walk(jaxpr))):
+        refuse_offloading(f"the policy {describe(policy)}", target_of(None, *jaxpr.in_avals))
     known = {memory.kind for memory in jax.devices()[0].addressable_memories()} if asked else set()
     for kind in asked:
         if known and kind not in known:

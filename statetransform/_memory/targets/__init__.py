@@ -12,7 +12,7 @@ known; nor is what an allocator does with the bytes.
 from .cards import Card
 from .compilers import prepare
 from .compiling import Compiled, compile_for, compiled_by, lower_for, mesh_of, placed
-from .target import Target, target, target_of
+from .target import Target, refuse_offloading, target, target_of
 
 prepare()  # before JAX looks for its plugins, which it does once
 
@@ -25,6 +25,7 @@ __all__ = [
     "lower_for",
     "mesh_of",
     "placed",
+    "refuse_offloading",
     "target",
     "target_of",
 ]

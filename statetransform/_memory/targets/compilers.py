@@ -105,12 +105,11 @@ def _check_version(wheel: str) -> None:
     Raises:
       ImportError: its version is another one.
     """
-    number = lambda version: re.match(r"[\d.]*", version).group().rstrip(".")  # type: ignore[union-attr]  # may be ""
     try:
         found = metadata.version(wheel)
     except metadata.PackageNotFoundError:  # built by hand
         return
-    if number(found) != number(needed := metadata.version("jaxlib")):
+    if _number(found) != _number(needed := metadata.version("jaxlib")):
         raise ImportError(
             f"target: {wheel} {found} is for another jaxlib than {needed}, which is installed. Install the one for it: "
             f"`pip install {wheel}=={needed} {wheel.replace('pjrt', 'plugin')}=={needed}`."
@@ -143,6 +142,16 @@ def tpu_devices(name: str) -> tuple[Any, ...]:
             f"target: libtpu has no topology {name!r}: {error} A name is a generation and how many chips there are "
             "along each axis: 'v5e:2x2', 'v6e:2x4', 'v5p:2x2x1', 'v4:2x2x1', 'tpu7x:2x2x1'."
         ) from error
+
+
+def jaxlib_version() -> tuple[int, ...]:
+    """The numbers of jaxlib's version."""
+    return tuple(map(int, _number(metadata.version("jaxlib")).split(".")))
+
+
+def _number(version: str) -> str:
+    found = re.match(r"[\d.]*", version)
+    return found.group().rstrip(".") if found else ""
 
 
 @functools.cache

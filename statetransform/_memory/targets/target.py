@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from ... import _jax
 from .cards import CARDS, TPU_MEMORY, Card
-from .compilers import compiler_of, nvidia_devices, tpu_devices
+from .compilers import compiler_of, jaxlib_version, nvidia_devices, tpu_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +235,21 @@ def _given(given: Any) -> Target:
             'target=st.target("H100", count=8).'
         )
     return _of_devices(devices)
+
+
+def refuse_offloading(what: str, target: Target) -> None:
+    """Refuses to keep values of loops in the host's memory where a compiler is known to read them in the wrong order.
+
+    Raises:
+      ValueError: this is such a compiler: that of GPUs before jaxlib 0.11.1 (https://github.com/openxla/xla/issues/46231).
+    """
+    if target.platform == "gpu" and jaxlib_version() < (0, 11, 1):
+        raise ValueError(
+            f"{what} is refused for {target}: in loops, the compiler of NVIDIA GPUs in jaxlib "
+            f"{'.'.join(map(str, jaxlib_version()))} reads what is in the host's memory in the wrong order, so that "
+            "gradients are wrong in silence (openxla/xla#46231). Install jaxlib 0.11.1 or newer, or keep the values on "
+            "the device, recompute them, or use `disk=`."
+        )
 
 
 def target_of(given: Any = None, *places: Any) -> Target:
