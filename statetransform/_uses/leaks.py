@@ -32,6 +32,8 @@ def refuse_leaks(
 ) -> None:
     """Refuses a tracer that a trace which is over has left behind.
 
+    A list that a function closes over may collect tracers, as people do to print them. JAX says where one is used.
+
     Looked for from the function and the objects among its arguments on.
 
     Args:
@@ -47,6 +49,7 @@ def refuse_leaks(
         (None, "", "", path, root, None) for root, path in zip(roots, names, strict=False)
     )
     seen: dict[int, Any] = {}
+    collecting: set[int] = set()  # lists of closures, and containers in them
     while waiting:
         owner, name, inner, path, obj, holder = waiting.popleft()
         if belongs_to(obj, trace):
@@ -60,6 +63,8 @@ def refuse_leaks(
         if isinstance(obj, types.FunctionType):
             attributes = list(obj.__dict__.items())
             variables = list(parts(obj) or ())
+            free = obj.__code__.co_freevars
+            collecting |= {identity(child) for key, child in variables if key in free and type(child) is list}
             if is_users_function(obj):
                 names_used = names_of(obj.__code__).used
                 variables += [(key, obj.__globals__[key]) for key in names_used if key in obj.__globals__]
@@ -69,7 +74,11 @@ def refuse_leaks(
             shown = "self" if isinstance(obj, types.MethodType) else ""
             waiting += [(None, "", "", shown, child, None) for _, child in parts(obj) or ()]
         elif isinstance(obj, CONTAINERS):
-            below = [(f"[{key!r}]", child, key) for key, child in parts(obj) or ()]
+            children = parts(obj) or ()
+            if identity(obj) in collecting:
+                children = [(key, child) for key, child in children if not belongs_to(child, trace)]
+                collecting |= {identity(child) for _, child in children if isinstance(child, CONTAINERS)}
+            below = [(f"[{key!r}]", child, key) for key, child in children]
         elif isinstance(obj, np.ndarray):
             below = [(f".flat[{i}]", child, i) for i, child in enumerate(obj.flat if obj.dtype.hasobject else ())]
         elif isinstance(obj, types.ModuleType):  # not what they lead to, as that is much

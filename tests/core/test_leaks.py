@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -138,9 +140,10 @@ OUTSIDE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "function": ("attribute 'last' of the function on_itself", on_itself),
     "default": ("dict|tuple|`memory`", lambda x, memory={}: memory.update(x=x)),
     "closure": ("`memory`", of_a_closure(collections.OrderedDict(a=1), lambda memory, x: memory.update(x=[x]))),
-    "list": (r"at `memory\[\d+\]`", of_a_closure([], lambda items, x: items.append(x))),
     "deque": (r"at `memory\[\d+\]`", of_a_closure(collections.deque(), lambda items, x: items.append(x))),
-    "list in a list": (r"at `memory\[0\]\[\d+\]`", of_a_closure([[1]], lambda items, x: items[0].append(x))),
+    "list in a dict": (r"at `memory\['a'\]\[\d+\]`", of_a_closure({"a": [1]}, lambda items, x: items["a"].append(x))),
+    "object in a list": ("attribute 'x' of a Box", of_a_closure([], lambda items, x: items.append(in_a_box(x)))),
+    "default list": ("`memory`", lambda x, memory=[]: memory.append(x)),
     "global list": (r"at `SEEN\[\d+\]\[1\]`", lambda x: SEEN.append((1, x))),
 }
 
@@ -247,6 +250,38 @@ def test_a_list_and_a_dict_outside_may_collect_what_was_not_traced() -> None:
 
     f(jnp.ones(3))
     assert len(seen) == 1 and known["shape"] == (3,) and known["array"] == 1.0 and Shared.last is None
+
+
+COLLECTED: dict[str, Callable[[Any, Any], None]] = {
+    "by itself": lambda seen, x: seen.append(x),
+    "with a label": lambda seen, x: seen.append(("x", {"value": [x]})),
+    "below": lambda seen, x: seen[0].append(x),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", COLLECTED)
+def test_a_list_in_a_closure_may_collect_traced_values(how: str, way: str) -> None:
+    seen: list[Any] = [[]]
+    u = State(jnp.float32(2))
+
+    def body(x: Any) -> Any:
+        u.value = u.value * 2
+        COLLECTED[how](seen, u.value * x)
+        return u.value * x
+
+    def expected(x: Any) -> Any:
+        return 2 * value * x
+
+    call, value = WAYS[way](body), u.value
+    for _ in range(3):
+        got, value = jax.tree.leaves(call(jnp.float32(3))), u.value / 2
+        want = jax.tree.leaves(WAYS[way](expected)(jnp.float32(3)))
+        assert way in ("loop", "jvp", "grad of grad", "hessian") or got == want
+    tracers = [leaf for leaf in jax.tree.leaves(seen) if isinstance(leaf, jax.core.Tracer)]
+    assert tracers
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        jax.jit(lambda: tracers[0] + 1)()
 
 
 class Noting(State):
