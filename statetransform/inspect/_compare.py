@@ -112,7 +112,7 @@ class Comparison(Drawing, Records[Candidate]):
         for row, marker in zip(self, itertools.cycle("osD^vP*XpH<>"), strict=False):
             look = {"color": "black"} if row.is_best else {"color": "0.35", "markerfacecolor": "white"}
             label = f"{row.name} *" if row.is_best else row.name
-            ax.plot(row.recompute_ratio, row.memory / scale, marker, markersize=8, label=label, **look)
+            ax.plot(row.recompute_ratio, row.memory / scale, marker, markersize=8, label=label, clip_on=False, **look)
         ax.set_xlabel("recomputation (FLOPs, times those without checkpoints)")
         ax.set_ylabel(f"{'temporaries' if is_temporary else 'residuals'} ({unit})")
         ax.set_ylim(bottom=0)

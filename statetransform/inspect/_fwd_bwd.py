@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from .._memory.programs.walk import backward_slice
 from .._traces.tracebacks import boundary
 from ._gradient import Halves
 from ._view import view_of
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _names(halves: Halves, closed: Any) -> dict[Any, Any]:
@@ -62,7 +65,8 @@ def _written(halves: Halves) -> tuple[list[str], list[str]]:
             eqn.replace(invars=list(map(shown, eqn.invars)), outvars=list(map(shown, eqn.outvars)))
             for eqn in _needed(jaxpr)
         ]
-        return [line for eqn in eqns for line in str(eqn).splitlines()]
+        # JAX colours what it prints, unless it is to a file.
+        return [line for eqn in eqns for line in _COLOUR.sub("", str(eqn)).splitlines()]
 
     forward = [
         f"in    {typed([*body.invars, *body.constvars])}",

@@ -131,30 +131,41 @@ def largest(
 
 
 def _next(known: dict[int, int | None], most: int, fits: int, too_large: int) -> int:
-    """The next size to try: where the sizes that are nearest to the budget say, if that is within the bracket."""
+    """The next size to try: where `a + b n**p` through the sizes nearest to the budget meets it, if that is inside."""
     bytes_at = {n: size for n, size in known.items() if size}
-    near = sorted(bytes_at, key=lambda n: abs(math.log(bytes_at[n] / max(most, 1))))
-    # Two sizes that differ enough to be compared, as compilers round: on both sides of the budget once they are near.
-    near = [n for n in (fits, too_large) if n in bytes_at] if too_large < 2 * fits else near
-    near = [*near[:1], *[n for n in near[1:] if len(near) == 2 or not 0.8 < n / near[0] < 1.25][:1]]
-    guess = fits * most
-    if len(near) == 1:
-        guess = near[0] * most // bytes_at[near[0]]
-    elif near:
-        low, high = sorted(near)
-        small, large = bytes_at[low], bytes_at[high]
-        power = math.log(large / small) / math.log(high / low)
-        if power > 1:
-            guess = int(high * (most / large) ** (1 / power))
+    near = sorted(bytes_at, key=lambda n: abs(math.log(bytes_at[n] / max(most, 1))))[:3]
+    if len(near) < 2:
+        guess = near[0] * most // bytes_at[near[0]] if near else fits * most
+    else:
+        low, high = (fits, too_large) if {fits, too_large} <= bytes_at.keys() else sorted(near[:2])
+        power = _power([(n, bytes_at[n]) for n in sorted(near)]) if len(near) == 3 else 1.0
+        slope = (bytes_at[high] - bytes_at[low]) / (high**power - low**power)
+        reach = high**power + (most - bytes_at[high]) / slope if slope > 0 else (8 * high) ** power
+        guess = int(max(reach, 0) ** (1 / power) + 1e-9)
+    if not fits < guess < too_large:  # the bytes do not grow like that
+        if too_large == _MOST:
+            guess = max(guess, 2 * fits)
+        elif too_large > 2 * fits:
+            guess = math.isqrt(fits * too_large)
         else:
-            guess = high + int((most - large) * (high - low) / (large - small)) if large > small else 2 * high
-    if too_large <= guess < 1.25 * too_large:
-        guess = too_large - max(too_large // 64, 1)
-    if too_large > 2 * fits and not (fits < guess < too_large and (too_large == _MOST or known[too_large])):
-        return math.isqrt(fits * too_large)
-    if len(known) == _COMPILATIONS - 1 and guess > 2 * fits:
-        guess = int(0.97 * guess)  # the last one is better a little too small than too large
+            step = max((too_large - fits) // 8, 1)
+            guess = too_large - step if guess >= too_large else fits + step
+    elif len(known) == _COMPILATIONS - 1:  # the last one is better a little too small than too large
+        guess -= (guess - fits) // 16 if guess < 2 * fits else guess // 50
     return min(max(guess, fits + 1), too_large - 1)
+
+
+def _power(points: list[tuple[int, int]]) -> float:
+    """The `p` with which `a + b n**p` goes through three points; 1 where the bytes do not grow."""
+    (n0, small), (n1, middle), (n2, large) = points
+    if not small < middle < large:
+        return 1.0
+    low, high = 0.25, 8.0
+    for _ in range(40):
+        power = (low + high) / 2
+        is_less = (n2**power - n1**power) * (middle - small) < (large - middle) * (n1**power - n0**power)
+        low, high = (power, high) if is_less else (low, power)
+    return (low + high) / 2
 
 
 def _arguments(arguments: Callable[[int], Any], n: int) -> tuple[Any, ...]:

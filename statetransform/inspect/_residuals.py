@@ -76,7 +76,7 @@ class Residuals(Records[Residual]):
         return [{name: getattr(record, name) for name in _FIELDS} for record in self]
 
     def table(self) -> Table:
-        """The records, with totals in the title and the notes below."""
+        """The records, the largest first, with totals in the title and the notes below."""
         totals = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in self.totals.items())
         title = (
             f"residuals of {self.name}: {len(self)} array{'' if len(self) == 1 else 's'}, {format_bytes(self.bytes)}"
@@ -84,7 +84,8 @@ class Residuals(Records[Residual]):
         title += f" ({totals})" if totals else ""
         has_loops = any(record.iterations > 1 for record in self)
         columns = ["kind", "name", "type", ">bytes", *([">per iteration"] if has_loops else []), "computed by", "at"]
-        return folded(Table(title, columns, [_row(record, has_loops) for record in self], self.notes))
+        largest_first = sorted(self, key=lambda record: -record.bytes)
+        return folded(Table(title, columns, [_row(record, has_loops) for record in largest_first], self.notes))
 
 
 def _row(record: Residual, has_loops: bool) -> list[str]:
@@ -162,8 +163,8 @@ def residuals(
       residuals of layer: 3 arrays, 96 B (argument 16 B, state 64 B, computed 16 B)
       kind      name  type          bytes  computed by  at
       --------  ----  ------------  -----  -----------  ------...
-      argument  x     float32[4]     16 B
       state     w     float32[4,4]   64 B               <docte...
+      argument  x     float32[4]     16 B
       computed        float32[4]     16 B  cos          <docte...
       >>> inspect.residuals(layer, jnp.ones(4), states=w).totals  # this gradient does not need `w`
       {'argument': 16, 'computed': 16}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +35,21 @@ def test_states_arguments_and_residuals_stand_under_their_names():
     assert str(found).endswith("states: w, count")
     keep = next(line for line in found.forward if line.startswith("keep"))
     assert keep.removeprefix("keep").strip() == found.backward[0].removeprefix("kept").strip()
+
+
+def test_colours_that_jax_prints_on_a_terminal_are_no_text():
+    """JAX decides at its import whether its output is a terminal."""
+    program = """
+import jax._src.pretty_printer as printer
+printer.CAN_USE_COLOR = True
+import jax, jax.numpy as jnp
+from statetransform import inspect
+f = lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) @ c, None), x, length=2)[0].sum()
+assert chr(27) in str(jax.make_jaxpr(f)(jnp.ones((2, 2))))
+found = inspect.fwd_bwd(f, jnp.ones((2, 2)))
+assert "dot_general" in str(found) and chr(27) not in str(found) + found._repr_html_()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 def test_equations_are_as_jax_prints_them_but_for_names():

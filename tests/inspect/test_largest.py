@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import statetransform as st
 from statetransform import Param, inspect, policies, transform
+from statetransform.inspect._largest import _next
 
 pytestmark = pytest.mark.optimized
 W = jnp.eye(32) * 0.9
@@ -57,6 +58,30 @@ def test_sizes_that_grow_faster_are_found_too(growth: str, budget: int) -> None:
     found = inspect.largest(f, arguments, budget)
     needed = lambda n: inspect.cost(f, arguments(n)).temporary_bytes or 0
     assert needed(found) <= budget < needed(int(1.1 * found) + 1)
+
+
+BYTES = {
+    "in proportion": lambda n: 4_000 * n,
+    "with a constant": lambda n: 9_000_000 + 1_000 * n,
+    "with the square": lambda n: 8_000_000 + 50 * n**2,
+    "with a square at last": lambda n: 100_000 + 20_000 * n + 10 * n**2,
+    "with the power 1.5": lambda n: int(1_000_000 + 3_000 * n**1.5),
+    "in tiles": lambda n: -(-(1_000_000 + 3_000 * n) // 4096) * 4096,
+    "with a jump": lambda n: int(14_000 * n * (1.1 if n > 400 else 1.0)),
+}
+
+
+@pytest.mark.parametrize("edge", [20, 548, 3000])
+@pytest.mark.parametrize("growth", BYTES)
+def test_six_sizes_lead_to_within_one_percent_of_the_edge(growth: str, edge: int) -> None:
+    known: dict[int, int | None] = {1: BYTES[growth](1)}
+    budget, fits, too_large = BYTES[growth](edge), 1, 2**31 - 1
+    while len(known) < 6 and fits + 1 < too_large:
+        n = _next(known, budget, fits, too_large)
+        assert fits < n < too_large
+        known[n] = size = BYTES[growth](n)
+        fits, too_large = (n, too_large) if size <= budget else (fits, n)
+    assert edge - max(1, edge // 100) <= fits and BYTES[growth](fits) <= budget
 
 
 @pytest.mark.parametrize(

@@ -229,3 +229,10 @@ def test_inside_another_transform():
     sizes: list[int] = []
     f(X)
     assert sizes[:1] == [96]
+
+
+def test_the_table_begins_with_the_largest():
+    found = inspect.residuals(lambda a, b: (a.sum() * jnp.sin(b)).sum() + (a**2).sum(), jnp.ones(2), jnp.ones(50))
+    shown = [row[found.table().headings.index("bytes")] for row in found.table().rows]
+    assert [record.bytes for record in found] == [4, 200, 200, 8]  # as JAX lists them
+    assert shown == ["200 B", "200 B", "8 B", "4 B"]

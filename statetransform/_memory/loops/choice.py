@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
             yield k, 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Choice:
     """What a budget chose for one loop.
 
@@ -115,6 +115,9 @@ class Choice:
         count, slots = -(-self.n // self.block), self.carries + 1
         missing = count * self.block - self.n
         return self.n + plan.advances(count, slots) * self.block - _first_advances(count, slots) * missing
+
+    def __repr__(self) -> str:
+        return f"<{self}>"  # in a list, and in a notebook
 
     def __str__(self) -> str:
         steps = "a loop" if self.n is None else f"a loop of {self.n} steps"
