@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # One stamp per set of extras: a target installs only what it needs.
 STAMP = $(VENV)/.installed-
 
-.PHONY: demo test lint bench bench-gpu docs clean
+.PHONY: demo test lint bench bench-gpu docs notebooks clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed (on Debian: python3-venv);" \
@@ -32,7 +32,7 @@ lint: $(STAMP)test $(STAMP)lint
 	cd docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/pyright --ignoreexternal --verifytypes statetransform
 
 bench: $(STAMP)bench
-	$(BIN)/python -m benchmarks --report docs/measured.md --pages README.md docs/memory.md
+	$(BIN)/python -m benchmarks --report docs/measured.md --pages docs/memory.md docs/examples/waveform_inversion.md docs/examples/digits.md
 
 # Says so and succeeds where there is no GPU. JAX for the GPU has to be installed in the environment: see docs/installation.md.
 bench-gpu: $(STAMP)bench
@@ -40,6 +40,10 @@ bench-gpu: $(STAMP)bench
 
 docs: $(STAMP)docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# The notebooks of pages, with their outputs, after a page has changed.
+notebooks: $(STAMP)test
+	$(BIN)/python docs/_extensions/notebooks.py
 
 clean:
 	rm -rf $(VENV) docs/_build out

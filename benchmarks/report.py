@@ -24,6 +24,7 @@ from rich.table import Table
 PEERS = ("brainstate", "nnx", "flax", "equinox", "nested by hand")
 PACKAGES = ("jax", "jaxlib", "numpy", "brainstate", "flax", "equinox")
 WALL, TIMES = "wall over plain", ("trace + lower", "time")
+FLOORS = {"wall time": "the plain scan"}
 tables: dict[str, dict[str, Any]] = {}
 
 
@@ -96,7 +97,8 @@ def faster_peers(title: str, table: dict[str, Any]) -> list[str]:
         peers = {name for name in by_name if name.startswith(PEERS)}
         best = min((by_name[name] for name in by_name if name not in {*peers, "by hand"}), default=None)
         found += [
-            f"{title}, {what}: {name} takes {by_name[name]:.2f}, statetransform {best:.2f}."
+            f"{title}; {what} over {FLOORS.get(what, 'by hand')}: {name} {by_name[name]:.2f}, "
+            f"statetransform {best:.2f}."
             for name in sorted(peers)
             if best is not None and by_name[name] < best
         ]

@@ -3,7 +3,7 @@
     python examples/data_parallel.py --steps 300 --batch 1024 --out out
 
 The devices are eight virtual ones of this computer's CPU; on a machine with accelerators,
-leave the flag away. A network with batch normalization tells two spirals apart. Its
+omit the flag. A network with batch normalization tells two spirals apart. Its
 running means are states that every step writes; they agree on all devices, and with a run
 on one.
 """
@@ -155,8 +155,8 @@ def main(steps: int = 300, batch: int = 1024, width: int = 64, out: str = "out")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=300, help="training steps")
+    parser.add_argument("--batch", type=int, default=1024, help="points in a step")
+    parser.add_argument("--width", type=int, default=64, help="units of a layer")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

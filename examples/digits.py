@@ -24,7 +24,7 @@ import statetransform as st
 from statetransform import Param, RandomState, State, inspect, transform
 
 BATCH, SEED = 128, 0
-COLUMNS = ["backward pass", "residuals, MB", "temporary, MB", "training step, ms"]
+COLUMNS = ["backward pass", "residuals, MB", "temporary, MB", "processor time, ms"]
 
 
 @jax.custom_vjp
@@ -118,17 +118,19 @@ def load_digits():
 
 def compare(n_hidden, n_steps, batch):
     """What a training step takes, for both ways to differentiate."""
-    rows = []
+    kept, jitted = {}, {}
+    print("compiling and measuring a training step", flush=True)
     for name in ("store everything", "checkpoint each step"):
-        print(f"compiling and measuring a training step: {name}", flush=True)
         network = Network(64, n_hidden, 10)
         # `__wrapped__` is the method without its decorator.
         step = network.step if "each" in name else network.step.__wrapped__
         loss, params = make_loss(network, step, n_steps), st.states(network, Param)
-        kept = inspect.residuals(loss, *batch, states=params)
-        measured = measure(make_train_step(loss, params), *batch)
-        rows.append((name, kept.bytes / 1e6, *measured))
-    return rows
+        kept[name] = inspect.residuals(loss, *batch, states=params).bytes / 1e6
+        jitted[name] = make_train_step(loss, params)
+    measured = measure(jitted, *batch)
+    return [
+        (name, kept[name], size, spread(times)) for name, (size, times) in measured.items()
+    ]
 
 
 def train(train_step, evaluate, data, test, epochs):
@@ -167,28 +169,39 @@ def plot(spikes, image, label, history, rows):
     for i, what in enumerate(("residuals", "temporary")):
         places, color = (i / 2.5, 1 + i / 2.5), ("0.7", "C0")[i]
         bars = memory.bar(places, sizes[i], 0.38, color=color, label=what)
-        memory.bar_label(bars, fmt="%.0f", padding=2)
+        memory.bar_label(bars, fmt="%.3g", padding=2)
     memory.set(ylabel="MB", title="memory of a training step")
     memory.set_xticks([0.2, 1.2], names)
     memory.margins(y=0.15)
     memory.legend()
 
 
-def measure(jitted, *args, times: int = 3) -> tuple[float, float]:
-    """Temporary memory in MB and shortest time in ms of what `transform.jit` has made."""
-    compiled, found = jitted.lower(*args).compile(), []
-    for _ in range(times + 1):  # the first one warms up
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*args))
-        found.append(time.perf_counter() - start)
-    return compiled.memory_analysis().temp_size_in_bytes / 1e6, 1e3 * min(found[1:])
+def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
+    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
+    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
+    times = {name: [] for name in ways}
+    for _ in range(rounds + 1):  # the first one warms up
+        for name, program in programs.items():
+            start = time.process_time()
+            jax.block_until_ready(program(*args))
+            times[name].append(1e3 * (time.process_time() - start))
+    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
+    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
+
+
+def spread(times: list[float]) -> str:
+    """The median, the least and the most."""
+    middle = sorted(times)[len(times) // 2]
+    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
 
 
 def show(columns: list[str], rows: list[tuple]) -> None:
     """Prints a table in Markdown."""
     lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
+    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
+    lines += [[text(cell) for cell in row] for row in rows]
+    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
+    print("times: medians of runs in turns (the least to the most)\n", flush=True)
 
 
 def main(steps: int = 200, hidden: int = 128, epochs: int = 12, out: str = "out") -> None:
@@ -218,6 +231,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200, help="of 1 ms, for each digit")
     parser.add_argument("--hidden", type=int, default=128, help="spiking neurons")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=12, help="passes over the digits")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

@@ -146,8 +146,8 @@ def main(steps: int = 3000, size: int = 96, iterations: int = 40, out: str = "ou
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=3000, help="time steps")
+    parser.add_argument("--size", type=int, default=96, help="cells along each side")
+    parser.add_argument("--iterations", type=int, default=40, help="steps of the descent")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

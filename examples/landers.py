@@ -140,7 +140,7 @@ def main(landers: int = 64, iterations: int = 150, out: str = "out") -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--landers", type=int, default=64)
-    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--landers", type=int, default=64, help="vehicles in the fleet")
+    parser.add_argument("--iterations", type=int, default=150, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

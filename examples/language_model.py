@@ -172,10 +172,10 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--length", type=int, default=96)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--layers", type=int, default=4, help="transformer layers")
+    parser.add_argument("--width", type=int, default=64, help="features of a letter")
+    parser.add_argument("--length", type=int, default=96, help="letters in a sequence")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=200, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

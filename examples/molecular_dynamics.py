@@ -66,21 +66,32 @@ class Cluster:
         return transform.for_loop(self.step, length=steps, checkpoint=checkpoint)
 
 
-def measure(jitted, *args, times: int = 3) -> tuple[float, float]:
-    """Temporary memory in MB and shortest time in ms of what `transform.jit` has made."""
-    compiled, found = jitted.lower(*args).compile(), []
-    for _ in range(times + 1):  # the first one warms up
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*args))
-        found.append(time.perf_counter() - start)
-    return compiled.memory_analysis().temp_size_in_bytes / 1e6, 1e3 * min(found[1:])
+def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
+    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
+    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
+    times = {name: [] for name in ways}
+    for _ in range(rounds + 1):  # the first one warms up
+        for name, program in programs.items():
+            start = time.process_time()
+            jax.block_until_ready(program(*args))
+            times[name].append(1e3 * (time.process_time() - start))
+    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
+    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
+
+
+def spread(times: list[float]) -> str:
+    """The median, the least and the most."""
+    middle = sorted(times)[len(times) // 2]
+    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
 
 
 def show(columns: list[str], rows: list[tuple]) -> None:
     """Prints a table in Markdown."""
     lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
+    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
+    lines += [[text(cell) for cell in row] for row in rows]
+    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
+    print("times: medians of runs in turns (the least to the most)\n", flush=True)
 
 
 def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out") -> None:
@@ -102,15 +113,10 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
             transform.value_and_grad(lambda: misfit(checkpoint), states=params)
         )
 
-    rows = []
-    for label, checkpoint in (
-        ("all steps", None),
-        ("each step again", "step"),
-        ("20 states", 20),
-    ):
-        slope = gradient(checkpoint)
-        rows.append((label, *measure(slope)))
-    show(["a gradient", "memory, MB", "time, ms"], rows)
+    ways = {"all steps": None, "each step again": "step", "20 states": 20}
+    found = measure({label: gradient(checkpoint) for label, checkpoint in ways.items()})
+    rows = [(label, size, spread(times)) for label, (size, times) in found.items()]
+    show(["a gradient", "memory, MB", "processor time, ms"], rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []
@@ -162,8 +168,8 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=800, help="time steps")
     parser.add_argument("--side", type=int, default=7, help="atoms along each side")
-    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--iterations", type=int, default=60, help="steps of the fit")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

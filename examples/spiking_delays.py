@@ -184,9 +184,9 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--neurons", type=int, default=48)
-    parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--memory", default="8MB", help="for the time loop to remember in")
+    parser.add_argument("--steps", type=int, default=5000, help="time steps of 0.5 ms")
+    parser.add_argument("--neurons", type=int, default=48, help="neurons in the network")
+    parser.add_argument("--iterations", type=int, default=30, help="steps of the optimizer")
+    parser.add_argument("--memory", default="8MB", help="bytes that a loop may store")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

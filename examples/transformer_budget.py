@@ -149,11 +149,11 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="1MB", help="for the intermediates of one step")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--time", type=int, default=32, help="letters in a row")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--memory", default="1MB", help="bytes of intermediates in a step")
+    parser.add_argument("--layers", type=int, default=2, help="transformer layers")
+    parser.add_argument("--width", type=int, default=32, help="features of a letter")
+    parser.add_argument("--time", type=int, default=32, help="letters in a sequence")
+    parser.add_argument("--batch", type=int, default=8, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=60, help="training steps")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own

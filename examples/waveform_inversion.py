@@ -10,10 +10,11 @@ this expensive; `checkpoint=st.MemoryBudget(...)` keeps what fits, in memory or 
 and computes the rest again. The simulator keeps its fields in states and writes them,
 like any simulator.
 
-First, one gradient through a section of `--section` cells and `--section-steps` time
-steps is taken in each way: with all steps stored, that is gigabytes. A way that does not
-fit into the memory of the process, which `ulimit -v` limits, says so. Then a square of
-`--size` cells is recovered within the same budget.
+First, the program compares ways to take one gradient through a section of `--section`
+cells and `--section-steps` time steps: with all steps stored, that is gigabytes. The ways
+run in turns, `--rounds` times; the table has the median of the times, the least and the
+most. A way that does not fit into the memory of the process, which `ulimit -v` limits, says
+so. Then a square of `--size` cells is recovered within the same budget.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import argparse
 import math
 import pathlib
 import time
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -132,9 +135,11 @@ class Inversion:
         return losses.mean()
 
 
-def through_a_section(ways: dict, shape: tuple[int, int], n_steps: int) -> list[tuple]:
-    """Memory in MB and time in s of one gradient, for one shot, in each way."""
-    rows = []
+def through_a_section(
+    ways: dict, shape: tuple[int, int], n_steps: int, rounds: int
+) -> list[tuple]:
+    """Memory in MB and processor times in s of one gradient, for one shot, in each way."""
+    runs, megabytes = {}, {}
     for label, checkpoint in ways.items():
         rock = Rock(true_speed(*shape), 4)
 
@@ -142,27 +147,35 @@ def through_a_section(ways: dict, shape: tuple[int, int], n_steps: int) -> list[
             return (rock.record(shot, n_steps, way) ** 2).sum()
 
         gradient = transform.jit(transform.grad(loudness, states=rock.speed))
-        megabytes, seconds = math.nan, math.nan
-        try:
-            compiled = gradient.lower(rock.sources[0]).compile()
-            megabytes = compiled.memory_analysis().temp_size_in_bytes / 1e6
-            start = time.perf_counter()
-            jax.block_until_ready(gradient(rock.sources[0]))  # compiled before
-            seconds = time.perf_counter() - start
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            print(f"{label}: out of memory")
+        compiled = gradient.lower(rock.sources[0]).compile()
+        megabytes[label] = compiled.memory_analysis().temp_size_in_bytes / 1e6
+        runs[label] = partial(gradient, rock.sources[0])
         if checkpoint is not None:
             print(checkpoint.choices[-1], flush=True)
-        rows.append((label, megabytes, seconds))
-    return rows
+    seconds = {label: [seconds_of(label, run)] for label, run in runs.items()}  # warms up
+    for _ in range(rounds):
+        for label, run in runs.items():
+            if not math.isnan(seconds[label][-1]):
+                seconds[label].append(seconds_of(label, run))
+    return [(label, megabytes[label], seconds[label][1:]) for label in ways]
+
+
+def seconds_of(label: str, run: Callable) -> float:
+    """Processor time of a call; not a number if it runs out of memory."""
+    start = time.process_time()
+    try:
+        jax.block_until_ready(run())
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"{label}: out of memory", flush=True)
+        return math.nan
+    return time.process_time() - start
 
 
 def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None:
-    figure, axes = plt.subplots(
-        1, 4, figsize=(11, 3), layout="constrained", width_ratios=[1, 1.25, 1, 1]
-    )
+    figure, axes = plt.subplots(2, 2, figsize=(7, 5.6), layout="constrained")
+    axes = axes.flatten()
     kilometres = len(true) * SPACING / 1000
     look = {
         "vmin": true.min(),
@@ -180,26 +193,32 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
         y, x = (getattr(rock, name).T + 0.5) * SPACING / 1000
         axes[0].plot(x, y, mark, markersize=size, markeredgecolor="C0", label=name)
     axes[0].legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=8, frameon=False
+        loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=9, frameon=False
     )
     axes[2].semilogy(range(1, len(history) + 1), history, color="C0")
     axes[2].set(title="misfit", xlabel="iteration")
     axes[2].grid(alpha=0.3)
     labels = [row[0].replace("s ", "s\n").replace(" and ", "\nand ") for row in rows]
-    colors = ["0.7", "C0", "C1"][: len(rows)]
-    axes[3].set(title="gradient memory (MB)", yscale="log")
-    megabytes = np.array([row[1] for row in rows])
-    bars = axes[3].bar(labels, np.nan_to_num(megabytes, nan=0.0), color=colors, width=0.6)
-    texts = ["out of\nmemory" if np.isnan(x) else f"{x:,.4g}" for x in megabytes]
+    colors = ["0.7", "C0", "C0"][: len(rows)]
+    axes[3].set(title="memory of a gradient (MB)")
+    megabytes = [row[1] for row in rows]
+    bars = axes[3].bar(labels, megabytes, color=colors, width=0.6)
+    text = lambda megabytes: f"{float(f'{megabytes:.3g}'):,.4g}"
+    texts = [text(row[1]) if row[2] else "out of\nmemory" for row in rows]
     axes[3].bar_label(bars, labels=texts, padding=2)
-    axes[3].tick_params(axis="x", labelsize=8)
-    axes[3].margins(y=0.2)
+    axes[3].margins(y=0.15)
 
 
 def show(columns: list[str], rows: list[tuple]) -> None:
     """Prints a table in Markdown."""
     lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    lines += [[row[0], *[f"{cell:.1f}" for cell in row[1:]]] for row in rows]
+    for label, megabytes, found in rows:
+        spread = (
+            f"{np.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+            if found
+            else "-"
+        )
+        lines.append([label, f"{megabytes:.1f}", spread])
     print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
 
 
@@ -209,6 +228,7 @@ def main(
     folder: str = ".",
     section: tuple[int, int] = (200, 400),
     section_steps: int = 4000,
+    rounds: int = 5,
     size: int = 80,
     steps: int = 2000,
     shots: int = 8,
@@ -219,8 +239,9 @@ def main(
     ways = {"all steps stored": None, memory: budget}
     if disk:
         ways[f"{memory} and disk"] = st.MemoryBudget(memory, disk=disk, folder=folder)
-    rows = through_a_section(ways, section, section_steps)
-    show(["a gradient of a section", "memory, MB", "time, s"], rows)
+    rows = through_a_section(ways, section, section_steps, rounds)
+    show(["a gradient of a section", "memory, MB", "processor time, s"], rows)
+    print(f"times: medians of {rounds} runs in turns (the least to the most)\n")
 
     true = true_speed(size, size)
     first = np.full_like(true, BACKGROUND)
@@ -246,14 +267,19 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", default="16MB", help="for a time loop to remember in")
-    parser.add_argument("--disk", help="bytes in files besides, 1GB for example")
-    parser.add_argument("--folder", default=".", help="for these files")
-    parser.add_argument("--section", type=int, nargs=2, default=(200, 400), help="cells")
-    parser.add_argument("--section-steps", type=int, default=4000, help="of 0.5 ms")
+    parser.add_argument("--memory", default="16MB", help="bytes that a time loop may store")
+    parser.add_argument("--disk", help="bytes on disk, such as 1GB; default: none")
+    parser.add_argument("--folder", default=".", help="folder for the files")
+    parser.add_argument(
+        "--section", type=int, nargs=2, default=(200, 400), help="cells down, cells across"
+    )
+    parser.add_argument(
+        "--section-steps", type=int, default=4000, help="time steps of 0.5 ms"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each way, in turns")
     parser.add_argument("--size", type=int, default=80, help="cells along the square")
-    parser.add_argument("--steps", type=int, default=2000, help="time steps of 0.5 ms")
-    parser.add_argument("--shots", type=int, default=8)
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=2000, help="time steps of each shot")
+    parser.add_argument("--shots", type=int, default=8, help="sources around the rock")
+    parser.add_argument("--iterations", type=int, default=40, help="steps of the descent")
     parser.add_argument("--out", default="out", help="folder for the picture")
     main(**vars(parser.parse_known_args()[0]))  # a notebook has arguments of its own
