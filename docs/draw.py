@@ -52,9 +52,24 @@ def recoloured(figure: Any) -> None:
                 put(INK)
 
 
+def stacked(figure: Any) -> None:
+    """Two panels in a row, of a size that can be read on a phone, where a picture is 400 pixels wide."""
+    panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>" and ax.get_subplotspec() is not None]
+    if len(panels) < 2:
+        figure.set_size_inches(5.6, 3.6)
+        return
+    rows = -(-len(panels) // 2)
+    grid = GridSpec(rows, 2, figure)
+    for i, ax in enumerate(panels):
+        is_alone = i == len(panels) - 1 and len(panels) % 2 == 1
+        ax.set_subplotspec(grid[i // 2, :] if is_alone else grid[i // 2, i % 2])
+    figure.set_size_inches(6.2, 2.9 * rows)
+
+
 def draw(figure: Any, name: str, save: Any) -> None:
     """Saves the picture and the thumbnail."""
     recoloured(figure)
+    stacked(figure)
     save(figure, HERE / "pictures" / f"{name}.png", dpi=140, transparent=True)
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
     chosen = panels[PANELS.get(name, 0)]

@@ -17,13 +17,14 @@ LOOKS = {
     "nnx": ("flax.nnx", PURPLE),
 }
 Table = dict[str, Any]
+WIDTH = 5.6  # inches: letters are as large as those of the page where a picture is 400 pixels wide
 
 
 def dispatch(tables: dict[str, Table]) -> None:
     """Time of a compiled call over the number of states, for each package."""
     table = tables["Dispatch and the peers: time of a compiled call"]
     states = [int(re.match(r"\d+", row[0])[0]) for row in table["rows"]]  # type: ignore[index]
-    _, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    _, ax = plt.subplots(figsize=(WIDTH, 4), layout="constrained")
     for name, (label, colour) in LOOKS.items():
         if name in table["columns"]:
             place = table["columns"].index(name)
@@ -34,27 +35,27 @@ def dispatch(tables: dict[str, Table]) -> None:
     ax.set_yticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
     ax.minorticks_off()
     ax.grid()
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 
 def loops(tables: dict[str, Table]) -> None:
-    """Memory of the gradient of a loop against its time."""
+    """Memory and time of the gradient of a loop: a row for each way, a panel for each quantity."""
     table = tables["matmul, 1000 steps, 20 stored carries"]
-    columns = table["columns"]
-    memory, time = columns.index("temporary MB"), columns.index("wall over plain")
-    _, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for row in table["rows"]:
-        is_ours = row[0] in ("checkpoint=20", "unknown length")
-        x, y = float(row[time]), float(row[memory])
-        ax.plot(x, y, "o", color=BLUE if is_ours else GREY, markersize=9)
-        is_left = row[0] in ("unknown length",)
-        place = {"xytext": (-8 if is_left else 8, 0), "ha": "right" if is_left else "left"}
-        label = "while_loop, checkpoint=20" if is_left else row[0]
-        ax.annotate(label, (x, y), textcoords="offset points", va="center", **place)
-    ax.set(yscale="log", xlabel="time over the plain scan", ylabel="memory (MB)")
-    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
-    ax.margins(x=0.25, y=0.15)
-    ax.grid()
+    rows = table["rows"][::-1]
+    names = [{"unknown length": "while_loop, checkpoint=20"}.get(row[0], row[0]) for row in rows]
+    colours = [BLUE if row[0] in ("checkpoint=20", "unknown length") else GREY for row in rows]
+    panels = (("temporary MB", "memory of the gradient (MB)"), ("wall over plain", "time over the plain scan"))
+    _, axes = plt.subplots(2, 1, figsize=(WIDTH, 5.8), layout="constrained")
+    for ax, (column, label) in zip(axes, panels, strict=True):
+        found = [float(row[table["columns"].index(column)]) for row in rows]
+        ax.scatter(found, names, c=colours, s=50, zorder=2)
+        for x, y in zip(found, names, strict=True):
+            ax.annotate(f"{x:.3g}", (x, y), textcoords="offset points", xytext=(8, 0), va="center", fontsize=10)
+        ax.set(xlabel=label)
+        ax.grid(axis="y")
+    axes[0].set(xscale="log", xlim=(1, 400))
+    axes[0].set_xticks([1, 10, 100], ["1", "10", "100"])
+    axes[1].set(xlim=(0.9, 2.0))
 
 
 NAMES = {
@@ -82,18 +83,31 @@ def over_plain(rows: list[dict[str, Any]]) -> list[tuple[str, str, float, float,
 
 
 def models(rows: list[dict[str, Any]]) -> None:
-    """FLOPs against memory, both over the plain step, for models within budgets and with checkpoints by hand."""
-    _, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+    """FLOPs against memory, both over the plain step: a panel for each model, within budgets and by hand."""
     found = over_plain(rows)
-    for model in dict.fromkeys(row[0] for row in found):
+    shown = list(dict.fromkeys(row[0] for row in found))
+    lines = -(-len(shown) // 2)
+    figure, axes = plt.subplots(lines, 2, figsize=(WIDTH, 2.2 * lines + 0.5), layout="constrained")
+    for ax, model in zip(axes.flat, shown, strict=False):
         points = sorted((x, y) for name, way, x, y, *_ in found if name == model and way.startswith("budget"))
         by_hand = [(x, y) for name, way, x, y, *_ in found if name == model and not way.startswith("budget")]
-        (line,) = ax.plot(*zip(*[*points, (1.0, 1.0)], strict=True), "o-", label=NAMES[model])
+        ax.plot(*zip(*[*points, (1.0, 1.0)], strict=True), "o-", color=BLUE, label="a budget")
         if by_hand:
-            ax.plot(*zip(*by_hand, strict=True), "x", color=line.get_color())
-    ax.set(xlabel="memory over the plain step", ylabel="FLOPs over the plain step", xlim=(0, 1.05))
-    ax.grid()
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+            ax.plot(*zip(*by_hand, strict=True), "x", color=ORANGE, markeredgewidth=2, label="checkpoints by hand")
+        plain = next(row[-1] for row in found if row[0] == model)
+        ax.set_title(f"{NAMES[model]}, {plain / 1e9:.3g} GB", fontsize=10)
+        ax.set_xlim(0, 1.1 * max(x for x, _ in [*by_hand, (1.0, 1.0)]))
+        ax.yaxis.set_major_formatter("{x:.2f}")
+        ax.margins(y=0.15)
+        ax.grid()
+    for ax in axes.flat[len(shown) :]:
+        ax.remove()
+    figure.supxlabel("memory over the plain step", fontsize=11)
+    figure.supylabel("FLOPs over the plain step", fontsize=11)
+    handles = {
+        label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
 
 
 def table_of_models(rows: list[dict[str, Any]]) -> str:
@@ -103,7 +117,7 @@ def table_of_models(rows: list[dict[str, Any]]) -> str:
     last = None
     for model, way, memory, flops, seconds, plain in over_plain(rows):
         if model != last:
-            lines.append(f"| {NAMES[model]} | plain, {plain / 1e9:.1f} GB | 1.00 | 1.00 | 1.0 |")
+            lines.append(f"| {NAMES[model]} | plain, {plain / 1e9:.3g} GB | 1.00 | 1.00 | 1.0 |")
         last = model
         warned = ", exceeded with a warning" if (model, way) in exceeded else ""
         lines.append(f"| | {way}{warned} | {memory:.2f} | {flops:.2f} | {seconds:.1f} |")
