@@ -1,22 +1,32 @@
-"""A notebook for each example, made from its script.
+"""A notebook for each example, made from its script, and for some pages, made from their text.
 
-The text above the script becomes the first cell, its code the second one, and a call of `main` with the defaults the
-last one. The pages of the gallery link to them.
+Of an example the text above the script becomes the first cell, its code the second one, and a call of `main` with the
+defaults the last one; the build writes these. Of a page each piece of text becomes a cell, and so does the code up to
+each result. `make notebooks` writes and runs these, and they are kept with their outputs in `docs/notebooks`, where
+Colab finds them.
 """
 
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import json
 import pathlib
+import re
+import sys
 from typing import Any
 
-EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
+DOCS = pathlib.Path(__file__).parent.parent
+EXAMPLES = DOCS.parent / "examples"
+PAGES = ("getting-started",)
+FENCE = re.compile(r"^(```+|::::?)([^\n]*)\n(.*?)^\1$\n?", re.MULTILINE | re.DOTALL)
+INSTALL = "# %pip install statetransform matplotlib  # in Colab"
+Cell = tuple[str, str]  # type and text
 
 
-def cells(script: str) -> list[tuple[str, str]]:
-    """The cells of the notebook: type and text."""
+def cells(script: str) -> list[Cell]:
+    """The cells of an example's notebook."""
     tree = ast.parse(script)
     text = inspect.cleandoc(ast.get_docstring(tree) or "")
     future = "from __future__ import annotations"
@@ -26,24 +36,114 @@ def cells(script: str) -> list[tuple[str, str]]:
     return [("markdown", text), ("code", code), ("code", "main()")]
 
 
-def notebook(script: str) -> dict[str, Any]:
-    """The notebook as its file has it."""
-    found = []
-    for i, (kind, text) in enumerate(cells(script)):
-        cell = {"id": f"cell-{i}", "cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)}
-        found.append(cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []})
+def cells_of_page(page: str, site: str = "") -> list[Cell]:
+    """The cells of a page's notebook; links to other pages lead to the site, or nowhere if it has no address."""
+    found: list[Cell] = []
+    end = 0
+    for fence in FENCE.finditer(page):
+        found += _texts(page[end : fence.start()], site)
+        end = fence.end()
+        kind, content = fence[2], fence[3]
+        if ">>> " in content:
+            found += _codes(content, kind)
+        elif not kind.startswith("{"):
+            found += [("markdown", fence[0].strip())]
+    found += _texts(page[end:], site)
+    return [found[0], ("code", INSTALL), *found[1:]]
+
+
+def _texts(text: str, site: str) -> list[Cell]:
+    def link(found: re.Match[str]) -> str:
+        page = re.sub(r"\.md\b", ".html", found[2])
+        return f"[{found[1]}]({site.rstrip('/')}/en/latest/{page})" if site else found[1]
+
+    text = re.sub(r"\[([^\]]*)\]\((?!https?:)([^)]*)\)", link, text).strip()
+    return [("markdown", text)] if text else []
+
+
+def _codes(content: str, kind: str) -> list[Cell]:
+    """The examples of a block: a cell for each that shows something."""
+    found, sources = [], ""
+    for example in doctest.DocTestParser().get_examples(content):
+        sources += example.source
+        if example.exc_msg is not None:
+            found.append(("raises", sources.strip()))
+            sources = ""
+        elif example.want:
+            found.append(("code", sources.strip()))
+            sources = ""
+    if kind.startswith("{shown}"):
+        sources += kind.removeprefix("{shown}").strip()  # the report that the page shows
+    return [*found, ("code", sources.strip())] if sources.strip() else found
+
+
+def notebook(found: list[Cell]) -> dict[str, Any]:
+    """The notebook as its file has it, without outputs."""
+    made = []
+    for i, (kind, text) in enumerate(found):
+        metadata = {"tags": ["raises-exception"]} if kind == "raises" else {}
+        cell = {"id": f"cell-{i}", "metadata": metadata, "source": text.splitlines(keepends=True)}
+        empty = {"execution_count": None, "outputs": []}
+        made.append({**cell, "cell_type": "markdown"} if kind == "markdown" else {**cell, "cell_type": "code", **empty})
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": found}
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": made}
+
+
+def run(book: dict[str, Any]) -> dict[str, Any]:
+    """The same with outputs; of an error only its message, and nothing of what goes to the log."""
+    import nbclient
+    import nbformat
+
+    found = nbformat.reads(json.dumps(book), as_version=4)
+    nbclient.NotebookClient(found, timeout=600, kernel_name="python3").execute()
+    for cell in found.cells:
+        cell.metadata.pop("execution", None)
+        outputs = cell.get("outputs", [])
+        for output in outputs:
+            if output.output_type == "error":
+                output.traceback = [f"{output.ename}: {output.evalue}"]
+        if "outputs" in cell:
+            cell.outputs = [output for output in outputs if output.get("name") != "stderr"]
+    found.metadata.pop("language_info", None)
+    return found
 
 
 def write(app: Any) -> None:
-    """Writes the notebooks where the pages find them."""
+    """Writes the notebooks of the examples where the pages find them."""
     folder = pathlib.Path(app.srcdir) / "examples" / "_notebooks"
     folder.mkdir(exist_ok=True)
     for script in EXAMPLES.glob("*.py"):
-        (folder / f"{script.stem}.ipynb").write_text(json.dumps(notebook(script.read_text()), indent=1))
+        text = json.dumps(notebook(cells(script.read_text())), indent=1)
+        (folder / f"{script.stem}.ipynb").write_text(text)
+
+
+def offer(app: Any, name: str, source: list[str]) -> None:
+    """A line below the title of a page that has a notebook."""
+    if name not in PAGES:
+        return
+    line = f"{{download}}`This page as a notebook <notebooks/{name}.ipynb>`"
+    repository = app.config.html_theme_options.get("source_repository", "").removeprefix("https://github.com/")
+    if repository:
+        place = f"{repository.strip('/')}/blob/main/docs/notebooks/{name}.ipynb"
+        line += f" · [Open in Colab](https://colab.research.google.com/github/{place})"
+    title, rest = source[0].split("\n", 1)
+    source[0] = f"{title}\n\n{line}\n{rest}"
 
 
 def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", write)
+    app.connect("source-read", offer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    import tomllib
+
+    import nbformat
+
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    for name in sys.argv[1:] or PAGES:
+        page = cells_of_page((DOCS / f"{name}.md").read_text(), project.get("urls", {}).get("Documentation", ""))
+        book = run(notebook(page))
+        (DOCS / "notebooks" / f"{name}.ipynb").write_text(nbformat.writes(book) + "\n")
+        print(f"wrote docs/notebooks/{name}.ipynb")

@@ -196,6 +196,12 @@ class Report(abc.ABC):
     def _repr_html_(self) -> str:
         return self.table().html()
 
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        """One line; treescope shows the HTML of the table below it."""
+        parts = require("treescope.rendering_parts", "", "treescope")
+        line = parts.text(f"<{type(self).__name__}: {self.table().title}>")
+        return parts.build_one_line_tree_node(line=line, path=path)
+
 
 class Records(Report, Sequence[T], Generic[T]):
     """A report that is a sequence of records."""

@@ -15,6 +15,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from .._base.errors import StateTraceError, describe
+from .._base.optional import require
 from .._base.sites import user_site
 from .._base.table import Table
 from .._jax import Tracer, has_tracer, is_top_level
@@ -223,6 +224,18 @@ class State(NotAnArray, Generic[T]):
             rows = [(jax.tree_util.keystr(path) or "value", show(leaf)) for path, leaf in leaves]
         rows += [(key, show_item(item)) for key, item in self._metadata.items()]
         return Table(f"{type(self).__name__}{name}", ["", ""], rows).html()
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        """As in `repr`, with the value as treescope shows it: a picture of each array."""
+        render = require("treescope.repr_lib", "", "treescope").render_object_constructor
+        shown: dict[str, Any] = {"value": "<no value>" if (value := peek(self)) is UNSET else value}
+        if self._name is not None:
+            shown["name"] = self._name
+        if self._static:
+            shown["static"] = True
+        return render(
+            object_type=type(self), attributes={**shown, **self._metadata}, path=path, subtree_renderer=subtree_renderer
+        )
 
     def __copy__(self) -> State:
         return self._replicate(self.__getstate__())

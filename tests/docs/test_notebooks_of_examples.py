@@ -19,7 +19,7 @@ SPEC.loader.exec_module(notebooks)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_is_valid_and_leaves_nothing_out(script: pathlib.Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbformat says whether a notebook is valid")
-    book = notebooks.notebook(script.read_text())
+    book = notebooks.notebook(notebooks.cells(script.read_text()))
     nbformat.validate(book)
     text, code, call = ("".join(cell["source"]) for cell in book["cells"])
     assert text and "def main(" in code and call == "main()"

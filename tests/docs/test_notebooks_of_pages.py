@@ -1,0 +1,60 @@
+"""The notebooks of pages have the code of their pages, with outputs, and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from .test_notebooks_of_examples import ROOT, notebooks
+
+FOLDER = ROOT / "docs" / "notebooks"
+
+
+def kept(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.ipynb").read_text())
+
+
+@pytest.mark.parametrize("name", notebooks.PAGES)
+def test_a_notebook_has_the_code_of_its_page(name: str) -> None:
+    """If not: `make notebooks`."""
+    page = notebooks.cells_of_page((ROOT / "docs" / f"{name}.md").read_text())
+    found = [cell["source"] for cell in kept(name)["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(source) for source in found] == [text for kind, text in page if kind != "markdown"]
+
+
+@pytest.mark.parametrize("name", notebooks.PAGES)
+def test_a_notebook_is_valid_has_outputs_and_says_nothing_of_where_it_ran(name: str) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="nbformat says whether a notebook is valid")
+    book = kept(name)
+    nbformat.validate(book)
+    outputs = [output for cell in book["cells"] for output in cell.get("outputs", [])]
+    assert len(outputs) > 5
+    for cell in book["cells"]:
+        is_error = any(output["output_type"] == "error" for output in cell.get("outputs", []))
+        assert is_error == ("raises-exception" in cell["metadata"].get("tags", []))
+    assert not any(place in json.dumps(outputs) for place in ("/tmp/", "/home/", "site-packages"))
+
+
+def test_a_link_leads_to_the_site_if_it_has_an_address_or_else_nowhere() -> None:
+    page = "# A page\n\nSee [policies](policies.md#which-policy), [here](#here) and [JAX](https://jax.dev).\n"
+    (_, text), *_ = notebooks.cells_of_page(page)
+    assert text.endswith("See policies, here and [JAX](https://jax.dev).")
+    (_, text), *_ = notebooks.cells_of_page(page, "https://docs.example.org")
+    assert "[policies](https://docs.example.org/en/latest/policies.html#which-policy)" in text
+
+
+@pytest.mark.filterwarnings("default")  # of the notebook tools themselves
+def test_the_first_notebook_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nbclient", reason="the notebook test needs nbclient and ipykernel")
+    pytest.importorskip("ipykernel", reason="the notebook test needs ipykernel")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    book = notebooks.run(kept("getting-started"))
+    texts = [str(output) for cell in book.cells for output in cell.get("outputs", [])]
+    assert any("3.0636" in text for text in texts)
