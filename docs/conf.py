@@ -32,6 +32,7 @@ extensions = [
     "sphinx_design",
     "charts",
     "inventories",
+    "llms",
     "notebooks",
     "results",
     "shown",
@@ -45,6 +46,7 @@ exclude_patterns = [
     "measured.md",
     "measured-gpu.md",
     "examples/_notebooks",
+    "notebooks",
     "pictures",
 ]
 default_role = "code"  # docstrings write `code` in single backticks, as Markdown does
@@ -66,6 +68,7 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos"
 
+html_baseurl = URLS.get("Documentation", "")
 html_theme = "furo"
 html_title = f"statetransform {version}"
 html_logo = html_favicon = "_static/logo.svg"

@@ -21,9 +21,24 @@ def test_every_file_that_names_the_version_names_this_one() -> None:
     assert found[1] == st.__version__
 
 
+def test_the_readme_cites_this_version() -> None:
+    assert f"version = {{{st.__version__}}}" in (ROOT / "README.md").read_text()
+
+
 def test_codemeta_names_the_dependencies_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert json.loads((ROOT / "codemeta.json").read_text())["softwareRequirements"] == project["dependencies"]
+
+
+@pytest.mark.skipif(not (ROOT / ".zenodo.json").exists(), reason="the source distribution has no recipe")
+def test_the_conda_recipe_and_zenodo_say_what_the_package_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / "publish" / "conda-forge" / "recipe.yaml").read_text()
+    assert f'version: "{st.__version__}"' in recipe
+    for dependency in project["dependencies"]:
+        assert f"- {dependency.replace('>=', ' >=')}\n" in recipe
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text())
+    assert zenodo["license"] == project["license"]
 
 
 # The source distribution has no workflows.
