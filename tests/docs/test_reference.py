@@ -25,6 +25,21 @@ def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
     assert not names - described
 
 
+def test_every_public_function_and_error_has_a_line_in_the_index() -> None:
+    index = (ROOT / "docs" / "reference" / "index.md").read_text()
+    linked = set(re.findall(r"<([\w.]+)>`", index)) | {"statetransform.transform.remat"}
+    again = {"checkpoint_name", "checkpoint_dots", "checkpoint_dots_with_no_batch_dims", "save_from_both_policies"}
+    for module in (st, st.transform, st.policies, st.inspect):
+        for name in module.__all__:
+            found = getattr(module, name)
+            is_result = isinstance(found, type) and module is not st and not issubclass(found, Warning)
+            is_other = (
+                isinstance(found, ModuleType) or name.startswith("__") or (module is st.policies and name in again)
+            )
+            if not is_result and not is_other and name != "StateTransformError":
+                assert f"{module.__name__}.{name}" in linked, name
+
+
 def test_code_fits_its_column() -> None:
     code = (">>> ", "... ", "statetransform.", "TypeError:")
     for page in PAGES:
