@@ -53,16 +53,17 @@ def recoloured(figure: Any) -> None:
 
 
 def stacked(figure: Any) -> None:
-    """Two panels in a row, of a size that can be read on a phone, where a picture is 400 pixels wide."""
+    """At most two panels in a row, of a size that can be read on a phone, where a picture is 400 pixels wide."""
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>" and ax.get_subplotspec() is not None]
     if len(panels) < 2:
         figure.set_size_inches(5.6, 3.6)
         return
-    rows = -(-len(panels) // 2)
-    grid = GridSpec(rows, 2, figure)
+    columns = 1 if len(panels) == 2 else 2
+    rows = -(-len(panels) // columns)
+    grid = GridSpec(rows, columns, figure)
     for i, ax in enumerate(panels):
-        is_alone = i == len(panels) - 1 and len(panels) % 2 == 1
-        ax.set_subplotspec(grid[i // 2, :] if is_alone else grid[i // 2, i % 2])
+        is_alone = i == len(panels) - 1 and len(panels) % columns == 1
+        ax.set_subplotspec(grid[i // columns, :] if is_alone else grid[i // columns, i % columns])
     figure.set_size_inches(6.2, 2.9 * rows)
 
 

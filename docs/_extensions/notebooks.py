@@ -19,7 +19,7 @@ from typing import Any
 
 DOCS = pathlib.Path(__file__).parent.parent
 EXAMPLES = DOCS.parent / "examples"
-PAGES = ("getting-started",)
+PAGES = ("getting-started", "loops")
 FENCE = re.compile(r"^(```+|::::?)([^\n]*)\n(.*?)^\1$\n?", re.MULTILINE | re.DOTALL)
 INSTALL = "# %pip install statetransform matplotlib  # in Colab"
 Cell = tuple[str, str]  # type and text
