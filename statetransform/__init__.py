@@ -14,7 +14,7 @@ from ._base.errors import (
     no_attribute,
 )
 from ._frameworks import attr, register_state_type
-from ._memory import MemoryBudget, Target, schedule, target
+from ._memory import MemoryBudget, Reversible, Target, schedule, target
 from ._states.find import states
 from ._states.saving import load_state_dict, state_dict
 from ._states.state import Param, RandomState, State
@@ -28,6 +28,7 @@ __all__ = [
     "Param",
     "RandomState",
     "RetraceWarning",
+    "Reversible",
     "StaleReadWarning",
     "State",
     "StateAxisError",

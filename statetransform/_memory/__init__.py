@@ -15,9 +15,9 @@ from .context import ONE, Context, Lanes
 from .loops.budget import MemoryBudget
 from .loops.lanes import known_lanes, lanes_around
 from .loops.loops import scan, while_loop
-from .loops.options import check_carries
-from .loops.plan import schedule
+from .loops.options import Reversible, check_carries
 from .loops.progress import ProgressBar
+from .loops.schedule import schedule
 from .policies import check_policy, checkpoint_name
 from .targets import Target, target
 
@@ -27,6 +27,7 @@ __all__ = [
     "Lanes",
     "MemoryBudget",
     "ProgressBar",
+    "Reversible",
     "Target",
     "check_carries",
     "check_policy",

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base.errors import StateStructureError, describe, show_site
 from .._jax import Tracer, type_text, typeof, varying_axes
-from .._memory import MemoryBudget, check_carries
+from .._memory import MemoryBudget, Reversible, check_carries
 from .._states.formatting import show_types, type_on_mesh
 from .._states.frame import Frame, leave, look_at, look_at_all
 from .._states.state import State
@@ -19,7 +19,7 @@ from .._traces.arguments import is_reference, reveal
 from .._traces.trace import Call, Trace
 from .._traces.traces import find_for_once
 
-Checkpoint = None | int | str | MemoryBudget
+Checkpoint = None | int | str | MemoryBudget | Reversible
 
 
 def traced_once(
@@ -87,12 +87,12 @@ class Body:
         self.written: list[State] = found.written
         self.entry = {state: entry[state] if state in entry else look_at(state) for state in self.written}
         self.init: tuple[Any, list[Any]] = (carry, [*self.entry.values()])
-        self._sites = found.sites
+        self._where, self._objects, self._sites = where, objects, found.sites
         if where not in trace.fitting:
             after = found.written_avals
-            _check_carry(where, carry, carry_of(found.out_avals[0]))
+            check_carry(where, "the body", carry, carry_of(found.out_avals[0]))
             for state in self.written:
-                _check_type(where, state, self.entry[state], after[state], self._sites[state])
+                _check_type(where, "the body", state, self.entry[state], after[state], self._sites[state])
             # The types on entry are the trace's own, unless a state is written without being read.
             if not entry and max(trace.written, default=-1) < trace.n_reads:
                 trace.fitting.add(where)
@@ -111,10 +111,51 @@ class Body:
         trace, leading = found.trace, found.leading
         return lambda values, *args: bind(trace, order, leading, args, (*values, *held))
 
+    def backwards(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], carry_of: Callable[[Any], Any]
+    ) -> Callable[..., tuple[Any, list[Any]]]:
+        """A step backwards as a function of `(values of the written states, *args)`: its carry and the values before.
+
+        Args:
+          fun: sets back the states that the body writes.
+          args: its arguments, abstract or not.
+          carry_of: the user's carry before the step out of what it returns.
+        """
+        where, (carry, _) = self._where, self.init
+        found = traced_once(where, fun, args, self._objects, self.entry)
+        for state in self.written:
+            if state not in found.written:
+                raise StateStructureError(_FORGOTTEN.format(where, describe(state), show_site(self._sites[state])))
+        for state in found.written:
+            if state not in self.entry:
+                site = show_site(found.sites[state])
+                raise StateStructureError(
+                    f"{where}: the inverse writes {describe(state)} at {site}, and the step does not. An inverse sets "
+                    "back what the step has written, and nothing else."
+                )
+            _check_type(where, "the inverse", state, self.entry[state], found.written_avals[state], found.sites[state])
+        check_carry(where, "the inverse", carry, carry_of(found.out_avals[0]))
+        if self._objects:
+            check_objects(where, carry, self._objects, found.objects)
+        step, order = self.over_states(found), [found.written.index(state) for state in self.written]
+
+        def back(values: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
+            out, before = step(values, *args)
+            return carry_of(out), [before[i] for i in order]
+
+        return back
+
     def finish(self, out: Any, values: Sequence[Any]) -> Any:
         """Hands on the states' values after the loop; gives the output with the objects in their places."""
         leave(zip(self.written, values, strict=True), (), {state: self._sites[state] for state in self.written})
         return reveal(out, self.found.objects) if self.found.trace.has_nodes else out
+
+
+_FORGOTTEN = (
+    "{0}: the step writes {1} at {2}, and the inverse does not set it back.\nThe backward pass gets the carry before a "
+    "step from the inverse, so it has to write every state that the step writes. What cannot be computed back, such as "
+    "the key of a random state, must not be written: draw by the index of the step, `jax.random.fold_in(key, i)`."
+)
 
 
 def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
@@ -136,13 +177,13 @@ def _without_weak_type(value: Any, after: Any) -> tuple[Any, bool]:
     return treedef.unflatten(leaves), changed
 
 
-def _check_carry(where: str, before: Any, after: Any) -> None:
+def check_carry(where: str, who: str, before: Any, after: Any) -> None:
     """The user's own carry keeps its type, too; JAX's message would speak of a carry that has the states in it."""
     treedef, treedef_after = jax.tree.structure(before), jax.tree.structure(after)
     if treedef != treedef_after:
         raise TypeError(
-            f"{where}: the body changes the structure of the carry.\n  on entry : {treedef}\n"
-            f"  after    : {treedef_after}\nReturn a carry with the structure that the body receives."
+            f"{where}: {who} changes the structure of the carry.\n  on entry : {treedef}\n"
+            f"  after    : {treedef_after}\nReturn a carry with the structure that {who} receives."
         )
     rows: list[str] = []
     cure = ""
@@ -155,7 +196,7 @@ def _check_carry(where: str, before: Any, after: Any) -> None:
             rows.append(f"  carry{jax.tree_util.keystr(path)}: {now} on entry, {then} after")
     if rows:
         raise TypeError(
-            f"{where}: the body changes the type of the carry.\n"
+            f"{where}: {who} changes the type of the carry.\n"
             + "\n".join(rows)
             + f"\nA loop's carry keeps its type. {cure}"
         )
@@ -170,7 +211,7 @@ def check_objects(where: str, carry: Any, before: Sequence[Any], after: Sequence
             raise StateStructureError.objects(where, what, ("on entry", "after   "), pair)
 
 
-def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:
+def _check_type(where: str, who: str, state: State, before: Any, after: Any, site: tuple[str, int]) -> None:
     """A loop's carry keeps its type; JAX's own message would not know the state."""
     if type_on_mesh(before) == type_on_mesh(after):
         return
@@ -186,7 +227,7 @@ def _check_type(where: str, state: State, before: Any, after: Any, site: tuple[s
         to = pairs[0][1].dtype
         cure = f"Write `{name}.value = x.astype({name}.value.dtype)`, or start `{name}` as {to}."
     raise StateStructureError(
-        f"{where}: the body changes the type of {describe(state)}.\n"
+        f"{where}: {who} changes the type of {describe(state)}.\n"
         f"  on entry : {show_types(before)}\n"
         f"  after    : {show_types(after)}   (written at {show_site(site)})\n"
         f"A loop's carry keeps its type. {cure}"
@@ -213,8 +254,17 @@ def check_loop(where: str, checkpoint: Any, *functions: Any) -> None:
             cure = " The function comes first: `for_loop(f, xs)`, or `for_loop(f, length=100)`."
             cure = cure if where == "for_loop" else ""
             raise TypeError(f"{where}: expected a function, not {fun!r} of type {type(fun).__name__}.{cure}")
-    if checkpoint is not None and not isinstance(checkpoint, MemoryBudget):
+    if isinstance(checkpoint, Reversible):
+        if where in _NO_STEPS_BACK:
+            raise TypeError(f"{where}: checkpoint=Reversible(...) is for a loop of {_NO_STEPS_BACK[where]}")
+    elif checkpoint is not None and not isinstance(checkpoint, MemoryBudget):
         check_carries(where, checkpoint)
+
+
+_NO_STEPS_BACK = {
+    "map": 'steps that follow from each other. Those of `map` have nothing to undo: write `checkpoint="step"`.',
+    "while_loop": "known length: `scan`, `for_loop` or `fori_loop`. Write a number of carries: `checkpoint=20`.",
+}
 
 
 def number_of_steps(where: str, name: str, value: Any) -> int:

@@ -5,6 +5,7 @@ States that are written are part of the carry; states that are only read are con
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from .. import _memory
 from .._jax import is_jit_disabled, slice_type, typeof
-from .._memory import ProgressBar
+from .._memory import ProgressBar, Reversible
 from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
@@ -148,10 +149,14 @@ def for_loop(
 
 
 class _Calls(NamedTuple):
-    """How a scan calls its body: the arguments of carry and slice, and new carry and output of what it returns."""
+    """How a scan calls its body: the arguments of carry and slice, and new carry and output of what it returns.
+
+    `before` is the carry that the step backwards returns.
+    """
 
     args: Callable[[Any, Any], tuple[Any, ...]]
     split: Callable[[Any], tuple[Any, Any]]
+    before: Callable[[Any], Any]
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
@@ -160,8 +165,10 @@ def _pair(out: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-_OVER_CARRY = _Calls(lambda carry, x: (carry, x), _pair)
-_OVER_SLICES = _Calls(lambda carry, x: x, lambda out: (None, out))  # of several arrays, without a carry of the user's
+_OVER_CARRY = _Calls(lambda carry, x: (carry, x), _pair, lambda out: out)
+_OVER_SLICES = _Calls(
+    lambda carry, x: x, lambda out: (None, out), lambda out: None
+)  # of several arrays, without a carry of the user's
 
 
 def _scan(
@@ -185,7 +192,7 @@ def _scan(
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, calls, options)
-    if not progress:
+    if not progress and not isinstance(checkpoint, Reversible):
         within = lambda f, init, xs: _scan(where, f, init, xs, checkpoint, None, calls, **options)
         out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
         if out is not OTHER:
@@ -213,6 +220,10 @@ def _scan(
         user_carry, y = calls.split(out)
         return (user_carry, values), y
 
+    if isinstance(checkpoint, Reversible):
+        back = body.backwards(checkpoint.inverse, calls.args(body.init[0], slices), calls.before)
+        undo = lambda carry, x: back(carry[1], *calls.args(carry[0], x))
+        checkpoint = Reversible(undo, checkpoint.every)
     options |= {"where": where, "checkpoint": checkpoint, "watch": watch}
     (carry, values), ys = _memory.scan(pure, body.init, xs, **options)
     return body.finish((carry, ys), values)
@@ -237,14 +248,24 @@ def _scan_in_python(
 
 
 @boundary
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def map(
+    f: Callable[[Any], Any],
+    xs: Any,
+    *,
+    batch_size: int | None = None,
+    checkpoint: Checkpoint = None,
+    progress: Any = None,
+) -> Any:
     """Applies a function to each slice, one after another: :func:`jax.lax.map` with states.
 
     Args:
       f (Callable): the function of one slice.
       xs (pytree): arrays with the same leading axis, over which to map.
-      batch_size (int, optional): how many slices to evaluate at once by `vmap`; within a batch, states are
-        shared. Default: None, one after the other.
+      batch_size (int, optional): how many slices to evaluate at once by `vmap`. Default: None, one after the other.
+        The slices of a batch share the states: what a batch writes, the next one sees, and all slices of a batch
+        must write the same. Each has random numbers of its own.
+      checkpoint, progress: as for :func:`scan`, whose steps are the slices or the batches. What the slices of `f`
+        need for the backward pass is recomputed with "step"; a number of carries is for states that are written.
 
     Returns:
       The outputs, stacked on a new leading axis.
@@ -266,28 +287,33 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
       >>> transform.map(f, jnp.ones(3)).tolist()
       [1.0, 2.0, 3.0]
     """
+    one_by_one = functools.partial(_mapped, checkpoint=checkpoint, progress=progress)
     leaves = jax.tree.leaves(xs)
     if batch_size is None:
-        return _mapped(f, xs)
-    batched = decorate(Batched, f)
+        return one_by_one(f, xs)
+    batch = decorate(Batched, f)
     if not leaves:
-        return _mapped(batched, xs)
+        return one_by_one(batch, xs)
     n = jax.numpy.shape(leaves[0])[0]
     n_batches, rest = divmod(n, batch_size) if batch_size else (0, n)  # as in JAX, 0 is one batch of all
     tail = jax.tree.map(lambda x: x[n - rest :], xs)
+    if checkpoint is not None:  # a loop of one batch, to be recomputed like the others
+        last = lambda: jax.tree.map(lambda y: y[0], _mapped(batch, jax.tree.map(lambda x: x[None], tail), checkpoint))
+    else:
+        last = lambda: batch(tail)
     if n_batches == 0:
-        return batched(tail)
+        return last()
     head = jax.tree.map(lambda x: x[: n - rest].reshape(n_batches, batch_size, *x.shape[1:]), xs)
-    ys = _mapped(batched, head)
+    ys = one_by_one(batch, head)
     ys = jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
     if not rest:
         return ys
-    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, batched(tail))
+    return jax.tree.map(lambda *parts: jax.lax.concatenate(parts, 0), ys, last())
 
 
-def _mapped(f: Callable[[Any], Any], xs: Any) -> Any:
+def _mapped(f: Callable[[Any], Any], xs: Any, checkpoint: Checkpoint = None, progress: Any = None) -> Any:
     options = {"length": None, "reverse": False, "unroll": 1}
-    return _scan("map", f, None, (xs,), None, None, _OVER_SLICES, **options)[1]
+    return _scan("map", f, None, (xs,), checkpoint, progress, _OVER_SLICES, **options)[1]
 
 
 @boundary

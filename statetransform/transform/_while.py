@@ -12,7 +12,7 @@ import numpy as np
 from .. import _memory
 from .._base.errors import StateTraceError, describe
 from .._jax import has_tracer, is_jit_disabled, typeof
-from .._memory import ProgressBar
+from .._memory import ProgressBar, Reversible
 from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
@@ -157,7 +157,7 @@ def fori_loop(
 
         return at_once(in_order, init_val)
     bounds = _key_of(lower), _key_of(upper)
-    if not progress and None not in bounds:
+    if not progress and None not in bounds and not isinstance(checkpoint, Reversible):
         within = lambda body, init: fori_loop(lower, upper, body, init, unroll=unroll, checkpoint=checkpoint)
         out = in_eager_mode("fori_loop", (body_fun,), (*bounds, unroll, checkpoint), within, init_val)
         if out is not OTHER:
@@ -171,6 +171,15 @@ def fori_loop(
     step = body.over_states(body.found)
     one = lambda i, carry: step(carry[1], i, carry[0])
     count = lambda state: (state[0] + 1, one(*state))
+    if isinstance(checkpoint, Reversible):
+        if n is None:
+            raise ValueError(
+                "fori_loop: a loop is run backwards, checkpoint=Reversible(...), where its bounds are known when it is "
+                "traced. Write a number of carries instead, such as `checkpoint=20`."
+            )
+        back = body.backwards(checkpoint.inverse, (index, body.init[0]), lambda out: out)
+        undo = lambda c, _: (c[0] - 1, back(c[1][1], c[0] - 1, c[1][0]))
+        checkpoint = Reversible(undo, checkpoint.every)
     options: Any = {"where": "fori_loop", "checkpoint": checkpoint, "watch": watch}
     if checkpoint is None and watch is None:
         # Known bounds stay known, so that JAX can differentiate.

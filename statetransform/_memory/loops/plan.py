@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._base.table import Drawing, Table
-from .options import check_carries, stored_carries
 
 LIMIT = 2**31 - 1  # positions are 32 bit integers on the device
 
@@ -294,59 +293,3 @@ class Schedule(Drawing):
             ylim=(-0.02 * self.n, 1.02 * self.n),
         )
         ax.legend(loc="upper right", framealpha=0.9)
-
-
-def schedule(n: int, k: int | str, *, far: int = 0) -> Schedule:
-    """The plan of a loop with `checkpoint=k`, without running it.
-
-    Args:
-      n: number of steps, from 0 on.
-      k: how many carries may be stored besides the initial one, from 0 on; "sqrt" for the square root of `n`, "log"
-        for its binary logarithm, both rounded up.
-      far: how many carries more may be stored in host memory or on disk, the initial one among them.
-
-    Returns:
-      A `Schedule` with `evaluations`, `peak`, `writes`, `reads`, `transfers` (both together) and `actions`; prints as
-      a table, and draws itself with `plot()`.
-
-    Raises:
-      TypeError, ValueError: `n`, `k` or `far` is not a number of steps or of carries.
-
-    References:
-      Griewank and Walther, *Algorithm 799: revolve*, ACM Transactions on Mathematical Software 26, 2000.
-
-    Example:
-      >>> import statetransform as st
-      >>> plan = st.schedule(1000, 20)
-      >>> plan.evaluations, plan.peak
-      (3725, 20)
-      >>> st.schedule(1000, 20, far=100)
-      schedule(n=1000, k=20, far=100): 2944 evaluations, 20 stored carries at most, 34 writes and reads
-      >>> print(st.schedule(3, 0))
-      3 steps, up to 0 stored carries besides the initial one
-        step evaluations   7   (2.333 per step; the plain loop has 1 per step)
-        recomputations     4
-        stored carries     0
-        actions            8
-          advance           0 .. 2
-          advance           2 .. 3
-          reverse                2
-          restore                0   slot 0
-          advance           0 .. 1
-          reverse                1
-          restore                0   slot 0
-          reverse                0
-    """
-    for name, value, what in (("n", n, "steps"), ("far", far, "carries")):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            kind = type(value).__name__
-            raise TypeError(f"schedule: `{name}` must be a number of {what}, not {value!r} of type {kind}")
-        if value < 0:
-            raise ValueError(f"schedule: `{name}` must be 0 or more, not {value}")
-    if isinstance(k, str) and k == "step":
-        raise ValueError(
-            'schedule: with "step" each step is recomputed from its own stored carry, so there is nothing to plan; '
-            f"`schedule({n}, {max(int(n) - 1, 0)})` is that, the initial carry apart"
-        )
-    check_carries("schedule", k)
-    return Schedule(int(n), stored_carries("schedule", k, int(n)), int(far))

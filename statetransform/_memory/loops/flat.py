@@ -1,0 +1,176 @@
+"""A step, traced once, as a function of lists of arrays."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
+from ..programs.references import made_in
+from ..programs.sizes import nbytes
+from ..programs.walk import moving, walk
+from .arrays import Leaves
+from .budget import MemoryBudget
+from .choice import Choice, Sizes
+from .lanes import known_lanes, lanes_first, noticed
+from .reverse import Tape
+from .stack import Sharing
+from .step import Selected, Step
+
+
+def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Leaves], Any], Any, Leaves]:
+    """A closed jaxpr as a function of constants, carry and inputs, the open jaxpr, and its constants.
+
+    The function may be given more constants: it takes its own, which come first.
+    """
+    jaxpr, consts = without_constvars(closed)
+
+    def call(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+        n_consts = len(jaxpr.invars) - len(carry) - len(x)
+        out = eval_jaxpr(jaxpr, (), *consts[:n_consts], *carry, *x)
+        out = [strong(y) for y in out]
+        return out[:n_carry], out[n_carry:]
+
+    return call, jaxpr, [jnp.asarray(c) if isinstance(c, np.ndarray | np.generic) else c for c in consts]
+
+
+def moved(jaxpr: Any, selected: Selected) -> Selected:
+    """With the leaves of the carry that get a tangent in the course of the loop, `jaxpr` being that of a step."""
+    carry = selected.carry
+    n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
+    while True:
+        found = moving(jaxpr, [*selected.consts[:n_consts], *carry, *selected.xs])
+        outputs = jaxpr.outvars[: len(carry)]
+        after = tuple(moves or (isinstance(v, jex.Var) and v in found) for moves, v in zip(carry, outputs, strict=True))
+        if after == carry:
+            return selected._replace(carry=carry)
+        carry = after
+
+
+_COPYING = (
+    "concatenate", "conv", "dynamic_", "fft", "gather", "pad", "random_", "rev", "scatter", "slice", "sort", "split",
+)  # fmt: skip
+
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+class Flat:
+    """A step as a function of lists of arrays, with all that it closes over as its first argument.
+
+    Attributes:
+      call: one step, `call(consts, carry, x) -> (carry, y)`. It holds no array: derivative rules outlive the trace.
+      moves, needed: which leaves of the carry get a tangent, and which ones the derivative depends on.
+      init: the leaves of the initial carry, none of them weakly typed.
+    """
+
+    def __init__(self, fun: Callable[[Any, Any], tuple[Any, Any]], init: Any, x: Any) -> None:
+        leaves, self._tree = jax.tree.flatten(init)
+        self.init = [strong(leaf) for leaf in leaves]
+        self._typed = init, x
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(init, x)
+        closed, (carry_type, y_type) = traced
+        self.reference = made_in(closed)
+        n_carry = jax.tree.structure(carry_type).num_leaves
+        self.call, self._jaxpr, self.consts = as_function(closed, n_carry)
+        self.moves = functools.partial(moved, self._jaxpr)
+        self._y_tree = jax.tree.structure(y_type)
+        self.avals, self.y_avals = tuple(map(typeof, self.init)), tuple(closed.out_avals[n_carry:])
+        inputs = list(map(typeof, self.consts)), list(self.avals), list(map(typeof, jax.tree.leaves(x)))
+        step = Step(self.call, self.y_avals, False, 0)
+        own = lambda selected: selected._replace(consts=selected.consts[: len(inputs[0])])
+        self.needed = functools.cache(lambda selected: Tape(step, own(selected), *inputs).needed)
+        self._is_weak = [aval.weak_type for aval in closed.out_avals]
+
+    def test(self, fun: Callable[[Any], Any]) -> tuple[Callable[[Leaves, Leaves], Any], Leaves]:
+        """A condition as a function of constants and carry, and the constants: those of the step and its own."""
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(self._typed[0])
+        closed, out = traced
+        if jax.tree.structure(out) != jax.tree.structure(0) or (out.shape, out.dtype) != ((), bool):
+            lax.while_loop(fun, lambda carry: carry, self._typed[0])  # JAX says what is wrong
+        n, (call, _, consts) = len(self.consts), as_function(closed, 0)
+        return lambda consts, carry: call(consts[n:], carry, [])[1][0], [*self.consts, *consts]
+
+    def inverse(
+        self, where: str, fun: Callable[[Any, Any], Any]
+    ) -> tuple[Callable[[Leaves, Leaves, Leaves], Leaves], Leaves]:
+        """The step backwards as a function of lists of arrays, and the constants: those of the step and its own.
+
+        What both close over is one constant, which has one cotangent.
+        """
+        traced: Any = jax.make_jaxpr(fun, return_shape=True)(*self._typed)
+        closed, before = traced
+        types = lambda leaves: [(typeof(x).shape, typeof(x).dtype) for x in leaves]
+        if jax.tree.structure(before) != self._tree or types(closed.out_avals) != types(self.init):
+            expected = self._tree.unflatten(self.avals)
+            raise TypeError(
+                f"{where}: the inverse must return a carry of the type {expected}, but it returned {before}"
+            )
+        call, _, consts = as_function(closed, len(self.init))
+        places = {id(const): i for i, const in enumerate(self.consts)}
+        own = {id(const): const for const in consts if id(const) not in places}
+        places.update({key: len(self.consts) + i for i, key in enumerate(own)})
+        order = [places[id(const)] for const in consts]
+        return lambda consts, carry, x: call([consts[i] for i in order], carry, x)[0], [*self.consts, *own.values()]
+
+    def planned(
+        self,
+        budget: MemoryBudget,
+        where: str,
+        n: int | None,
+        xs: Any,
+        is_still: Callable[[Any], bool] | None,
+        sharing: tuple[int, int],
+    ) -> tuple[Choice, Any]:
+        """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
+        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
+        choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
+        if is_still is None:  # the budget of a function counts lanes by itself
+            seen = noticed(len(lanes), budget.later(where, choice))
+            marked = jax.custom_jvp(lanes_first)  # what is not differentiated stores nothing
+            marked.defjvp(lambda primals, dots: (seen(primals[0]), dots[0]), symbolic_zeros=True)
+            self.consts, self.init, xs = marked((self.consts, self.init, xs))
+        return choice, xs
+
+    def sizes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> Sizes:
+        """The bytes of the loop, if it is differentiated in all that can be and is not still.
+
+        What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
+        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions, and two more
+        where normal numbers are drawn. A product that is wider than the carry has a cotangent of its size.
+        """
+        can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
+        consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
+        inputs = jax.tree.leaves(xs)
+        selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))
+        step = Step(self.call, self.y_avals, False, 0)
+        example = [slice_type(x) for x in inputs]
+        carry = sum(leaf.nbytes for leaf in self.init)
+        tape = Tape(step, selected, self.consts, self.init, example)
+        unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
+        largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
+        sites = list(walk(self._jaxpr))
+        copying = lambda names: any(largest(s) >= carry // 8 for s in sites if s.primitive.startswith(names))
+        copied = 2 * (copying(_COPYING) + copying("erf_inv"))
+        wide = max((largest(site) for site in sites if site.primitive in _PRODUCTS), default=0)
+        scratch = max(copied * carry, wide - carry)
+        return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
+
+    def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
+        """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""
+        leaves = [weak(leaf) if is_weak else leaf for leaf, is_weak in zip((*carry, *ys), self._is_weak, strict=True)]
+        return self._tree.unflatten(leaves[: len(carry)]), self._y_tree.unflatten(leaves[len(carry) :])
+
+
+def strong(x: Any) -> Any:
+    """Without a weak type: the sweeps write carries into arrays, which have none."""
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return lax.convert_element_type(x, x.dtype) if x.aval.weak_type else x
