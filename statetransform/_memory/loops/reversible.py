@@ -19,9 +19,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from ..._jax import zeros_like
 from ..programs.step_counts import counted
 from . import sweep
-from .arrays import Index, Leaves, empty, pick, put, take, zeros_like
+from .arrays import Index, Leaves, empty, pick, put, take
 from .progress import fori_loop
 from .reverse import ByVjp
 from .step import Cotangents, Saved, Selected, Step
