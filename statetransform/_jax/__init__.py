@@ -69,7 +69,9 @@ from .traces import buffer_of as buffer_of
 from .traces import close_over_inputs as close_over_inputs
 from .traces import concrete_array as concrete_array
 from .traces import define_batching as define_batching
+from .traces import emptied as emptied
 from .traces import forget_failed_calls as forget_failed_calls
+from .traces import has_inner_consts as has_inner_consts
 from .traces import has_rule as has_rule
 from .traces import has_tracer as has_tracer
 from .traces import is_in_callback as is_in_callback

@@ -20,7 +20,18 @@ from jax.extend import source_info_util
 from jax.extend.core import primitives
 from jax.interpreters import batching
 
-from .both import _DIRECT, Tracer, _chain, eval_jaxpr, is_jaxpr, opened, set_current_trace, take_current_trace, typeof
+from .both import (
+    _DIRECT,
+    Tracer,
+    _chain,
+    consts_of,
+    eval_jaxpr,
+    is_jaxpr,
+    opened,
+    set_current_trace,
+    take_current_trace,
+    typeof,
+)
 
 
 @functools.cache
@@ -224,6 +235,18 @@ def has_rule(jaxpr: Any) -> bool:
         if any(map(has_rule, filter(is_jaxpr, jax.tree.leaves([*eqn.params.values()], is_leaf=is_jaxpr)))):
             return True
     return False
+
+
+def emptied(jaxpr: Any) -> Any:
+    """A jaxpr that does not hold its constants, which it is given with each evaluation."""
+    return jaxpr.replace(consts=[None] * len(jaxpr.constvars)) if getattr(jaxpr, "consts", None) else jaxpr
+
+
+def has_inner_consts(jaxpr: Any) -> bool:
+    """Whether a jaxpr inside of this one has constants."""
+    params = [value for eqn in opened(jaxpr).eqns for value in eqn.params.values()]
+    inner = [*filter(is_jaxpr, jax.tree.leaves(params, is_leaf=is_jaxpr))]
+    return any(map(consts_of, inner)) or any(map(has_inner_consts, inner))
 
 
 def close_over_inputs(closed: Any, source: Any, avals: Sequence[Sequence[Any]], names: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import jax
 
 from .._base.errors import StateTraceError
-from .._jax import eval_jaxpr, has_rule, has_tracer, run_of_caches, typeof
+from .._jax import emptied, eval_jaxpr, has_inner_consts, has_rule, has_tracer, run_of_caches, typeof
 from .._states.frame import leave, look_at_all, read
 from .._states.state import State
 from .._uses.recorder import Recorder
@@ -44,6 +44,8 @@ class Trace:
       structure: of the objects that it serves; None when it serves one call only.
       places: the shardings of the leaves of its arguments and of the states read; None if it does not depend on them.
       fitting: names of the loops whose carry was checked against this trace.
+      holds_arrays: whether it may keep an array alive.
+      programs: compiled loops and branches whose first function has this trace, by their options.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Trace:
     ) -> None:
         self.arguments: Any = arguments
         self.jaxpr: Any = jaxpr
-        self.consts: Any = consts
+        self._consts: Any = consts
         self.out_tree: Any = out_tree
         self.n_reads: int = len(frame.reads)
         self.read_tree: Any = jax.tree.structure([treedef.unflatten(avals) for treedef, avals in frame.reads.values()])
@@ -84,6 +86,8 @@ class Trace:
         self.structure: Structure | None = None
         self.places: tuple[Any, ...] | None = None
         self.fitting: set[str] = set()
+        self.programs: dict[Any, Any] = {}
+        self.holds_arrays = True
         self._run = run_of_caches.value
         self._owners: list[Any] = []
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
@@ -132,6 +136,19 @@ class Trace:
         """Whether the leaves of the arguments and of the states are where the trace takes them to be."""
         return self.places is None or self.places == tuple(map(sharding_of, [*leaves, *values]))
 
+    @property
+    def consts(self) -> Any:
+        """The values of the jaxpr's constant variables, once the trace was found to fit."""
+        return [const() if isinstance(const, weakref.ref) else const for const in self._consts]
+
+    def let_go(self) -> None:
+        """Holds its constants weakly where each match finds them."""
+        assert self.structure is not None
+        found = self.structure.arrays()
+        self._consts = [found.get(id(const), const) for const in self._consts]
+        self.jaxpr = emptied(self.jaxpr)
+        self.holds_arrays = any(isinstance(const, jax.Array) for const in self._consts) or has_inner_consts(self.jaxpr)
+
     def bind(self, arguments: list[Any], values: list[Any], run: Callable[..., Any] = eval_jaxpr) -> Any:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
         return self.out_tree.unflatten(run(self.jaxpr, self.consts, *arguments, *values))
@@ -145,14 +162,14 @@ class Trace:
         if self.born_at.keys() >= {k for k, found in enumerate(registers) if found is None}:
             self.structure, self._registers = structure, [-1 if found is None else found for found in registers]
 
-    def expires_with(self, roots: Sequence[Any], forget: Callable[[], Callable[[Trace], None] | None]) -> None:
+    def expires_with(self, roots: Sequence[Any], *forget: Callable[[], Callable[[Trace], None] | None]) -> None:
         """Has the trace forgotten when an object dies whose arrays are constants of the trace.
 
         The trace holds these arrays, so it would keep alive what nobody else can reach.
 
         Args:
           roots: the function and the objects among its arguments.
-          forget: a weak reference to what forgets a trace.
+          *forget: weak references to what forgets a trace.
         """
         try:
             owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
@@ -161,8 +178,9 @@ class Trace:
         this = weakref.ref(self)
 
         def died(_: Any) -> None:
-            if (trace := this()) is not None and (last := forget()) is not None:
-                last(trace)
+            for drop in [drop() for drop in forget]:
+                if (trace := this()) is not None and drop is not None:
+                    drop(trace)
 
         self._owners += [weakref.ref(owner, died) for owner in owners]
 

@@ -108,7 +108,7 @@ class TraceCache:
             self.family.repeats = NEVER
             self._keep(slot, key, trace)
             if trace not in own:
-                trace.expires_with(roots, weakref.WeakMethod(self.discard))
+                self._expire(trace, roots)
             return Call(trace, states, leaves, values, trace.objects_at(roots))
         trace = self.trace(fun, args, kwargs, objects, (*own, *others))
         states = trace.states
@@ -119,7 +119,9 @@ class TraceCache:
         if trace.structure is not None:
             self._keep(slot, key, trace)
             self.family.add(key, trace)
-            trace.expires_with(roots, weakref.WeakMethod(self.discard))
+            if self._birthless:  # a function that may be gone after the call, while others that are like it come
+                trace.let_go()
+            self._expire(trace, roots)
             trace.states, trace.objects = [], None
         return found
 
@@ -128,6 +130,11 @@ class TraceCache:
         mine = slot.get(key, ())
         if not mine or mine[0] is not trace:
             slot[key] = (trace, *[other for other in mine if other is not trace])[: self._BOUND]
+
+    def _expire(self, trace: Trace, roots: Sequence[Any]) -> None:
+        """Has a trace forgotten when an object dies whose arrays it holds; the function may be gone before that."""
+        if trace.holds_arrays:
+            trace.expires_with(roots, weakref.WeakMethod(self.discard), weakref.WeakMethod(self.family.discard))
 
     def discard(self, trace: Trace) -> None:
         """Keeps a trace no longer."""

@@ -125,6 +125,12 @@ class Structure:
             if jitted is not None and not is_same and hasattr(jitted, "clear_cache"):
                 jitted.clear_cache()
 
+    def arrays(self) -> dict[int, weakref.ref[Any]]:
+        """The arrays that must be the very same ones, by identity."""
+        references = [edge.argument for edge in self.edges if edge.what == "is"]
+        weak = [found for found in references if isinstance(found, weakref.ref)]
+        return {id(found()): found for found in weak if isinstance(found(), jax.Array)}
+
     def owners_of_arrays(self, roots: Sequence[Any]) -> list[Any]:
         """The objects to which the arrays belong that count by identity; for a global name there is none.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from .._base.errors import StateStructureError, describe, show_site
-from .._jax import Tracer, type_text, typeof, varying_axes
+from .._jax import Tracer, eval_jaxpr, type_text, typeof, varying_axes
 from .._memory import MemoryBudget, Reversible, check_carries
 from .._states.formatting import show_types, type_on_mesh
 from .._states.frame import Frame, leave, look_at, look_at_all
@@ -20,6 +21,18 @@ from .._traces.trace import Call, Trace
 from .._traces.traces import find_for_once
 
 Checkpoint = None | int | str | MemoryBudget | Reversible
+
+
+def with_inverse(checkpoint: Checkpoint, undo: Callable[..., Any]) -> Checkpoint:
+    """With `undo(inverse, carry, x)` for the inverse of a `Reversible`."""
+    if not isinstance(checkpoint, Reversible):
+        return checkpoint
+    return Reversible(functools.partial(undo, checkpoint.inverse), checkpoint.every)
+
+
+def form_of(checkpoint: Checkpoint) -> Hashable:
+    """What a program depends on in it besides its functions."""
+    return checkpoint.every if isinstance(checkpoint, Reversible) else checkpoint
 
 
 def traced_once(
@@ -42,11 +55,38 @@ def traced_once(
     return call
 
 
-def bind(trace: Trace, order: Sequence[int], leading: Any, args: tuple[Any, ...], values: Sequence[Any]) -> Any:
-    """Re-binds a trace: the output and the written values. `order` has the place in `values` of each state read."""
-    leaves = jax.tree.leaves(((*leading, *args), {}))
-    out, written, _ = trace.bind(leaves, jax.tree.leaves([values[i] for i in order]))
-    return out, written
+class Bound(NamedTuple):
+    """A traced function over the values of some states.
+
+    Attributes:
+      call: `call(held, values, *args)` gives its output and the values that it writes. It holds no array and no state,
+        since JAX may keep it.
+      held: the arrays that it depends on besides.
+      trace: of the function.
+      order: where the values are that it reads, and, if they are in an order of their own, those that it writes.
+    """
+
+    call: Callable[..., tuple[Any, list[Any]]]
+    held: list[Any]
+    trace: Trace
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, found: Call, states: Sequence[State], constants: Sequence[State] = ()) -> Bound:
+        """Over the values of `states`; those of the `constants` are held."""
+        place = {state: i for i, state in enumerate((*states, *constants))}
+        order = tuple(place[state] for state in found.reads)
+        held = [list(found.trace.consts), jax.tree.leaves(found.leading), look_at_all(constants)]
+        jaxpr, out_tree = found.trace.jaxpr, found.trace.out_tree
+
+        def call(held: list[Any], values: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
+            consts, leading, rest = held
+            values = (*values, *rest)
+            leaves = *leading, *jax.tree.leaves((args, [values[i] for i in order]))
+            out, written, _ = out_tree.unflatten(eval_jaxpr(jaxpr, consts, *leaves))
+            return out, written
+
+        return cls(call, held, found.trace, order)
 
 
 class Body:
@@ -99,22 +139,12 @@ class Body:
         if objects:
             check_objects(where, carry, objects, found.objects)
 
-    def over_states(self, found: Call) -> Callable[..., tuple[Any, list[Any]]]:
-        """A traced function of `(values of the written states, *args)`; it gives its output and the new values.
+    def over_states(self, found: Call) -> Bound:
+        """A function over the values of the written states; those that it only reads are constants of the loop."""
+        return Bound.of(found, self.written, [state for state in found.reads if state not in self.entry])
 
-        The states that it only reads are constants of the loop. It holds no state: JAX may keep it.
-        """
-        place = {state: i for i, state in enumerate(self.written)}
-        constants = [state for state in found.reads if state not in place]
-        place.update({state: len(self.written) + i for i, state in enumerate(constants)})
-        order, held = tuple(place[state] for state in found.reads), look_at_all(constants)
-        trace, leading = found.trace, found.leading
-        return lambda values, *args: bind(trace, order, leading, args, (*values, *held))
-
-    def backwards(
-        self, fun: Callable[..., Any], args: tuple[Any, ...], carry_of: Callable[[Any], Any]
-    ) -> Callable[..., tuple[Any, list[Any]]]:
-        """A step backwards as a function of `(values of the written states, *args)`: its carry and the values before.
+    def backwards(self, fun: Callable[..., Any], args: tuple[Any, ...], carry_of: Callable[[Any], Any]) -> Bound:
+        """A step backwards over the values of the written states: its carry, and the values before.
 
         Args:
           fun: sets back the states that the body writes.
@@ -137,13 +167,14 @@ class Body:
         check_carry(where, "the inverse", carry, carry_of(found.out_avals[0]))
         if self._objects:
             check_objects(where, carry, self._objects, found.objects)
-        step, order = self.over_states(found), [found.written.index(state) for state in self.written]
+        call, held, trace, order = self.over_states(found)
+        places = tuple(found.written.index(state) for state in self.written)
 
-        def back(values: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
-            out, before = step(values, *args)
-            return carry_of(out), [before[i] for i in order]
+        def back(held: list[Any], values: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
+            out, before = call(held, values, *args)
+            return carry_of(out), [before[i] for i in places]
 
-        return back
+        return Bound(back, held, trace, (*order, *places))
 
     def finish(self, out: Any, values: Sequence[Any]) -> Any:
         """Hands on the states' values after the loop; gives the output with the objects in their places."""

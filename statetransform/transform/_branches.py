@@ -18,9 +18,8 @@ from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.trace import Call
 from .._traces.tracebacks import boundary
-from ._bodies import bind, cure_on_mesh, traced_once
-from ._eager_loops import in_eager_mode
-from ._entry import OTHER
+from ._bodies import Bound, cure_on_mesh, traced_once
+from ._eager_loops import in_one_program
 
 _NO_OPERAND: Any = object()
 
@@ -111,18 +110,6 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
         if not callable(fun):
             raise TypeError(f"{where}: {name} must be a function, not {fun!r} of type {type(fun).__name__}")
 
-    names, functions = tuple(named), tuple(named.values())
-
-    def within(*given: Any) -> Any:  # it is kept, and the functions are not
-        *functions, index, operands = given
-        return _staged(where, index, dict(zip(names, functions, strict=True)), operands, select)
-
-    out = in_eager_mode(where, functions, (len(functions),), within, index, operands)
-    return within(*functions, index, operands) if out is OTHER else out
-
-
-def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], select: Callable[..., Any]) -> Any:
-    """The branch with its functions traced."""
     operands, objects = hide(operands)
     found = [traced_once(where, fun, operands, objects, {}) for fun in named.values()]
     written = list(dict.fromkeys(state for call in found for state in call.written))
@@ -131,19 +118,21 @@ def _staged(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     values = look_at_all(used)
     for state in written:
         _check_types(where, state, values[place[state]], dict(zip(named, found, strict=True)))
-    traces = [call.trace for call in found]
-    orders = tuple(tuple(place[state] for state in call.reads) for call in found)
+    functions = [Bound.of(call, used) for call in found]
+    calls = [fun.call for fun in functions]
     targets = tuple(tuple(place[state] for state in call.written) for call in found)
     n_written = len(written)
 
-    def call(i: int, leading: list[Any], values: list[Any], *operands: Any) -> tuple[Any, list[Any]]:
-        out, changed = bind(traces[i], orders[i], leading[i], operands, values)
-        changed = dict(zip(targets[i], changed, strict=True))
-        return out, [changed.get(k, values[k]) for k in range(n_written)]
+    def run(held: list[Any], index: Any, values: list[Any], operands: Any) -> Any:
+        def branch(i: int, *operands: Any) -> tuple[Any, list[Any]]:
+            out, changed = calls[i](held[i], values, *operands)
+            changed = dict(zip(targets[i], changed, strict=True))
+            return out, [changed.get(k, values[k]) for k in range(n_written)]
 
-    leading = [call.leading for call in found]
+        return select(index, [partial(branch, i) for i in range(len(calls))], operands)
+
     try:
-        out, results = select(index, [partial(call, i, leading, values) for i in range(len(traces))], operands)
+        out, results = in_one_program(where, functions, targets, run, index, values, operands)
     except TypeError as error:
         text = _differences(where, named, found)
         if text is None:

@@ -20,9 +20,8 @@ from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
 from .._traces.wrapper import decorate
-from ._bodies import Body, Checkpoint, check_loop, number_of_steps
-from ._eager_loops import in_eager_mode
-from ._entry import OTHER
+from ._bodies import Body, Checkpoint, check_loop, form_of, number_of_steps, with_inverse
+from ._eager_loops import in_one_program
 from ._options import as_in
 from ._vmap import Batched
 
@@ -192,11 +191,6 @@ def _scan(
         options["length"] = number_of_steps(where, "length", options["length"])
     if is_jit_disabled():
         return _scan_in_python(f, init, xs, calls, options)
-    if not progress and not isinstance(checkpoint, Reversible):
-        within = lambda f, init, xs: _scan(where, f, init, xs, checkpoint, None, calls, **options)
-        out = in_eager_mode(where, (f,), (checkpoint, *options.items()), within, init, xs)
-        if out is not OTHER:
-            return out
     (init, xs), objects = hide((init, xs))
     if options["length"] is None and not jax.tree.leaves(xs):
         whole = "" if xs is None else " `xs` has none: states, and objects that hold states, are passed whole."
@@ -212,20 +206,28 @@ def _scan(
     body = Body(where, f, init, lambda carry: calls.args(carry, slices), lambda out: calls.split(out)[0], objects)
     (n,) = {*lengths, options["length"]} - {None}
     watch = ProgressBar(where, n, progress) if progress and n else None
-    step = body.over_states(body.found)
-
-    def pure(carry: Any, x: Any) -> tuple[Any, Any]:
-        user_carry, values = carry
-        out, values = step(values, *calls.args(user_carry, x))
-        user_carry, y = calls.split(out)
-        return (user_carry, values), y
-
+    functions = [body.over_states(body.found)]
     if isinstance(checkpoint, Reversible):
-        back = body.backwards(checkpoint.inverse, calls.args(body.init[0], slices), calls.before)
-        undo = lambda carry, x: back(carry[1], *calls.args(carry[0], x))
-        checkpoint = Reversible(undo, checkpoint.every)
-    options |= {"where": where, "checkpoint": checkpoint, "watch": watch}
-    (carry, values), ys = _memory.scan(pure, body.init, xs, **options)
+        functions.append(body.backwards(checkpoint.inverse, calls.args(body.init[0], slices), calls.before))
+        checkpoint = Reversible(functions[1].call, checkpoint.every)
+    call = functions[0].call
+
+    def run(held: list[Any], init: Any, xs: Any) -> Any:
+        def step(carry: Any, x: Any) -> tuple[Any, Any]:
+            out, values = call(held[0], carry[1], *calls.args(carry[0], x))
+            user_carry, y = calls.split(out)
+            return (user_carry, values), y
+
+        undo = lambda back, carry, x: back(held[1], carry[1], *calls.args(carry[0], x))
+        return _memory.scan(
+            step, init, xs, where=where, checkpoint=with_inverse(checkpoint, undo), watch=watch, **options
+        )
+
+    if watch is None:
+        out = in_one_program(where, functions, (form_of(checkpoint), *options.items(), calls), run, body.init, xs)
+    else:
+        out = run([fun.held for fun in functions], body.init, xs)
+    (carry, values), ys = out
     return body.finish((carry, ys), values)
 
 

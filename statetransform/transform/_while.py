@@ -16,9 +16,8 @@ from .._memory import ProgressBar, Reversible
 from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
-from ._bodies import Body, Checkpoint, check_loop, number_of_steps, traced_once
-from ._eager_loops import in_eager_mode
-from ._entry import OTHER
+from ._bodies import Body, Checkpoint, check_loop, form_of, number_of_steps, traced_once, with_inverse
+from ._eager_loops import in_one_program
 
 
 @boundary
@@ -83,11 +82,6 @@ def while_loop(
         # As in JAX: a condition that Python cannot decide on, under `vmap` for example, is staged.
         with contextlib.suppress(jax.errors.ConcretizationTypeError):
             return at_once(in_python, init_val)
-    if not progress:
-        within = lambda body, cond, init: while_loop(cond, body, init, max_steps=max_steps, checkpoint=checkpoint)
-        out = in_eager_mode("while_loop", (body_fun, cond_fun), (max_steps, checkpoint), within, init_val)
-        if out is not OTHER:
-            return out
     init_val, objects = hide(init_val)
     body = Body("while_loop", body_fun, init_val, lambda carry: (carry,), lambda out: out, objects)
     test = traced_once("while_loop", cond_fun, (body.init[0],), objects, body.entry)
@@ -97,9 +91,18 @@ def while_loop(
             "write the state in the body."
         )
     watch = ProgressBar("while_loop", None, progress) if progress else None
-    options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
-    step, holds = body.over_states(body.found), body.over_states(test)
-    carry, values = _memory.while_loop(lambda c: holds(c[1], c[0])[0], lambda c: step(c[1], c[0]), body.init, **options)
+    functions = body.over_states(body.found), body.over_states(test)
+    call, holds = (fun.call for fun in functions)
+
+    def run(held: list[Any], init: Any) -> Any:
+        options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
+        goes_on, step = (lambda c: holds(held[1], c[1], c[0])[0]), (lambda c: call(held[0], c[1], c[0]))
+        return _memory.while_loop(goes_on, step, init, **options)
+
+    if watch is None:
+        carry, values = in_one_program("while_loop", functions, (max_steps, checkpoint), run, body.init)
+    else:
+        carry, values = run([fun.held for fun in functions], body.init)
     return body.finish(carry, values)
 
 
@@ -156,56 +159,54 @@ def fori_loop(
             return carry
 
         return at_once(in_order, init_val)
-    bounds = _key_of(lower), _key_of(upper)
-    if not progress and None not in bounds and not isinstance(checkpoint, Reversible):
-        within = lambda body, init: fori_loop(lower, upper, body, init, unroll=unroll, checkpoint=checkpoint)
-        out = in_eager_mode("fori_loop", (body_fun,), (*bounds, unroll, checkpoint), within, init_val)
-        if out is not OTHER:
-            return out
     init_val, objects = hide(init_val)
     start, stop, n = _bounds(lower, upper)
     index = typeof(start)
     body = Body("fori_loop", body_fun, init_val, lambda carry: (index, carry), lambda out: out, objects)
     watch = ProgressBar("fori_loop", n, progress) if progress and n != 0 else None
-
-    step = body.over_states(body.found)
-    one = lambda i, carry: step(carry[1], i, carry[0])
-    count = lambda state: (state[0] + 1, one(*state))
+    functions = [body.over_states(body.found)]
     if isinstance(checkpoint, Reversible):
         if n is None:
             raise ValueError(
                 "fori_loop: a loop is run backwards, checkpoint=Reversible(...), where its bounds are known when it is "
                 "traced. Write a number of carries instead, such as `checkpoint=20`."
             )
-        back = body.backwards(checkpoint.inverse, (index, body.init[0]), lambda out: out)
-        undo = lambda c, _: (c[0] - 1, back(c[1][1], c[0] - 1, c[1][0]))
-        checkpoint = Reversible(undo, checkpoint.every)
-    options: Any = {"where": "fori_loop", "checkpoint": checkpoint, "watch": watch}
-    if checkpoint is None and watch is None:
-        # Known bounds stay known, so that JAX can differentiate.
-        ends = (start, stop) if n is None else (lower, upper)
-        carry, values = jax.lax.fori_loop(*ends, one, body.init, unroll=unroll)
-    elif n is None:
-        goes = lambda state: state[0] < stop
-        _, (carry, values) = _memory.while_loop(goes, count, (start, body.init), max_steps=None, **options)
-    else:
+        functions.append(body.backwards(checkpoint.inverse, (index, body.init[0]), lambda out: out))
+        checkpoint = Reversible(functions[1].call, checkpoint.every)
+    call = functions[0].call
+    # Known bounds stay known, so that JAX can differentiate.
+    known, traced = ((), (start, stop)) if n is None else ((_known(lower), _known(upper)), ())
+
+    def run(held: list[Any], init: Any, traced: Any) -> Any:
+        one = lambda i, carry: call(held[0], carry[1], i, carry[0])
+        count = lambda state: (state[0] + 1, one(*state))
+        undo = lambda back, c, _: (c[0] - 1, back(held[1], c[1][1], c[0] - 1, c[1][0]))
+        options: Any = {"where": "fori_loop", "checkpoint": with_inverse(checkpoint, undo), "watch": watch}
+        first, last = known or traced
+        if checkpoint is None and watch is None:
+            return jax.lax.fori_loop(first, last, one, init, unroll=unroll)
+        if n is None:
+            return _memory.while_loop(lambda c: c[0] < last, count, (first, init), max_steps=None, **options)[1]
         options["unroll"] = unroll or 1
-        (_, (carry, values)), _ = _memory.scan(lambda c, _: (count(c), None), (lower, body.init), None, n, **options)
+        return _memory.scan(lambda c, _: (count(c), None), (first, init), None, n, **options)[0][1]
+
+    if watch is None:
+        options = *known, unroll, form_of(checkpoint)
+        carry, values = in_one_program("fori_loop", functions, options, run, body.init, traced)
+    else:
+        carry, values = run([fun.held for fun in functions], body.init, traced)
     return body.finish(carry, values)
 
 
-def _key_of(bound: Any) -> Any:
-    """What a loop depends on in a bound that is known: the integer and its type; None for others."""
-    if type(bound) is int:
-        return bound
-    is_integer = (
-        isinstance(bound, jax.Array | np.integer) and not has_tracer(bound) and np.issubdtype(bound.dtype, np.integer)
-    )
-    return (int(bound), typeof(bound)) if is_integer and not bound.ndim else None
+def _known(bound: Any) -> Any:
+    """A bound that a program may hold: an integer of Python, or of NumPy for its type."""
+    return bound if type(bound) is int else np.asarray(bound)[()]
 
 
 def _bounds(lower: Any, upper: Any) -> tuple[Any, Any, int | None]:
     """The bounds as :func:`jax.lax.fori_loop` takes them, and the number of steps if they are known."""
+    if type(lower) is type(upper) is int:
+        return lower, upper, max(upper - lower, 0)
     found: list[Any] = []
     # JAX says what is wrong with them, or what type its index has.
     jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, lambda i, _: found.append(i.dtype), None))
