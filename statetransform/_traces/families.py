@@ -148,11 +148,6 @@ def remember(among: dict[Any, Any], key: Any, item: Any, bound: int) -> None:
             among.pop(oldest, None)
 
 
-def anchor_of(fun: Any) -> Any:
-    """What functions have in common that differ in what they close over: mostly their code."""
-    return fun.__code__ if type(fun) is types.FunctionType else _anchor(fun)[0]
-
-
 def _anchor(fun: Any) -> tuple[Any, tuple[type, ...], Any]:
     """What functions have in common that differ in what they close over; how they are wrapped; and the function."""
     wrappers: list[type] = []

@@ -63,17 +63,16 @@ class TraceCache:
 
     Args:
       family: the functions that share their traces with this one.
-      warns: whether it says of what makes it trace again.
       birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
       **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_birthless", "_options", "_records", "_warns", "family")
+    __slots__ = ("__weakref__", "_birthless", "_options", "_records", "family")
 
     _BOUND = 64  # traces in a slot
 
-    def __init__(self, family: Family, warns: bool = True, birthless: str = "", **options: Any) -> None:
-        self._warns, self._birthless, self._options = warns, birthless, options
+    def __init__(self, family: Family, birthless: str = "", **options: Any) -> None:
+        self._birthless, self._options = birthless, options
         self._records = ContextDict()
         self.family = family
 
@@ -174,8 +173,7 @@ class TraceCache:
         with unheard():
             reuse = Reuse(recorder, made)
         self.family.log.append(traced(made, fun, why))
-        if self._warns:
-            self._warn(fun, args, kwargs, objects, reuse, why)
+        self._warn(fun, args, kwargs, objects, reuse, why)
         return made
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:

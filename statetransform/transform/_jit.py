@@ -51,11 +51,8 @@ class Jitted(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
         self._shardings = ByState("jit", "state_shardings", state_shardings, "sharding", _sharding)
-        self._store = self._make_store()
-
-    def _make_store(self) -> Store:
         own = () if self._options["state_shardings"] is None else (Unshared(),)
-        return cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
+        self._store = cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     def clear_cache(self) -> None:
         """Forgets every trace and compiled program."""
