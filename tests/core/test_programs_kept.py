@@ -12,7 +12,6 @@ import pytest
 
 from statetransform import State, inspect, transform
 from statetransform._traces import families
-from statetransform.transform._programs import Store
 
 N = 20
 X = jnp.float32(1)
@@ -119,12 +118,11 @@ def test_clearing_frees_every_program(clear: str) -> None:
 
 def test_of_loops_over_functions_that_are_gone_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "_RECENT", 5)
-    monkeypatch.setattr(Store, "_BOUND", 5)
     gradient = transform.grad(lambda x, f: transform.fori_loop(0, 3, lambda i, c: f(c), x))
     step = lambda scale: lambda c: c * scale
-    for i in range(6):
+    for i in range(10):  # more than those of a code that are kept besides
         gradient(X, step(1.0 + i))
     full = n_programs()
-    for i in range(6, 12):
+    for i in range(10, 16):
         gradient(X, step(1.0 + i))
     assert n_programs() <= full

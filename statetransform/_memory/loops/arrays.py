@@ -32,6 +32,31 @@ def empty(n: int, avals: Sequence[Any]) -> Leaves:
     return [zeros(aval, (n,)) for aval in avals]
 
 
+def empty_rows(n: int, avals: Sequence[Any]) -> Leaves:
+    """Room for `n` of each in rows, which `read_row` and `write_row` read and write.
+
+    A vector is a matrix of one row there: a TPU pads the last but one axis of an array, of all vectors together, to
+    eight, so that nine of them would take the room of sixteen.
+    """
+    return [zeros(aval, (n, 1) if len(aval.shape) == 1 else (n,)) for aval in avals]
+
+
+def read_row(arrays: Leaves, i: Index, like: Sequence[Any]) -> Leaves:
+    """What is in the `i`-th row, `like` being of the same rank."""
+    pairs = zip(take(arrays, i), like, strict=True)
+    return [lax.squeeze(x, (0,)) if len(y.shape) == 1 else x for x, y in pairs]
+
+
+def write_row(arrays: Leaves, i: Index, values: Leaves) -> Leaves:
+    """With the `i`-th row replaced."""
+    return put(arrays, i, [as_row(x) for x in values])
+
+
+def as_row(x: Any) -> Any:
+    """An array as it is in a row."""
+    return lax.expand_dims(x, (0,)) if x.ndim == 1 else x
+
+
 def pick(leaves: Sequence[Any], mask: Sequence[bool]) -> Leaves:
     """Those with a mark."""
     return [x for x, marked in zip(leaves, mask, strict=True) if marked]

@@ -21,7 +21,7 @@ from jax import lax
 from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, zeros
 from ..programs.step_counts import counted
 from ..programs.walk import backward_slice
-from .arrays import Index, Leaves, pick, put, select, take
+from .arrays import Index, Leaves, pick, put, read_row, select, take, write_row
 from .lanes import is_left_out
 from .progress import fori_loop
 from .stack import Blocks, Sharing, Units
@@ -204,7 +204,7 @@ class ByTape(ByVjp):
             carry, recorded, *ys = state
             place = self.step.place(i)
             carry, y, new = self._tape.record(self.consts, carry, take(self.xs, place))
-            return carry, put(recorded, i - first + row, new), *(put(some, place, y) for some in ys)
+            return carry, write_row(recorded, i - first + row, new), *(put(some, place, y) for some in ys)
 
         return one
 
@@ -220,7 +220,8 @@ class ByTape(ByVjp):
             i = behind - 1 - j
             place = step.place(i)
             ct_y = [zeros(aval) if ct is None else take([ct], place)[0] for ct, aval in ct_ys]
-            more, ct, ct_x = self._tape.pull(fixed, take(recorded, i - first + row), take(self.xs, place), (ct, ct_y))
+            residuals = read_row(recorded, i - first + row, self.avals)
+            more, ct, ct_x = self._tape.pull(fixed, residuals, take(self.xs, place), (ct, ct_y))
             total = [total + new for total, new in zip(ct_consts, more, strict=True)]
             # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
             return barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))

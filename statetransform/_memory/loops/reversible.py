@@ -22,7 +22,7 @@ from jax import lax
 from ..._jax import zeros_like
 from ..programs.step_counts import counted
 from . import sweep
-from .arrays import Index, Leaves, empty, pick, put, take
+from .arrays import Index, Leaves, empty, empty_rows, pick, read_row, take, write_row
 from .progress import fori_loop
 from .reverse import ByVjp
 from .step import Cotangents, Saved, Selected, Step
@@ -45,13 +45,13 @@ def forward(
 
     def segment(s: Index, state: Any) -> Any:
         carry, ys, stored = state
-        stored = put(stored, _row(s), carry)  # the initial carry's row is overwritten
+        stored = write_row(stored, _row(s), carry)  # the initial carry's row is overwritten
         with counted(n, count):
             stop = jnp.minimum((s + 1) * every, n)
             carry, ys = lax.fori_loop(s * every, stop, advance, (carry, ys))
         return carry, ys, stored
 
-    state = init, empty(n, step.y_avals), empty(count - 1, step.avals)
+    state = init, empty(n, step.y_avals), empty_rows(count - 1, step.avals)
     with counted(count):
         carry, ys, stored = fori_loop(0, count, segment, state, step.watch, lambda s: s * every)
     return carry, ys, Saved(None, carry, stored)
@@ -96,7 +96,7 @@ def backward(
         s = count - 1 - j
         with counted(n, count):
             cts = steps(s * every, jnp.minimum((s + 1) * every, n), carry, cts)
-        return take(saved.recorded, _row(s)), cts
+        return read_row(saved.recorded, _row(s), step.avals), cts
 
     done = lambda j: n - jnp.maximum((count - j) * every, 0)
     with counted(count):

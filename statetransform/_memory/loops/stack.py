@@ -24,7 +24,7 @@ from jax import lax
 
 from ..programs.step_counts import counted
 from . import mixed, plan
-from .arrays import Index, Leaves, merge, pick, put, take
+from .arrays import Index, Leaves, as_row, merge, pick, read_row, write_row
 from .progress import ProgressBar, while_loop
 
 
@@ -105,7 +105,7 @@ class Stack(NamedTuple):
     """The stored carries. Those at `rows[:top + 1]` are in use; the carry at `rows[j]` is that before step `at[j]`.
 
     Attributes:
-      slots: `[k + 2, *leaf.shape]` for each leaf of the carry.
+      slots: `[k + 2, *leaf.shape]` for each leaf of the carry, as by `arrays.empty_rows`.
       rows, at: int32 `[k + 2]`.
       top: int32.
     """
@@ -119,21 +119,21 @@ class Stack(NamedTuple):
     def of(cls, carry: Leaves, k: int) -> Stack:
         """Room for `k` stored carries, the initial one, which is in, and the one at work."""
         rows = jnp.arange(k + 2, dtype=jnp.int32)
-        return cls([lax.broadcast(x, (k + 2,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
+        return cls([lax.broadcast(as_row(x), (k + 2,)) for x in carry], rows, jnp.zeros_like(rows), jnp.int32(0))
 
-    def read(self) -> tuple[Leaves, Index]:
-        """The topmost carry, and its position."""
-        return take(self.slots, self.rows[self.top]), self.at[self.top]
+    def read(self, like: Sequence[Any]) -> tuple[Leaves, Index]:
+        """The topmost carry, of leaves like these, and its position."""
+        return read_row(self.slots, self.rows[self.top], like), self.at[self.top]
 
     def restart(self, carry: Leaves) -> Stack:
         """With that carry alone, at position 0."""
-        slots = put(self.slots, self.rows[0], carry)
+        slots = write_row(self.slots, self.rows[0], carry)
         return Stack(slots, self.rows, lax.dynamic_update_index_in_dim(self.at, 0, 0, 0), jnp.zeros_like(self.top))
 
     def push(self, carry: Leaves, at: Index) -> Stack:
         """Puts the carry at a position on top."""
         top = self.top + 1
-        slots = put(self.slots, self.rows[top], carry)
+        slots = write_row(self.slots, self.rows[top], carry)
         return Stack(slots, self.rows, lax.dynamic_update_index_in_dim(self.at, at, top, 0), top)
 
     def pop(self) -> Stack:
@@ -198,7 +198,7 @@ def climb(
 
     def leg(state: Any) -> Any:
         stack, (carry, *others) = state
-        restored, at = stack.read()
+        restored, at = stack.read(pick(carry, stored))
         carry = merge(carry, stored, restored)
         to = blocks.leg(at, end, stack.top)
         with counted(1):  # the loop around has the count of all steps

@@ -21,7 +21,7 @@ from jax import lax
 
 from ..._jax import zeros_like
 from ..programs.step_counts import counted
-from .arrays import Index, Leaves, empty, pick, select
+from .arrays import Index, Leaves, empty, empty_rows, pick, select
 from .far.memory import Far
 from .lanes import is_left_out, largest_of_lanes
 from .plan import Periods, Schedule
@@ -53,7 +53,7 @@ def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Le
     stack, last, steps = Stack.of(pick(carry, needed), step.k), blocks.count - 1, blocks.n - blocks.last
     stack, (carry, ys) = climb(blocks, needed, advance, last, stack, (carry, ys), step.watch, steps)
     first, sharing = blocks.position(stack.at[stack.top]), reverse.sharing
-    recorded, row = sharing.read(stack, empty(blocks.room, sharing.own(reverse.avals)))
+    recorded, row = sharing.read(stack, empty_rows(blocks.room, sharing.own(reverse.avals)))
     carry, ys, recorded = reverse.record(first, carry, ys, recorded, row)
     return carry, ys, Saved(None, *sharing.write(stack, recorded), far)
 
@@ -131,6 +131,7 @@ def unwind(
 ) -> tuple[Stack, Cotangents]:
     """Reverses some blocks; `own` are the residuals of the last one that are in arrays of their own."""
     step, needed, n = reverse.step, reverse.needed, reverse.n
+    avals = pick(step.avals, needed)
 
     def advance(i: Index, moving: Any) -> Any:
         carry = pick(step.run(i, reverse.consts, step.whole(needed, moving[0]), reverse.xs)[0], needed)
@@ -140,10 +141,10 @@ def unwind(
         stack, own, cts = state
         block = blocks.count - 1 - j
         if any(needed):
-            moving, stored = (stack.read()[0],), (True,) * sum(needed)
+            moving, stored = (stack.read(avals)[0],), (True,) * sum(needed)
             stack, _ = climb(blocks, stored, advance, block, stack, moving, steps=blocks.again, runs=blocks.known or 1)
         # Out of its slot again, the carry can be fused with what reads it.
-        carry = step.whole(needed, stack.read()[0])
+        carry = step.whole(needed, stack.read(avals)[0])
         first, behind = blocks.position(block), blocks.position(block + 1)
         recorded, row = reverse.sharing.read(stack, own)
         # The forward sweep has recorded the last block.

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from . import plan
-from .arrays import Index, Leaves, pick, put, select, take
+from .arrays import Index, Leaves, pick, read_row, select, write_row
 from .far.memory import Room
 from .lanes import is_left_out, largest_of_lanes
 from .progress import while_loop
@@ -47,14 +47,15 @@ def forward(
 
     def fill(state: Any) -> Any:
         moving, slots = state
-        return advance(moving), put(slots, moving[0], pick(moving[-1], needed))
+        return advance(moving), write_row(slots, moving[0], pick(moving[-1], needed))
 
     def leg(state: Any) -> Any:
         moving, stack = state
         i, carry = moving[0], pick(moving[-1], needed)
         stack, is_stored = place(stack, i)
-        row = stack.rows[stack.top]
-        stack = stack._replace(slots=put(stack.slots, row, select(is_stored, carry, take(stack.slots, row))))
+        place_now = stack.rows[stack.top]
+        old = read_row(stack.slots, place_now, carry)
+        stack = stack._replace(slots=write_row(stack.slots, place_now, select(is_stored, carry, old)))
         until = i + jnp.maximum(i // (SHARE * (step.k + 1)), 1)
         goes = lambda moving: (moving[0] < until) & largest_of_lanes(moving[2])
         return lax.while_loop(goes, advance, moving), stack
