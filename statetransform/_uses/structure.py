@@ -127,7 +127,7 @@ class Structure:
 
     def arrays(self) -> dict[int, weakref.ref[Any]]:
         """The arrays that must be the very same ones, by identity."""
-        references = [edge.argument for edge in self.edges if edge.what == "is"]
+        references = [edge.condition.reference for edge in self.edges if isinstance(edge.condition, Is)]
         weak = [found for found in references if isinstance(found, weakref.ref)]
         return {id(found()): found for found in weak if isinstance(found(), jax.Array)}
 
