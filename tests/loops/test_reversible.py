@@ -372,13 +372,17 @@ def test_a_carry_of_another_type_is_refused(back: Any, text: str) -> None:
         transform.scan(lambda c, x: (c * 2, None), jnp.ones(3), None, 3, checkpoint=st.Reversible(back))
 
 
+def _same(i: Any, c: Any) -> Any:
+    return c
+
+
 @pytest.mark.parametrize(
     ("run", "text"),
     [
         (lambda back: transform.while_loop(lambda c: c < 3, lambda c: c + 1, 0.0, checkpoint=back), "known length"),
         (lambda back: transform.map(jnp.sin, jnp.ones(3), checkpoint=back), "nothing to undo"),
         (lambda back: st.policies.loops(back), "policies.loops"),
-        (lambda back: transform.jit(transform.fori_loop)(0, 3, lambda i, c: c, 1.0, checkpoint=back), "bounds"),
+        (lambda back: transform.jit(lambda n: transform.fori_loop(0, n, _same, 1.0, checkpoint=back))(3), "bounds"),
         (lambda back: st.Reversible(3), "must be a function"),
         (lambda back: st.Reversible(back.inverse, 0), "1 or more"),
         (lambda back: st.Reversible(back.inverse, 2.5), "a number of steps"),
