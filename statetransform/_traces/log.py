@@ -27,6 +27,10 @@ SETTINGS = (
     "jax_debug_key_reuse",
     "jax_enable_checks",
     "jax_remat3",
+    "jax_scan3",
+    "jax_custom_vjp3",
+    "jax_custom_jvp3",
+    "jax_remat_barrier_no_cotangents",
 )
 
 

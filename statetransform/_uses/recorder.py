@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .._base.library import is_framework_file, is_ours, is_users_class, is_users_function
+from .._base.library import is_framework_class, is_framework_file, is_ours, is_users_class, is_users_function
 from .._objects.hooks import hook, listening, settings, unheard, unhook, unwatch, watch
 from .._objects.lookup import (
     class_lookup,
@@ -251,7 +251,11 @@ class Recorder:
             self.reach(0, Reader(setting), before.get(setting.key, NOT_SET))
 
     def path_to(self, register: int) -> str | None:
-        """The way to an object that is being visited, from its root: `linear.kernel`."""
+        """The way to an object that is being visited, from its root: `linear.kernel`.
+
+        The users' names only: a state among the options of a transform, as in `grad(f, states=nnx.state(model))`, has
+        the way from there on.
+        """
         steps: list[str] = []
         while (edge := self.edge_to(register)).parent >= 0:
             step = edge.step
@@ -260,7 +264,10 @@ class Recorder:
                 isinstance(step, Closed) and is_users_function(self.objects[edge.parent])
             ):
                 shown = step.name
-            if shown is not None and not str(shown).startswith("__"):
+            kind = type(self.objects[edge.parent])
+            if shown == "_options" and is_ours(kind):
+                steps = [] if all(map(str.isdigit, steps[:-1])) else steps[:-1]
+            elif shown is not None and not str(shown).startswith("_" if is_framework_class(kind) else "__"):
                 steps.append(str(shown))
             register = edge.parent
         return ".".join(reversed(steps)) or None

@@ -100,6 +100,23 @@ def test_what_has_changed_is_named_with_its_values(wrap, kind, before, after, sh
     assert changes(kind(wrap, before, after), 1) == [shown]
 
 
+@pytest.mark.parametrize(
+    "flag",
+    ["jax_remat3", "jax_scan3", "jax_custom_vjp3", "jax_custom_jvp3", "jax_remat_barrier_no_cotangents"],
+)
+def test_a_flag_for_what_is_coming_in_jax_is_a_setting(flag):
+    if flag not in jax.config.values:
+        pytest.skip("this JAX has no such flag")
+    f, before = transform.jit(lambda x: jnp.sin(x)), getattr(jax.config, flag)
+    try:
+        for value in (before, not before):
+            jax.config.update(flag, value)
+            assert f(1.0) == jnp.sin(1.0)
+    finally:
+        jax.config.update(flag, before)
+    assert changes(f, 1) == [("setting", flag, str(before), str(not before))]
+
+
 def test_a_state_that_is_a_constant():
     u, lifted = State(jnp.ones(3), name="u"), State(2.0, name="lifted")
     f = transform.checkpoint(lambda x: u.value * lifted.value * x, states=[lifted])

@@ -68,3 +68,22 @@ def test_arrays_beside_states_in_an_argument_are_differentiated_as_grad_does():
     found = inspect.fwd_bwd(loss, {"w": w, "x": X}, argnums=0)
     assert found.backward[-1].startswith("out   d d['x'] = ")
     assert jax.tree.leaves(transform.grad(loss)({"w": w, "x": X})["x"])
+
+
+def test_variables_among_the_options_of_a_transform_are_called_what_the_user_calls_them():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.inner = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return jnp.sin(self.inner(x)).sum()
+
+    for select in (lambda m: nnx.state(m, nnx.Param), lambda m: (m.inner.kernel, m.inner.bias)):
+        model = Model()
+        step = transform.jit(transform.grad(lambda x, model=model: model(x), states=select(model)))
+        step(X)
+        assert "_options.states" not in (text := str(inspect.explain_retrace(step))) and "_mapping" not in text
+        names = [record.name for record in inspect.residuals(model, X) if record.kind == "state"]
+        assert names and all(name.endswith(("inner.kernel", "inner.bias")) for name in names), names
