@@ -65,6 +65,26 @@ def test_the_programs_of_a_budget_are_well_formed() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
+@pytest.fixture(params=["jax_scan3", "jax_custom_vjp3", "jax_custom_jvp3", "jax_remat_barrier_no_cotangents"])
+def coming(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A flag for what is coming in JAX, where it has one."""
+    if request.param not in jax.config.values:
+        pytest.skip(f"this JAX has no {request.param}")
+    before = getattr(jax.config, request.param)
+    jax.config.update(request.param, True)
+    yield
+    jax.config.update(request.param, before)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_what_is_coming_in_jax(case: Case, coming: None) -> None:
+    try:
+        jax.jit(jax.checkpoint(case.twin))(case.initial(), 0.5)
+    except NotImplementedError as error:
+        pytest.skip(f"JAX itself cannot yet: {error}")
+    run(case, "jit_checkpoint", 0.5)
+
+
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_disable_jit(case: Case) -> None:
     with jax.disable_jit():
