@@ -9,7 +9,7 @@ import jax
 from .._base.errors import StateStructureError, describe
 from .._base.library import is_users_class
 from .._jax import Tracer
-from .adapters import as_state
+from .adapters import as_state, is_node
 from .find import states as find_states
 from .formatting import show_types, show_unmatched, type_of
 from .frame import look_at, own_arrays, read
@@ -104,9 +104,9 @@ def _difference(gathered: Gathered, values: Any) -> str:
 
 
 def _all_of(states: Any) -> Any:
-    """All states of an object that is no pytree, by their paths; anything else as it is."""
+    """All states of an object that is no pytree, or goes by reference, by their paths; anything else as it is."""
     is_object = is_users_class(type(states)) and not isinstance(states, State) and as_state(states) is states
-    if is_object and jax.tree.leaves(states) == [states]:
+    if is_object and (is_node(states) or jax.tree.leaves(states) == [states]):
         return find_states(states) or states
     return states
 

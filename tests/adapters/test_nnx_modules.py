@@ -162,3 +162,35 @@ def test_a_variable_that_is_made_halfway_has_no_value() -> None:
     for name in ("_raw_value", "shape"):
         with pytest.raises(AttributeError):
             getattr(half, name)
+
+
+@pytest.mark.skipif(not hasattr(nnx, "set_graph_mode"), reason="this flax has no tree mode")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_tree_mode_changes_nothing_for_modules_also_shared_ones(is_shared: bool) -> None:
+    class Net(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.a = nnx.Linear(3, 3, rngs=rngs)
+            self.b = self.a if is_shared else nnx.Linear(3, 3, rngs=rngs)
+            self.norm, self.dropout = nnx.BatchNorm(3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return (self.dropout(self.norm(jnp.tanh(self.b(self.a(x))))) ** 2).sum()
+
+    x = jnp.arange(12.0).reshape(4, 3)
+
+    def run() -> list[Any]:
+        net = Net(nnx.Rngs(0))
+        params = st.states(net, nnx.Param)
+        step = transform.jit(lambda net, x: transform.value_and_grad(lambda x: net(x), states=params)(x))
+        return [step(net, x), step(net, x), transform.checkpoint(lambda x: net(x))(x), st.values(net)]
+
+    def leaves(found: list[Any]) -> list[Any]:
+        is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(found)]
+
+    expected = leaves(run())
+    with nnx.set_graph_mode(False):
+        found = leaves(run())
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
