@@ -108,9 +108,11 @@ for _version in FOUND:
 
 @nox.session(python=list(FOUND.values())[-1] if FOUND else sys.executable)
 def newest(session: nox.Session) -> None:
-    """The newest JAX of the matrix on the newest interpreter that is there, and the frameworks with adapters."""
+    """The newest JAX of the matrix on the newest interpreter that is there, frameworks, and compilers of cards."""
     # An interpreter outside the matrix takes the newest JAX that pip finds for it.
-    run_tests(session, f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax", "test,adapters")
+    # With the compilers of GPUs and TPUs, which need neither: `tests/targets` is skipped without them.
+    jax = f"jax=={MATRIX[list(FOUND)[-1]][-1]}.*" if FOUND else "jax"
+    run_tests(session, jax, "test,adapters,nvidia,tpu")
 
 
 # The oldest releases of the frameworks that the oldest JAX runs with, on the oldest interpreter; and the newest of all.

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from .. import _jax
 from .._states.frame import only_births
 from .._traces.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
 from .._traces.functional import Functionalized
@@ -52,6 +53,9 @@ class AheadOfTime:
         self._static_args, self._static_kwargs = static(enumerate(args)), static(kwargs.items())
         self._args, self._kwargs = args, kwargs
         self._leading = len(program.inputs) if takes_obj else program.n_leading
+        places = [_jax.sharding_of(leaf) for leaf in jax.tree.leaves((args, kwargs))]
+        devices = [next(iter(sharding.device_set)) for sharding in places if sharding is not None]
+        self._absent = next((device for device in devices if not _jax.is_there(device)), None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -126,8 +130,11 @@ class AheadOfTime:
         return traced.lower(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> AheadOfTime:
-        """As :meth:`jax.stages.Lowered.compile`."""
-        return self._next(self._stage.compile(*args, **kwargs))
+        """As :meth:`jax.stages.Lowered.compile`. A program for devices that are not there is in no cache of JAX's."""
+        if self._absent is None:
+            return self._next(self._stage.compile(*args, **kwargs))
+        with _jax.without_cache():
+            return self._next(self._stage.compile(*args, **kwargs))
 
     def _next(self, stage: Any) -> AheadOfTime:
         new = copy.copy(self)
@@ -152,6 +159,12 @@ class AheadOfTime:
             raise TypeError(
                 f"{self._owner.__qualname__} was compiled for objects with another structure than those that it "
                 f"reaches now: {differs}. Lower and compile it for these."
+            )
+        if self._absent is not None:
+            raise RuntimeError(
+                f"{self._owner.__qualname__} was compiled for {self._absent.device_kind}, which is not there, so it "
+                "cannot run. What can be had of it are its bytes, `.memory_analysis()`. To run the function here, "
+                "compile it for arguments that are not on such a device."
             )
         results = self._program.run(self._stage, states, args, kwargs)
         return self._program.finish(states, results, roots)

@@ -17,7 +17,7 @@ import pytest
 from jax.experimental import topologies
 
 import statetransform as st
-from statetransform import _jax
+from statetransform import _jax, transform
 from statetransform._memory.targets import cards, compilers, target_of
 
 from .conftest import target_or_skip
@@ -241,5 +241,10 @@ def test_jax_does_not_say_in_public_whether_a_device_is_there(card: st.Target) -
 
 def test_running_a_program_for_a_target_is_an_error(card: st.Target) -> None:
     program = jax.jit(jnp.sin).lower(on(card.sharding)).compile()
-    with pytest.raises(AttributeError, match="local_devices"):  # JAX's own. `transform.jit` says it
+    with pytest.raises(AttributeError, match="local_devices"):  # JAX's own
         program(jnp.ones((256, 256)))
+    scale = st.State(jnp.float32(2.0), name="scale")
+    ours = transform.jit(lambda x: scale.value * x).lower(on(card.sharding)).compile()
+    assert ours.memory_analysis().output_size_in_bytes == 4 * 256 * 256
+    with pytest.raises(RuntimeError, match=f"for {card.devices[0].device_kind}, which is not there, so it cannot"):
+        ours(jnp.ones((256, 256)))
