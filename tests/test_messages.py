@@ -109,8 +109,8 @@ def test_a_state_whose_creation_failed() -> None:
 
 
 def test_a_tracer_that_has_ended(u: State) -> None:
-    leaked = []
-    refuse(StateTraceError, lambda: transform.jit(lambda x: leaked.append(x) or x)(1.0), "`leaked` still holds",
+    leaked = {}
+    refuse(StateTraceError, lambda: transform.jit(lambda x: leaked.update({0: x}) or x)(1.0), "`leaked` still holds",
            r"It is at `leaked\[0\]`")  # fmt: skip
     given = f"State 'u' {HERE} was assigned a tracer of a trace that has ended"
     refuse(StateTraceError, lambda: write(u, leaked[0]), given, "Return the value from the transformed function")
