@@ -253,7 +253,7 @@ class Recorder:
     def path_to(self, register: int) -> str | None:
         """The way to an object that is being visited, from its root: `linear.kernel`.
 
-        The users' names only: a state among the options of a transform, as in `grad(f, states=nnx.state(model))`, has
+        The users' names only: a state among the options of a transform, as in `grad(f, states=...)`, has
         the way from there on.
         """
         steps: list[str] = []
