@@ -22,6 +22,7 @@ from .conftest import target_or_skip
 pytestmark = pytest.mark.optimized
 STEPS = 400
 ROWS = {"H100": 1 << 20, "v5e:2x2": 1 << 25}
+COPIES = "a TPU holds two more copies of a carry for a step that copies parts of arrays than for the step alone"
 NOT_YET = "the budget of a loop counts what the CPU's compiler needs for a step"
 
 
@@ -120,8 +121,12 @@ def raw(step: str, checkpoint: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize("step", STEP)
 @pytest.mark.parametrize(("kind", "k"), [(known, 20), (unknown, 20), (stacked, 20), (raw, 20), (nested, 5)])
 def test_a_loop_holds_its_carries_and_eight_more_besides_what_a_step_needs(
-    card: st.Target, kind: Callable[..., Any], k: int, step: str
+    card: st.Target, kind: Callable[..., Any], k: int, step: str, request: pytest.FixtureRequest
 ) -> None:
+    if card.platform == "tpu" and step in ("stencil", "rod") and kind is not nested:
+        request.applymarker(pytest.mark.xfail(reason=COPIES, strict=True))
+    if kind is nested and card.platform == "tpu":
+        pytest.skip("it takes minutes to compile")
     if kind is not known and step != "stencil":
         pytest.skip("one step is enough for the other kinds of loops")
     if kind is stacked and card.platform == "tpu":
@@ -227,10 +232,10 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_half_of_the_plain_bytes_is_kept_as_compiled(card: st.Target, name: str) -> None:
+def test_half_of_the_plain_bytes_is_kept_as_compiled(h100: st.Target, name: str) -> None:
     make, *sizes = PROGRAMS[name]
     f, args = make(*sizes)
-    placed = jax.tree.map(lambda x: x.update(sharding=card.sharding), args)
+    placed = jax.tree.map(lambda x: x.update(sharding=h100.sharding), args)
     temporary = lambda f: jax.jit(jax.value_and_grad(f)).lower(*placed).compile().memory_analysis().temp_size_in_bytes
     budget = temporary(f) // 2
     with warnings.catch_warnings():

@@ -1,0 +1,130 @@
+"""Loops, functions and real models under budgets, as the compilers of GPUs and TPUs see them: no card is needed.
+
+    python -m benchmarks.targets --cards H100 v5e:2x2 cpu --programs loops vit resnet --out targets.json
+
+Each row is one program, one way to run its gradient step and one target: temporary bytes as compiled, FLOPs counted
+before compilation, the compiler's estimate of time (TPUs), and seconds to plan and compile.
+What the compiler refuses for want of memory has the bytes that it names, and `refused`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import pathlib
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import statetransform as st
+from statetransform import inspect, policies, transform
+
+from .model_programs import MODELS
+
+STEPS = 400
+PACKAGES = ("jax", "jaxlib", "jax-cuda12-pjrt", "libtpu")
+Rows = Iterator[dict[str, Any]]
+
+
+def _row(card: str, program: str, way: str, f: Callable[..., Any], args: Any, argnums: Any = None) -> dict[str, Any]:
+    """One program, as compiled for a target; errors of budgets are rows as well."""
+    start, target = time.perf_counter(), None if card == "cpu" else card
+    row: dict[str, Any] = {"target": card, "program": program, "way": way}
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = inspect.compare({"it": f}, *args, argnums=argnums, target=target)["it"]
+    except (st.BudgetError, jax.errors.JaxRuntimeError) as error:
+        return {**row, "error": f"{type(error).__name__}: {error}"[:300], "planning": time.perf_counter() - start}
+    said = [str(w.message) for w in caught if issubclass(w.category, policies.PolicyWarning)]
+    return {
+        **row,
+        "bytes": found.temporary_bytes,
+        "flops": found.flops,
+        "refused": found.is_refused,
+        "seconds": found.seconds,
+        "planning": time.perf_counter() - start,
+        "warnings": said,
+    }
+
+
+def loops(card: str) -> Rows:
+    """A loop of 400 steps of a stencil: plain, with twenty carries, and with budgets."""
+    rows = 1 << (25 if card.startswith("v") else 20)
+    size = 4 * rows
+    laplacian = lambda c: jnp.roll(c, 1) + jnp.roll(c, -1) - 2 * c
+
+    def loop(checkpoint: Any) -> Callable[..., Any]:
+        def f(r: Any, u0: Any) -> Any:
+            step = lambda c, _: (jnp.sin(c + 0.1 * laplacian(c)) * r, None)
+            return (transform.scan(step, u0, length=STEPS, checkpoint=checkpoint)[0] ** 2).sum()
+
+        return f
+
+    args = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((rows,), jnp.float32)
+    ways = {"plain": None, "20 carries": 20, "sqrt": "sqrt", "log": "log"}
+    ways |= {f"budget of {n} carries": st.MemoryBudget(n * size) for n in (12, 48)}
+    for way, checkpoint in ways.items():
+        row = _row(card, "loop", way, loop(checkpoint), args)
+        yield {**row, "carries": row.get("bytes") and row["bytes"] / size}
+
+
+def model(card: str, name: str) -> Rows:
+    """A model: plain, by hand with and without products, and within a half and a quarter of the plain bytes."""
+    target = None if card == "cpu" else card
+    ways = {
+        "plain": lambda f: f,
+        "by hand": transform.checkpoint,
+        "by hand, products kept": lambda f: transform.checkpoint(f, policy=policies.dots_with_no_batch_dims_saveable),
+    }
+    plain = None
+    for way, around in ways.items():
+        f, args = MODELS[name](around)
+        yield (row := _row(card, name, way, f, args, argnums=0))
+        plain = row.get("bytes") if way == "plain" else plain
+    for share in (0.5, 0.25):
+        f, args = MODELS[name](lambda f: f)
+        budget = policies.fit(int(share * (plain or 0)) or "1GB", target=target)
+        yield _row(card, name, f"{share:g} of plain", transform.checkpoint(f, policy=budget), args, argnums=0)
+
+
+def measured(cards: list[str], programs: list[str]) -> Rows:
+    """All rows; each is printed as it comes, as some take minutes."""
+    for card in cards:
+        for program in programs:
+            for row in loops(card) if program == "loops" else model(card, program):
+                print(json.dumps(row), flush=True)
+                yield row
+
+
+def versions() -> dict[str, str]:
+    """Those of the compilers."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def main() -> None:
+    """Measures, and writes the rows with versions and date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cards", nargs="+", default=["cpu", "H100", "v5e:2x2"])
+    parser.add_argument("--programs", nargs="+", default=["loops", *MODELS])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("targets.json"))
+    options = parser.parse_args()
+    rows = list(measured(options.cards, options.programs))
+    found = {"date": str(datetime.date.today()), "versions": versions(), "rows": rows}
+    options.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
