@@ -211,13 +211,6 @@ def elementwise(n: int, width: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     return f, (array(), array(1 << 25))
 
 
-def layers_in_a_scan(n: int, width: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    def f(ws: jax.Array, x: jax.Array) -> jax.Array:
-        return (jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, ws)[0] ** 2).sum()
-
-    return f, (array(n, width, width), array(1 << 16, width))
-
-
 def array(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -227,7 +220,6 @@ PROGRAMS = {
     "attention": (attention, 3, 256),
     "convolutions": (convolutions, 8, 64),
     "elementwise": (elementwise, 12, 0),
-    "layers in a scan": (layers_in_a_scan, 8, 512),
 }
 
 
