@@ -9,7 +9,7 @@ import pytest
 
 NEEDS = {
     "nnx.md": "flax", "linen.md": "flax", "brainstate.md": "brainstate", "equinox.md": "equinox",
-    "diffrax.md": "diffrax", "keras.md": "keras", "mjx.md": "mujoco.mjx",
+    "diffrax.md": "diffrax", "jaxley.md": "jaxley", "keras.md": "keras", "mjx.md": "mujoco.mjx",
 }  # fmt: skip
 
 
