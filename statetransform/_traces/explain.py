@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._base.errors import hints
+from .._base.library import is_own_file
 from .._jax import typeof
 from .arguments import named_arguments
 
@@ -20,6 +21,7 @@ _REVERSIBLE = (
 )
 _WORD, _WHOLE = re.compile(r"\w+"), re.compile(r"\w+(\[\d+\])?")  # of `*args`, one has a number
 _UNKNOWN = re.compile(r"\(\) got an unexpected keyword argument '(\w+)'$")
+_IN_A_CALLBACK = re.compile(r'.*callback: .*\n  File "([^"\n]+)", line \d+, in [^\n]+\n[\w.]+: (.+)', re.DOTALL)
 _POLICY_OF_A_LOOP = re.compile(
     r"(scan|for_loop|fori_loop|while_loop|map)\(\) got an unexpected keyword argument 'policy'"
 )
@@ -42,8 +44,15 @@ def explain_call(error: Exception, fun: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def explain(error: Exception) -> None:
-    """Adds a note, once, to two errors: a loop that JAX cannot differentiate, and a loop that is given a policy."""
-    note = None
+    """Says more of two errors, and less of one.
+
+    A loop that JAX cannot differentiate, and a loop that is given a policy, get a note, once. An error that this
+    package raises while a program runs comes from the compiler as the text of a traceback; its last line is kept.
+    """
+    note, raised = None, _IN_A_CALLBACK.match(str(error))
+    if raised is not None and is_own_file(raised[1]):
+        error.__init__(raised[2].strip())  # type: ignore[misc]  # errors of the runtime have a text besides `args`
+        error.__cause__ = None  # the text once more; this hides the context, too
     if isinstance(error, ValueError) and "does not work for lax.while_loop" in str(error):
         note = _REVERSIBLE
     elif isinstance(error, TypeError) and (found := _POLICY_OF_A_LOOP.match(str(error))):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+import statetransform as st
 from statetransform import State, inspect, policies, transform
 
 W = jnp.full((64, 64), 0.01)
@@ -121,6 +122,33 @@ def test_budgets_can_be_compared_as_policies_and_as_functions():
         KeyError, match="no candidate is called 'dots'; there are 'plain', 'policy', 'function', 'loops'"
     ):
         table["dots"]
+
+
+def test_loops_that_are_run_backwards_can_be_compared():
+    def loss(x, checkpoint=None):
+        a, v = State(x, name="a"), State(jnp.zeros_like(x), name="v")
+
+        def step():
+            v.value = v.value - 0.1 * jnp.sin(a.value)
+            a.value = a.value + 0.1 * v.value
+
+        def back():
+            a.value = a.value - 0.1 * v.value
+            v.value = v.value + 0.1 * jnp.sin(a.value)
+
+        way = st.Reversible(back, checkpoint[0]) if isinstance(checkpoint, tuple) else checkpoint
+        transform.for_loop(step, length=200, checkpoint=way)
+        return a.value.sum()
+
+    ways = {"plain": None, "stored": 20, "backwards": (None,), "every 50": (50,)}
+    candidates = {name: lambda x, way=way: loss(x, way) for name, way in ways.items()}
+    found = inspect.compare(candidates, jnp.ones(1000))
+    plain, stored, backwards, every = (found[name] for name in ways)
+    carry = 8 * 1000
+    assert backwards.temporary_bytes < every.temporary_bytes < stored.temporary_bytes < plain.temporary_bytes
+    assert backwards.temporary_bytes <= 8 * carry and plain.temporary_bytes > 90 * carry
+    assert backwards.residual_bytes <= 3 * carry < every.residual_bytes < stored.residual_bytes < plain.residual_bytes
+    assert plain.flops < stored.flops and 1.5 * plain.flops < backwards.flops <= every.flops < 2 * plain.flops
 
 
 def test_a_name_that_no_value_bears_is_a_note():

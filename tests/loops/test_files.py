@@ -95,6 +95,18 @@ def test_files_that_no_backward_pass_read_make_room(tmp_path: pathlib.Path) -> N
         pulls[0](jnp.ones_like(X))
 
 
+def test_what_goes_wrong_while_a_program_runs_is_one_sentence(tmp_path: pathlib.Path) -> None:
+    w = State(X, name="w")
+    loss = lambda: transform.scan(lambda c, _: (jnp.sin(c), None), w.value, None, 100, checkpoint=on_disk(tmp_path))[0]
+    pull = transform.vjp(loss, states=w)[1]
+    pull(jnp.ones_like(X))
+    for again in (pull, transform.jit(pull)):
+        with pytest.raises(Exception, match=r"^scan: the carries that this backward sweep needs are gone") as info:
+            again(jnp.ones_like(X))
+        assert str(info.value).endswith("raise `disk=`.") and "\n" not in str(info.value)
+        assert info.value.__cause__ is None and info.value.__suppress_context__
+
+
 @pytest.mark.parametrize("n", [100, 3])  # needs the disk, and does not
 @pytest.mark.parametrize("kind", ["missing", "file"])
 def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(
