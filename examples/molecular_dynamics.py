@@ -4,7 +4,8 @@
 
 A cluster of Lennard-Jones atoms in two dimensions is released and watched for a while.
 Depth and width of the potential are not known; they are found by following the trajectory
-backwards. `checkpoint=20` keeps 20 of its steps. Units: those of the true potential.
+backwards. `checkpoint=20` keeps 20 of its steps; `st.Reversible` keeps none, for velocity
+Verlet can be run backwards in time. Units: those of the true potential.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ class Cluster:
         self.v.value = half + 0.5 * STEP * force(self.r.value)
         return self.r.value, self.energy()
 
+    def back(self) -> None:
+        """Undoes `step`: the same kicks, the other way round."""
+        force = jax.grad(lambda r: -self.potential(r))
+        half = self.v.value - 0.5 * STEP * force(self.r.value)
+        self.r.value = self.r.value - STEP * half
+        self.v.value = half - 0.5 * STEP * force(self.r.value)
+
     def run(self, steps: int, checkpoint: object = None) -> tuple[jax.Array, jax.Array]:
         """Positions `[steps, atoms, 2]` and energies `[steps]` from the start."""
         self.r.value, self.v.value = self.start, self.kick
@@ -83,6 +91,11 @@ def spread(times: list[float]) -> str:
     """The median, the least and the most."""
     middle = sorted(times)[len(times) // 2]
     return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
+
+
+def deviation(x: np.ndarray, plain: np.ndarray) -> str:
+    """The greatest difference, relative to the greatest value."""
+    return f"{np.abs(x - plain).max() / np.abs(plain).max():.0e}"
 
 
 def show(columns: list[str], rows: list[tuple]) -> None:
@@ -114,9 +127,13 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
         )
 
     ways = {"all steps": None, "each step again": "step", "20 states": 20}
-    found = measure({label: gradient(checkpoint) for label, checkpoint in ways.items()})
-    rows = [(label, size, spread(times)) for label, (size, times) in found.items()]
-    show(["a gradient", "memory, MB", "processor time, ms"], rows)
+    ways["undone"] = st.Reversible(cluster.back)
+    programs = {label: gradient(checkpoint) for label, checkpoint in ways.items()}
+    found = measure(programs)
+    slopes = {label: np.stack(list(f()[1].values())) for label, f in programs.items()}
+    errors = {label: deviation(x, slopes["all steps"]) for label, x in slopes.items()}
+    rows = [(label, n, spread(times), errors[label]) for label, (n, times) in found.items()]
+    show(["a gradient", "memory, MB", "processor time, ms", "relative error"], rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []
@@ -155,7 +172,7 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
     bars = memory.bar(
         [row[0].replace(" ", "\n", 1) for row in rows],
         [row[1] for row in rows],
-        color=["0.7", "C0", "C0"],
+        color=["0.7", "C0", "C0", "C1"],
     )
     memory.bar_label(bars, fmt="%.1f")
     memory.set(title="memory of a gradient (MB)")

@@ -52,7 +52,17 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         ),
         ("digits", "--steps 12 --hidden 8 --epochs 1", ["checkpoint each step"]),
         ("gray_scott", "--steps 60 --size 24 --iterations 2", ["with every step stored", "in truth 0.037"]),
-        ("molecular_dynamics", "--steps 40 --side 3 --iterations 2", ["energy kept to", "20 states", "in truth 1"]),
+        (
+            "molecular_dynamics",
+            "--steps 40 --side 3 --iterations 2",
+            ["energy kept to", "20 states", "| undone", "in truth 1"],
+        ),
+        ("fdtd", "--steps 30 --size 16", ["| all steps", "| undone"]),
+        (
+            "delay_lines",
+            "--steps 40 --neurons 16 --slots 20 --memory 20kB --disk 100kB",
+            ["1 kB, and 40 of them", "| each step again", "| 20kB and disk"],
+        ),
         (
             "language_model",
             "--layers 1 --width 8 --length 16 --steps 2",
@@ -69,6 +79,8 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_example(name: str, arguments: str, said: list[str], run: Run, tmp_path: pathlib.Path) -> None:
     printed = run(name, arguments)
     assert all(text in printed for text in said), printed
+    for error in re.findall(r"^\| undone .* ([\d.e+-]+) \|$", printed, re.MULTILINE):
+        assert float(error) < 1e-3
     assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
 
 
