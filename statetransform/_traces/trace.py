@@ -147,7 +147,9 @@ class Trace:
         found = self.structure.arrays()
         self._consts = [found.get(id(const), const) for const in self._consts]
         self.jaxpr = emptied(self.jaxpr)
-        self.holds_arrays = any(isinstance(const, jax.Array) for const in self._consts) or has_inner_consts(self.jaxpr)
+        self.holds_arrays: bool = any(isinstance(const, jax.Array) for const in self._consts) or has_inner_consts(
+            self.jaxpr
+        )
 
     def bind(self, arguments: list[Any], values: list[Any], run: Callable[..., Any] = eval_jaxpr) -> Any:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
