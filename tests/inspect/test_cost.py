@@ -149,6 +149,7 @@ def test_loops_that_are_run_backwards_can_be_compared():
     assert backwards.temporary_bytes <= 8 * carry and plain.temporary_bytes > 90 * carry
     assert backwards.residual_bytes <= 3 * carry < every.residual_bytes < stored.residual_bytes < plain.residual_bytes
     assert plain.flops < stored.flops and 1.5 * plain.flops < backwards.flops <= every.flops < 2 * plain.flops
+    assert plain.recompute_ratio == 1 and backwards.recompute_ratio > 1.2  # what is undone
 
 
 def test_a_name_that_no_value_bears_is_a_note():

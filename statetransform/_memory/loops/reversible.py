@@ -81,7 +81,8 @@ def backward(
         def one(j: Index, state: Any) -> Any:
             carry, cts = state
             i = behind - 1 - j
-            carry = undo(consts, carry, take(xs, step.place(i)))
+            with counted(1, is_recomputation=True):
+                carry = undo(consts, carry, take(xs, step.place(i)))
             return carry, reverse.reverse(i, i + 1, carry, [], 0, cts)[1]
 
         return fori_loop(0, behind - first, one, (carry, cts), watch, is_backward=True)[1]
