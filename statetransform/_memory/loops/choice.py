@@ -10,8 +10,6 @@ from ..programs.sizes import format_bytes
 from . import mixed, plan
 
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
-FEW = 4096  # bytes that are in no plan: they would be taken for a small carry
-SLOT = 40  # bytes for each carry of a loop of unknown length that say which of them gives way to a new one
 
 
 class Sizes(NamedTuple):
@@ -19,16 +17,14 @@ class Sizes(NamedTuple):
 
     Attributes:
       carry, residual: of one carry, and of what one step records.
-      scratch: what the gradient of a step needs besides carries, as the compiler says.
+      scratch: what a compiled step needs besides, to copy parts of arrays.
       unit: of what holds a carry or the residuals of a step; 0 where nothing does.
-      slot: of what says where a carry is stored, if that is decided as the loop runs.
     """
 
     carry: int
     residual: int
     scratch: int = 0
     unit: int = 0
-    slot: int = 0
 
     def plain(self, n: int) -> int:
         """Bytes of the plain loop."""
@@ -36,13 +32,8 @@ class Sizes(NamedTuple):
 
     def sweep(self, k: int, block: int) -> int:
         """Bytes of a sweep with stored carries and blocks of residuals."""
-        recorded = self.residual * (block + 1) if block > 1 else 0  # those of one step are copied when they are used
-        return (k + WORKING) * self.carry + recorded + self.scratch + max(k * self.slot - FEW, 0)
-
-    def most(self, budget: int) -> int:
-        """The largest number of stored carries that fits; negative if the sweep does not."""
-        rest = budget - self.sweep(0, 1)
-        return min(rest // max(self.carry, 1), (rest + FEW) // max(self.carry + self.slot, 1))
+        recorded = self.residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
+        return (k + WORKING) * self.carry + recorded + self.scratch
 
     def units(self, units: int) -> int:
         """Bytes of a sweep with units."""
@@ -57,7 +48,7 @@ class Sizes(NamedTuple):
         units = min((budget - self.units(0)) // self.unit, n - 1) if n and self.unit else -1
         if n and units >= 0 and n * n * units <= mixed.LIMIT:
             yield units, 0
-        most = self.most(budget)
+        most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
         if most < 0:
             return
         most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
