@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -21,21 +19,3 @@ def code_of(fun: Any) -> Any:
 def named_like(fun: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """JAX's messages and profiles name the user's function and its arguments, not ours."""
     return functools.wraps(fun, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
-
-
-_is_measured = contextvars.ContextVar("_is_measured", default=False)
-
-
-@contextlib.contextmanager
-def only_measured() -> Iterator[None]:
-    """What is differentiated meanwhile is more than what will be: derivatives that nobody gives are no errors."""
-    token = _is_measured.set(True)
-    try:
-        yield
-    finally:
-        _is_measured.reset(token)
-
-
-def is_measured() -> bool:
-    """Whether derivatives are taken to see how large they are."""
-    return _is_measured.get()

@@ -361,28 +361,6 @@ def lowered(value: Any) -> Any:
     return jax.tree.map(lambda leaf: _lowered(leaf, known), value)
 
 
-def loses_tangent(value: Any) -> bool:
-    """Whether `lowered` takes a tangent away that is not zero."""
-    with take_current_trace() as trace:
-        known = {id(getattr(each, "tag", None)) for each in _chain(trace)}
-    return any(_loses(leaf, known) for leaf in jax.tree.leaves(value))
-
-
-def _loses(leaf: Any, known: set[int]) -> bool:
-    while isinstance(leaf, Tracer):
-        if hasattr(leaf, "primal"):
-            tangent = leaf.tangent
-            is_zero = type(tangent).__name__ == "Zero" or getattr(tangent, "dtype", None) == jax.dtypes.float0
-            if id(getattr(leaf._trace, "tag", None)) not in known and not is_zero:
-                return True
-            leaf = leaf.primal
-        elif hasattr(leaf, "batch_dim"):
-            leaf = leaf.val
-        else:
-            break
-    return False
-
-
 def _lowered(leaf: Any, known: set[int]) -> Any:
     while isinstance(leaf, Tracer) and hasattr(leaf, "primal") and id(getattr(leaf._trace, "tag", None)) not in known:
         leaf = leaf.primal

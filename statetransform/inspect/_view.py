@@ -12,20 +12,17 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._base.errors import StateTraceError, describe
-from .._jax import has_rule
 from .._memory.plans.joint import Pattern
 from .._memory.programs.sources import Source
 from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody
 from .._states.gather import differentiated_states
-from .._states.state import State
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import functionalize
 from .._traces.placed import sharding_of
@@ -130,13 +127,11 @@ def view_of(
     chosen = target_of(target, *inputs)
     inputs = _on(chosen, inputs)
     found: list[Any] = []
-    rules: list[bool] = []
 
     def look(*values: Any) -> tuple[()]:
         with kept_by_nobody():
             args, kwargs = arguments(values)
             found.append(pure.values(*args, **kwargs))
-            rules.append(has_rule(pure.trace(*args, **kwargs).jaxpr))
         return ()
 
     jax.make_jaxpr(look)(*inputs)
@@ -159,7 +154,7 @@ def view_of(
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
     view = View(flat, [*inputs, *_on(chosen, state_leaves)], labels, name, notes, target=chosen)
     if wrt is None:
-        return dataclasses.replace(view, wrt=_differentiable(view, values)) if any(rules) else view
+        return view
     return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
 
 
@@ -176,33 +171,6 @@ def differentiated(view: View) -> tuple[Any, Pattern]:
     closed = jax.make_jaxpr(both)(*view.inputs)
     moves = [chosen and is_inexact(aval) for aval, chosen in zip(closed.in_avals, view.is_chosen, strict=True)]
     return closed, Pattern(tuple(moves), tuple(i < n_outputs and is_inexact(y) for i, y in enumerate(closed.out_avals)))
-
-
-def _differentiable(view: View, values: Mapping[State, Any]) -> tuple[bool, ...]:
-    """For each input whether there is a derivative: there is none for states that a function with a rule reads."""
-    owners = [*[None] * (len(view.inputs) - len(jax.tree.leaves(values))), *_owners(values)]
-    refused: set[State | None] = set()
-    while True:
-        wrt = tuple([owner is None or owner not in refused for owner in owners])
-        moves = [i for i, value in enumerate(view.inputs) if wrt[i] and is_inexact(value)]
-
-        def tangents(*xs: Any, moves: list[int] = moves) -> Any:
-            whole = lambda moving: [dict(zip(moves, moving, strict=True)).get(i, x) for i, x in enumerate(xs)]
-            primals = [xs[i] for i in moves]
-            return jax.jvp(lambda *moving: view.fun(*whole(moving)), primals, primals)
-
-        try:
-            jax.eval_shape(tangents, *view.inputs)
-            return wrt
-        except StateTraceError as error:
-            named = [owner for owner in dict.fromkeys(owners) if owner is not None and owner not in refused]
-            refused.add(next((owner for owner in named if describe(owner) in str(error)), None))
-            if None in refused:
-                raise
-
-
-def _owners(values: Mapping[State, Any]) -> list[State]:
-    return [state for state, value in values.items() for _ in jax.tree.leaves(value)]
 
 
 class _Wrt:

@@ -20,15 +20,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_values
 
 from .._base.errors import StateStructureError, StateTraceError, describe
-from .._base.functions import is_measured, named_like
-from .._jax import is_differentiable, loses_tangent, lowered, trace_state, typeof, zero_tangent
+from .._base.functions import named_like
+from .._jax import is_differentiable, lowered, trace_state, typeof, zero_tangent
 from .._states.frame import Frame, innermost, look_at_all
 from .._states.state import State
-from .._traces.arguments import hide, name_of, reveal
+from .._traces.arguments import hide, reveal
 from .._traces.lift import Lift
 from .._traces.stage import trace
 from .._traces.trace import Call
@@ -47,9 +46,9 @@ class RuleFrame(Frame):
     `refusal` gives the error for a state whose value is gone, and None for any other.
     """
 
-    def __init__(self, where: str, refusal: Callable[[State], StateTraceError | None]) -> None:
+    def __init__(self, refusal: Callable[[State], StateTraceError | None]) -> None:
         super().__init__()
-        self._where, self._refusal = where, refusal
+        self._refusal = refusal
         self.entered: dict[State, Any] = {}
 
     def enter(self, state: State) -> Any:
@@ -57,10 +56,7 @@ class RuleFrame(Frame):
             return super().enter(state)
         if (error := self._refusal(state)) is not None:
             raise error
-        value = super().enter(state)
-        if loses_tangent(value):
-            raise StateTraceError.differentiated_in_rule(self._where, state)
-        value = self.entered[state] = lowered(value)
+        value = self.entered[state] = lowered(super().enter(state))
         return value
 
 
@@ -80,7 +76,6 @@ class RuleCall:
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
         self._found: Call | None = None  # the trace of the function, if JAX may stage it
         self._has_flags = self._rules_ahead = False
-        self._watches = False  # whether JAX says which inputs move, to refuse states that do
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
@@ -127,18 +122,6 @@ class RuleCall:
         free, self._arguments = self._arguments, None
         return (*look_at_all(self._inputs), *free)
 
-    def watch(self, method: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options of a method of JAX's class that sets rules, by which these hear which states move."""
-        if not self._inputs or method == "defremat" or options.get("optimize_remat"):
-            return options
-        self._watches = True
-        return {**options, "symbolic_zeros": True}
-
-    def _refuse_moving(self, values: Mapping[State, Any], moves: Callable[[Any], bool]) -> None:
-        for state, value in () if is_measured() else values.items():
-            if any(map(moves, jax.tree.leaves(value))):
-                raise StateTraceError.differentiated_in_rule(name_of(self._fun), state)
-
     def run(self, *args: Any) -> Any:
         """The function: `(out, written, born)`."""
         values, args = self._split(args)
@@ -160,10 +143,8 @@ class RuleCall:
 
         def forward(*args: Any) -> Any:
             values, args = self._split(args)
-            if self._watches:  # each leaf says if it moves
-                self._refuse_moving(values, lambda leaf: leaf.perturbed and is_differentiable(leaf.value))
+            if self._has_flags:  # as with `symbolic_zeros`, each leaf says if it moves
                 values = {state: primal_values(value) for state, value in values.items()}
-                args = args if self._has_flags else primal_values(args)
             if ahead is not None:
                 results = self._checked(ahead).apply(args, {}, values)
             else:
@@ -175,7 +156,6 @@ class RuleCall:
         def backward(residuals: Any, cotangents: Any) -> Any:
             residuals, values = residuals
             known = dict(zip(self._known, values, strict=True))
-            cotangents = cotangents if self._has_flags else _instantiated(cotangents)
             if pulled is not None:
                 cts = pulled.apply((residuals, cotangents[0]), {}, known)[0]
             else:
@@ -203,7 +183,7 @@ class RuleCall:
         """What a backward rule returns."""
         written = set((self._found or self._outcome).written)
         gone = lambda state: StateTraceError.read_in_backward_rule(state) if state in written else self._is_gone(state)
-        lift = Lift(rule, lambda: RuleFrame(name_of(self._fun), gone))
+        lift = Lift(rule, lambda: RuleFrame(gone))
         return lift.leave(*lift.call({s: value for s, value in known.items() if s not in written}, args, {}))
 
     def jvp(self, rule: Function) -> list[Function]:
@@ -214,12 +194,6 @@ class RuleCall:
 
         def jvp(primals: Any, tangents: Any) -> Any:
             values, primals = self._split(primals)
-            if self._watches:
-                dots = zip(values, tangents, strict=False)
-                self._refuse_moving(
-                    dict(dots), lambda dot: not isinstance(dot, SymbolicZero) and dot.dtype != jax.dtypes.float0
-                )
-            tangents = tangents if self._has_flags else _instantiated(tangents)
             pair = primals, tuple(tangents[len(values) :])
             if ahead is not None:
                 results = self._checked(ahead).apply(pair, {}, values)
@@ -233,7 +207,6 @@ class RuleCall:
     def finish(self, out: Any, written: Any, born: Any) -> Any:
         """After JAX has returned: hands the writes on and returns the output."""
         self._is_over = True
-        written, born = jax.tree.map(_without_tangent, (written, born))
         return (self._found or self._outcome).finish(out, written, born)
 
     def _split(self, args: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
@@ -263,7 +236,7 @@ class RuleCall:
         frames: list[RuleFrame] = []  # not kept: a frame knows the one around it, whose trace ends before JAX is done
 
         def make() -> Frame:
-            frames.append(RuleFrame(name_of(self._fun), self._is_gone))
+            frames.append(RuleFrame(self._is_gone))
             return frames[-1]
 
         lift = Lift(fun, make, place=self._place)
@@ -284,19 +257,9 @@ class RuleCall:
         return ruled
 
 
-def _without_tangent(x: Any) -> Any:
-    """What is written has no derivative. JAX takes all results of a rule for moving, if they are not told to stand."""
-    return jax.lax.stop_gradient(x) if is_differentiable(x) else x
-
-
 def _tangent_type(x: Any) -> Any:
     """The type of a tangent or cotangent of an argument or output."""
     return typeof(x) if is_differentiable(x) else np.zeros(np.shape(x), jax.dtypes.float0)
-
-
-def _instantiated(tree: Any) -> Any:
-    """Tangents or cotangents with arrays in the places of symbolic zeros."""
-    return jax.tree.map(lambda leaf: zero_tangent(leaf.aval) if isinstance(leaf, SymbolicZero) else leaf, tree)
 
 
 def _with_states(results: Any, second: Callable[[Any], Any]) -> Any:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..._base.functions import only_measured
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
 from ..programs.references import made_in
 from ..programs.sizes import nbytes
@@ -155,8 +154,7 @@ class Flat:
         step = Step(self.call, self.y_avals, False, 0)
         example = [slice_type(x) for x in inputs]
         carry = sum(leaf.nbytes for leaf in self.init)
-        with only_measured():
-            tape = Tape(step, selected, self.consts, self.init, example)
+        tape = Tape(step, selected, self.consts, self.init, example)
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
         largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
         sites = list(walk(self._jaxpr))
