@@ -152,6 +152,7 @@ def test_a_second_call_that_closes_over_the_same_objects_compiles_nothing(name: 
         assert jnp.allclose(found, CASES[name](JAX, w), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 compiles the derivative of an inlined `jit` anew")
 @pytest.mark.parametrize("checkpoint", [None, 2])
 def test_an_eager_gradient_of_what_goes_through_the_carry_compiles_once(checkpoint: Any) -> None:
     u = State(jnp.linspace(0.0, 1.0, 5), name="u")

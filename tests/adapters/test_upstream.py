@@ -93,7 +93,8 @@ def test_an_unknown_version_is_refused_where_a_cell_is_met_and_nowhere_else(fram
     )
     first, *rest = run(code).splitlines()
     assert first == "2.0"
-    assert len(rest) == 3 and all("this version of statetransform" in line for line in rest)
+    refused = 2 if framework == "jax" else 3  # where JAX runs the function, it reads a `Ref` by itself
+    assert len(rest) == refused and all("this version of statetransform" in line for line in rest)
 
 
 IS_CHANGED = """

@@ -189,6 +189,8 @@ ROWS: dict[str, Row] = {
     "while_loop checkpoint": (
         shrink, lambda f, o: ran_while(f, checkpoint=o), None, 2),
     "while_loop progress": (sines, lambda f, o: ran_while(f, progress=o), None, True),
+    "map checkpoint": (sines, lambda f, o: lambda x: T.map(f, x, checkpoint=o), None, "step"),
+    "map progress": (sines, lambda f, o: lambda x: T.map(f, x, progress=o), None, True),
     "map batch_size": (sines, lambda f, o: lambda x: T.map(f, x, batch_size=o), None, 2),
     "associative_scan reverse": (
         read, lambda f, o: lambda x: T.associative_scan(lambda a, b: a + b * w.value[0], x, reverse=o), False, True),
@@ -281,6 +283,8 @@ def programs(row: Row, place: str, values: list[Any], is_shared: bool) -> list[s
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("option", ROWS)
 def test_an_option_that_is_changed_gives_the_program_of_a_fresh_function(option: str, place: str) -> None:
+    if option == "checkify errors" and jax.__version_info__ < (0, 11):
+        pytest.skip("JAX 0.10 gives each check another number in each trace")
     row = ROWS[option]
     one, two = programs(row, place, [row[2], row[3]], is_shared=False)
     assert one != two, "the row says nothing: its values give the same program"

@@ -116,6 +116,7 @@ def test_clearing_frees_every_program(clear: str) -> None:
     assert functions[2](X) == 2.0
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 keeps the derivative of each inlined `jit`")
 def test_of_loops_over_functions_that_are_gone_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "_RECENT", 5)
     gradient = transform.grad(lambda x, f: transform.fori_loop(0, 3, lambda i, c: f(c), x))

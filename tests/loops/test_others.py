@@ -250,7 +250,7 @@ def test_loops_without_floating_point_stay() -> None:
 
 
 def test_a_budget_is_for_each_loop() -> None:
-    budget = st.MemoryBudget("1 KiB")
+    budget = st.MemoryBudget(1033)  # no other test's: equal budgets share their choices
     transform.grad(treated(lambda x: (by_while(40, x) + by_scan(400, x)).sum(), budget))(X)
     assert [choice.n for choice in budget.choices] == [None, 400]
 
