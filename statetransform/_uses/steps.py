@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from .._objects.lookup import inherited, instance_attribute
 from .._objects.plain import MISSING
-from .._states.cell import Cell
 from .._states.frame import read
 
 Writer: TypeAlias = Any  # the `WalkWriter` of `generated`, which imports this module
@@ -199,8 +198,7 @@ class Reader(Step):
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        is_shown = isinstance(self.read, Cell) and getattr(self.read, "shows", False)
-        return f".{getattr(self.read, 'name', '')}" if is_shown else ""
+        return f".{getattr(self.read, 'name', '')}" if getattr(self.read, "shows", False) else ""
 
     def source(self, writer: Writer, above: str) -> str:
         return f"{writer.constant(self.read)}({above})"
