@@ -190,7 +190,8 @@ def _context(anchor: Any) -> _Context:
 #: JAX's caches are keyed by its value, so a function that runs with one of its own finds nothing in them.
 run_of_caches: Any = jax.make_user_context(None)
 
-_NO_INFO = jex.DebugInfo("cache", "statetransform", (), ())  # without one, JAX warns
+# Without debug information, JAX warns.
+_ANCHOR = lu.wrap_init(lambda: None, debug_info=jex.DebugInfo("cache", "statetransform", (), ()))
 
 
 class ContextDict:
@@ -202,7 +203,7 @@ class ContextDict:
     `jax.clear_caches()` empties them all the same.
     """
 
-    __slots__ = ("_anchor", "_dicts")
+    __slots__ = ("_dicts",)
 
     def __init__(self) -> None:
         self.clear()
@@ -210,7 +211,7 @@ class ContextDict:
     def current(self) -> dict[Any, Any]:
         """The dict that belongs to the trace context of this moment."""
         with run_of_caches(None):
-            context = _context(self._anchor)
+            context = _context(_ANCHOR)
         found = self._dicts.get(context)
         if found is None:
             found = self._dicts[context] = {}
@@ -223,7 +224,6 @@ class ContextDict:
 
     def clear(self) -> None:
         """Forgets everything, in every context."""
-        self._anchor = lu.wrap_init(lambda: None, debug_info=_NO_INFO)
         self._dicts: weakref.WeakKeyDictionary[_Context, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 

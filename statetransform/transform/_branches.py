@@ -148,7 +148,10 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
 
 def _check_types(where: str, state: State, entry: Any, branches: dict[str, Call]) -> None:
     """All branches must leave a state with the same type; a branch that does not write it leaves it alone."""
-    values = [branch.written_avals.get(state, entry) for branch in branches.values()]
+    before = jax.tree.map(typeof, entry)
+    values = [branch.written_avals.get(state, before) for branch in branches.values()]
+    if all(value == values[0] for value in values):
+        return
     if len({type_on_mesh(value) for value in values}) == 1:
         return
     text = f"{where}: the branches leave {describe(state)} with different types.\n"
