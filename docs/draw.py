@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "_extensions"))
+sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "examples")]
 from palette import INK, STYLE  # noqa: E402
 
 # The panel that becomes the thumbnail.

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import pathlib
 import tempfile
-import time
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
 import statetransform as st
+from measuring import measure, show
 from statetransform import Param, State, transform
 
 
@@ -60,34 +60,6 @@ class Network:
         return (rates.mean() - 0.02) ** 2
 
 
-def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
-    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
-    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
-    times = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, program in programs.items():
-            start = time.process_time()
-            jax.block_until_ready(program(*args))
-            times[name].append(1e3 * (time.process_time() - start))
-    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
-    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
-
-
-def spread(times: list[float]) -> str:
-    """The median, the least and the most."""
-    middle = sorted(times)[len(times) // 2]
-    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
-
-
-def show(columns: list[str], rows: list[tuple]) -> None:
-    """Prints a table in Markdown."""
-    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
-    lines += [[text(cell) for cell in row] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
-    print("times: medians of runs in turns (the least to the most)\n", flush=True)
-
-
 def main(
     steps: int = 2000,
     neurons: int = 256,
@@ -119,13 +91,11 @@ def main(
         counted = {"each step again": 2 * steps}
         counted["20 states"] = st.schedule(steps, 20).evaluations
         rows = []
-        for label, (size, times) in found.items():
+        for label, (size, time) in found.items():
             choice = getattr(ways[label], "choices", None)
             total = choice[-1].evaluations if choice else counted.get(label, steps)
-            rows.append((label, size, f"{total / steps:.2f}", spread(times)))
-        show(
-            ["a gradient", "memory, MB", "evaluations per step", "processor time, ms"], rows
-        )
+            rows.append((label, size, f"{total / steps:.2f}", time))
+        show(["a gradient", "memory, MB", "evaluations per step", "time"], rows)
 
     _, bars = plt.subplots(figsize=(6, 3), layout="constrained")
     labels = [label.replace(" ", "\n", 1) for label in found]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +20,11 @@ from sklearn import datasets, model_selection
 from tqdm import tqdm
 
 import statetransform as st
+from measuring import measure, show
 from statetransform import Param, RandomState, State, inspect, transform
 
 BATCH, SEED = 128, 0
-COLUMNS = ["backward pass", "residuals, MB", "temporary, MB", "processor time, ms"]
+COLUMNS = ["backward pass", "residuals, MB", "temporary, MB", "time"]
 
 
 @jax.custom_vjp
@@ -128,9 +128,7 @@ def compare(n_hidden, n_steps, batch):
         kept[name] = inspect.residuals(loss, *batch, states=params).bytes / 1e6
         jitted[name] = make_train_step(loss, params)
     measured = measure(jitted, *batch)
-    return [
-        (name, kept[name], size, spread(times)) for name, (size, times) in measured.items()
-    ]
+    return [(name, kept[name], size, time) for name, (size, time) in measured.items()]
 
 
 def train(train_step, evaluate, data, test, epochs):
@@ -174,34 +172,6 @@ def plot(spikes, image, label, history, rows):
     memory.set_xticks([0.2, 1.2], names)
     memory.margins(y=0.15)
     memory.legend()
-
-
-def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
-    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
-    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
-    times = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, program in programs.items():
-            start = time.process_time()
-            jax.block_until_ready(program(*args))
-            times[name].append(1e3 * (time.process_time() - start))
-    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
-    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
-
-
-def spread(times: list[float]) -> str:
-    """The median, the least and the most."""
-    middle = sorted(times)[len(times) // 2]
-    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
-
-
-def show(columns: list[str], rows: list[tuple]) -> None:
-    """Prints a table in Markdown."""
-    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
-    lines += [[text(cell) for cell in row] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
-    print("times: medians of runs in turns (the least to the most)\n", flush=True)
 
 
 def main(steps: int = 200, hidden: int = 128, epochs: int = 12, out: str = "out") -> None:

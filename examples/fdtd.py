@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import statetransform as st
+from measuring import deviation, measure, show
 from statetransform import Param, State, transform
 
 COURANT = 0.5
@@ -67,39 +67,6 @@ class Cavity:
         return transform.for_loop(self.step, pulse, checkpoint=checkpoint)
 
 
-def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
-    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
-    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
-    times = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, program in programs.items():
-            start = time.process_time()
-            jax.block_until_ready(program(*args))
-            times[name].append(1e3 * (time.process_time() - start))
-    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
-    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
-
-
-def spread(times: list[float]) -> str:
-    """The median, the least and the most."""
-    middle = sorted(times)[len(times) // 2]
-    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
-
-
-def deviation(x: np.ndarray, plain: np.ndarray) -> str:
-    """The greatest difference, relative to the greatest value."""
-    return f"{np.abs(x - plain).max() / np.abs(plain).max():.0e}"
-
-
-def show(columns: list[str], rows: list[tuple]) -> None:
-    """Prints a table in Markdown."""
-    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
-    lines += [[text(cell) for cell in row] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
-    print("times: medians of runs in turns (the least to the most)\n", flush=True)
-
-
 def main(steps: int = 400, size: int = 96, out: str = "out") -> None:
     cavity = Cavity(size)
     y, x = np.mgrid[:size, :size] / size - 0.5
@@ -120,10 +87,10 @@ def main(steps: int = 400, size: int = 96, out: str = "out") -> None:
     slopes = {label: np.asarray(f()) for label, f in programs.items()}
     found, plain = measure(programs, rounds=3), slopes["all steps"]
     rows = [
-        (label, f"{n:.2f}", spread(times), deviation(slopes[label], plain))
-        for label, (n, times) in found.items()
+        (label, f"{n:.2f}", time, deviation(slopes[label], plain))
+        for label, (n, time) in found.items()
     ]
-    show(["a gradient", "memory, MB", "processor time, ms", "relative error"], rows)
+    show(["a gradient", "memory, MB", "time", "relative error"], rows)
 
     _, (truth, slope, bars) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
     truth.imshow(lens, cmap="gray")

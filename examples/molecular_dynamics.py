@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ import numpy as np
 import optax
 
 import statetransform as st
+from measuring import deviation, measure, show
 from statetransform import Param, State, transform
 
 STEP = 0.005
@@ -74,39 +74,6 @@ class Cluster:
         return transform.for_loop(self.step, length=steps, checkpoint=checkpoint)
 
 
-def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
-    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
-    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
-    times = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, program in programs.items():
-            start = time.process_time()
-            jax.block_until_ready(program(*args))
-            times[name].append(1e3 * (time.process_time() - start))
-    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
-    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
-
-
-def spread(times: list[float]) -> str:
-    """The median, the least and the most."""
-    middle = sorted(times)[len(times) // 2]
-    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
-
-
-def deviation(x: np.ndarray, plain: np.ndarray) -> str:
-    """The greatest difference, relative to the greatest value."""
-    return f"{np.abs(x - plain).max() / np.abs(plain).max():.0e}"
-
-
-def show(columns: list[str], rows: list[tuple]) -> None:
-    """Prints a table in Markdown."""
-    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
-    lines += [[text(cell) for cell in row] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
-    print("times: medians of runs in turns (the least to the most)\n", flush=True)
-
-
 def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out") -> None:
     cluster = Cluster(side, seed=1)
     seen, energies = transform.jit(lambda: cluster.run(steps))()
@@ -132,8 +99,8 @@ def main(steps: int = 800, side: int = 7, iterations: int = 60, out: str = "out"
     found = measure(programs)
     slopes = {label: np.stack(list(f()[1].values())) for label, f in programs.items()}
     errors = {label: deviation(x, slopes["all steps"]) for label, x in slopes.items()}
-    rows = [(label, n, spread(times), errors[label]) for label, (n, times) in found.items()]
-    show(["a gradient", "memory, MB", "processor time, ms", "relative error"], rows)
+    rows = [(label, n, time, errors[label]) for label, (n, time) in found.items()]
+    show(["a gradient", "memory, MB", "time", "relative error"], rows)
 
     optimizer = optax.adam(optax.cosine_decay_schedule(0.02, iterations))
     moments, slope, history = optimizer.init(guess), gradient(20), []

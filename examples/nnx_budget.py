@@ -5,15 +5,14 @@
 An ordinary flax.nnx model: a GRU cell, dropout, a readout, a variable that counts its
 steps. It learns to predict a chaotic signal. Three changed lines reduce its memory:
 `transform.scan` with a `MemoryBudget`, `transform.value_and_grad` with what `nnx.state`
-gives, and `transform.jit` around the step. The program prints and draws the memory and the
-time of a training step with and without them.
+gives, and `transform.jit` around the step. The program prints the memory and the time of a
+training step with and without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ import optax
 from flax import nnx
 
 import statetransform as st
+from measuring import measure, show
 from statetransform import transform
 
 
@@ -78,34 +78,6 @@ def training(remember: object, hidden: int) -> tuple[Forecaster, object]:
     return model, train
 
 
-def measure(ways: dict, *args, rounds: int = 5) -> dict[str, tuple[float, list[float]]]:
-    """Temporary memory in MB and processor times in ms of jitted functions, in turns."""
-    programs = {name: way.lower(*args).compile() for name, way in ways.items()}
-    times = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, program in programs.items():
-            start = time.process_time()
-            jax.block_until_ready(program(*args))
-            times[name].append(1e3 * (time.process_time() - start))
-    size = lambda program: program.memory_analysis().temp_size_in_bytes / 1e6
-    return {name: (size(program), times[name][1:]) for name, program in programs.items()}
-
-
-def spread(times: list[float]) -> str:
-    """The median, the least and the most."""
-    middle = sorted(times)[len(times) // 2]
-    return f"{middle:.1f} ({min(times):.1f} to {max(times):.1f})"
-
-
-def show(columns: list[str], rows: list[tuple]) -> None:
-    """Prints a table in Markdown."""
-    lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    text = lambda cell: cell if isinstance(cell, str) else f"{cell:.1f}"
-    lines += [[text(cell) for cell in row] for row in rows]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
-    print("times: medians of runs in turns (the least to the most)\n", flush=True)
-
-
 def main(
     memory: str = "2MB",
     steps: int = 1000,
@@ -119,8 +91,10 @@ def main(
     ways = {"flax alone": None, f"within {memory}": budget}
     jitted = {name: training(way, hidden)[1] for name, way in ways.items()}
     found = measure(jitted, signal)
-    rows = [(name, size, spread(times)) for name, (size, times) in found.items()]
-    show([f"{steps} steps of a GRU", "memory, MB", "processor time, ms"], rows)
+    show(
+        [f"{steps} steps of a GRU", "memory, MB", "time"],
+        [(name, *figures) for name, figures in found.items()],
+    )
 
     model, train = training(budget, hidden)
     losses = [float(train(signal)) for _ in range(iterations)]
@@ -128,15 +102,12 @@ def main(
         print(f"iteration {i:3}: error {losses[i]:.4f}")
     print(f"the model has seen {int(model.seen[...])} values, each of them once")
 
-    _, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    _, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
     names = list(ways)
     bars = left.bar(names, [size for size, _ in found.values()], color=["0.7", "C0"])
     left.bar_label(bars, fmt="%.3g", padding=2)
     left.set(title="memory of a training step (MB)")
     left.margins(y=0.15)
-    middle.boxplot([times for _, times in found.values()], whis=(0, 100), widths=0.5)
-    middle.set_xticks([1, 2], names)
-    middle.set(title="processor time of a step (ms)", ylim=0)
     right.semilogy(losses)
     right.set(title="error of the next value", xlabel="iteration")
     picture = pathlib.Path(out) / "nnx_budget.png"

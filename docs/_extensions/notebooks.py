@@ -1,7 +1,8 @@
 """A notebook for each example, made from its script, and for some pages, made from their text.
 
-Of an example the text above the script becomes the first cell, its code the second one, and a call of `main` with the
-defaults the last one; the build writes these. Of a page each piece of text becomes a cell, and so does the code up to
+Of an example the text above the script becomes the first cell, its code the next one, and a call of `main` with the
+defaults the last one; what the script takes from `measuring.py` beside it has a cell of its own before the code. The
+build writes these. Of a page each piece of text becomes a cell, and so does the code up to
 each result. `make notebooks` writes and runs these, and they are kept with their outputs in `docs/notebooks`, where
 Colab finds them.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 DOCS = pathlib.Path(__file__).parent.parent
 EXAMPLES = DOCS.parent / "examples"
+MEASURING = EXAMPLES / "measuring.py"  # what several of them use
 PAGES = ("getting-started", "loops")
 FENCE = re.compile(r"^(```+|::::?)([^\n]*)\n(.*?)^\1$\n?", re.MULTILINE | re.DOTALL)
 INSTALL = "# %pip install statetransform matplotlib  # in Colab"
@@ -29,11 +31,19 @@ def cells(script: str) -> list[Cell]:
     """The cells of an example's notebook."""
     tree = ast.parse(script)
     text = inspect.cleandoc(ast.get_docstring(tree) or "")
-    future = "from __future__ import annotations"
     lines = script.splitlines()
     body = lines[tree.body[0].end_lineno : tree.body[-1].lineno - 1]  # without the text and `if __name__ == ...`
-    code = "\n".join(line for line in body if line != future).strip()
-    return [("markdown", text), ("code", code), ("code", "main()")]
+    shared = [("code", _code(MEASURING.read_text().splitlines()[1:]))] if any(map(_is_shared, body)) else []
+    return [("markdown", text), *shared, ("code", _code(body)), ("code", "main()")]
+
+
+def _code(lines: list[str]) -> str:
+    left_out = lambda line: line == "from __future__ import annotations" or _is_shared(line)
+    return "\n".join(line for line in lines if not left_out(line)).strip()
+
+
+def _is_shared(line: str) -> bool:
+    return line.startswith("from measuring import")
 
 
 def cells_of_page(page: str, site: str = "") -> list[Cell]:
@@ -112,7 +122,7 @@ def write(app: Any) -> None:
     """Writes the notebooks of the examples where the pages find them."""
     folder = pathlib.Path(app.srcdir) / "examples" / "_notebooks"
     folder.mkdir(exist_ok=True)
-    for script in EXAMPLES.glob("*.py"):
+    for script in set(EXAMPLES.glob("*.py")) - {MEASURING}:
         text = json.dumps(notebook(cells(script.read_text())), indent=1)
         (folder / f"{script.stem}.ipynb").write_text(text)
 
