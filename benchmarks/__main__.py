@@ -22,7 +22,7 @@ from rich.table import Table
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._traces.room import room
+from statetransform._traces.large_stack import room
 
 from . import report, timing
 from .dispatch import dispatch
@@ -240,7 +240,7 @@ def _without_room() -> Any:
 def cold() -> None:
     """Trace and lowering of jit(grad(scan(checkpoint(step)))), over depths of the call stack; and what room brings.
 
-    CPython's stack makes tracing slower at some depths, see `_traces/room.py`.
+    CPython's stack makes tracing slower at some depths, see `_traces/large_stack.py`.
     """
     makers = {"by hand": _hand_lowered, "statetransform": _our_lowered, "without room": _without_room}
     times: dict[str, dict[int, float]] = {name: {} for name in makers}

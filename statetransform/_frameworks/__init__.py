@@ -1,11 +1,11 @@
 """What the package knows of other frameworks, one module each, imported when something of the framework is met.
 
-An adapter is a module with a function `install()`, named by an `offer` below. It makes a `CellDescriptor`
+An adapter is a module with a function `install()`, named by a `register_lazily` below. It makes a `CellDescriptor`
 (`descriptor`) and puts it on the class of the cells in place of the attribute that holds the value (or of a property
 with the descriptor as `fget.cell`, as for nnx; or of methods, as for `jax.Ref`). Then it tells `_states/adapters.py`:
-`register(cls, cell, is_node=)` for cells, `holds` or `may_hold` for objects that go by reference, `carries` for pytrees
-of cells that go by value. `adapt` says that the framework's own functions are not followed, `frame.on_entering` and
-`hooks.settings` that it has contexts or settings of its own.
+`register(cls, cell, is_node=)` for cells, `register_owner` or `register_owner_if` for objects that go by reference,
+`register_by_value` for pytrees of cells that go by value. `adapt` says that the framework's own functions are not
+followed, `frame.on_entering` and `hooks.settings` that it has contexts or settings of its own.
 
 The list is what a cell implements. `CellDescriptor` has all of it: required are its arguments, `name` and `below`, and
 an adapter overrides what its framework does in another way. Marked with * is what the rest of the package asks of a
@@ -35,15 +35,15 @@ import jax
 
 from .._base.errors import hint
 from .._base.library import adapt
-from .._states.adapters import meet, offer
+from .._states.adapters import install_for, register_lazily
 from .attributes import attr, register_state_type
 
 __all__ = ["attr", "register_state_type"]
 
-offer("flax.nnx", f"{__name__}.nnx")
-offer("brainstate", f"{__name__}.brainstate")
-offer(f"{jax.Ref.__module__}.{jax.Ref.__qualname__}", f"{__name__}.ref")
-meet(jax.Ref)
+register_lazily("flax.nnx", f"{__name__}.nnx")
+register_lazily("brainstate", f"{__name__}.brainstate")
+register_lazily(f"{jax.Ref.__module__}.{jax.Ref.__qualname__}", f"{__name__}.ref")
+install_for(jax.Ref)
 adapt("flax")
 adapt("brainstate")
 adapt("torch")  # for torchax; following all that torch may run takes minutes

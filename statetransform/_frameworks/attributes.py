@@ -9,7 +9,7 @@ import jax
 
 from .._objects.lookup import class_lookup
 from .._objects.plain import MISSING
-from .._states.adapters import may_hold, register
+from .._states.adapters import register, register_owner_if
 from .._states.cell import cell_behind
 from .._states.state import State
 from .descriptor import CellDescriptor
@@ -66,7 +66,7 @@ def attr(obj: Any, field: str) -> State:
             "A state holds arrays and Python scalars, in any pytree."
         )
     if not jax.tree_util.all_leaves([obj]):
-        may_hold(kind, cells.known)
+        register_owner_if(kind, cells.known)
     return cells.handle(obj)
 
 

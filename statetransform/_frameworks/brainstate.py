@@ -31,7 +31,7 @@ import jax
 from .._base.errors import StateTransformError
 from .._objects.hooks import listening, settings
 from .._objects.plain import MISSING, NOT_SET
-from .._states.adapters import holds, register
+from .._states.adapters import register, register_owner
 from .._states.cell import InDict
 from .._states.frame import UNSET, Frame, innermost, on_entering, stack
 from .descriptor import CellDescriptor
@@ -248,5 +248,5 @@ def install() -> None:
         cells.note(frame)
         frame = frame.parent
     _note_settings()
-    holds(brainstate.graph.Node)
+    register_owner(brainstate.graph.Node)
     register(home, cells, is_node=not jax.tree_util.all_leaves([home(0.0)]))

@@ -32,7 +32,7 @@ from flax.nnx import tracers, variablelib
 
 from .._base.errors import StateTraceError, StateTransformError
 from .._jax import TOP_LEVEL, Tracer, has_tracer, is_top_level
-from .._states.adapters import as_state, carries, holds, is_node, register
+from .._states.adapters import as_state, is_node, register, register_by_value, register_owner
 from .._states.frame import UNSET, Frame, active, innermost, no_frame, peek, stack
 from .descriptor import CellDescriptor
 from .handles import Adopted, Foreign, Native
@@ -260,8 +260,8 @@ def install() -> None:
     if hasattr(variablelib, "HijaxVariable"):
         _install_hijax(cells, variablelib.HijaxVariable)
     nnx.Pytree._setattr = _keeping_tracers_out(nnx.Pytree._setattr, is_valid)
-    holds(nnx.Pytree, hidden=["_pytree__state"])
-    carries(nnx.State)
+    register_owner(nnx.Pytree, hidden=["_pytree__state"])
+    register_by_value(nnx.State)
     register(home, cells, is_node=True)
 
 

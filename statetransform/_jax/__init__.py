@@ -77,7 +77,6 @@ from .traces import has_tracer as has_tracer
 from .traces import is_in_callback as is_in_callback
 from .traces import is_jit_disabled as is_jit_disabled
 from .traces import is_top_level as is_top_level
-from .traces import lowered as lowered
 from .traces import on_devices as on_devices
 from .traces import run_of_caches as run_of_caches
 from .traces import runs_rule_directly as runs_rule_directly
@@ -87,3 +86,4 @@ from .traces import stages as stages
 from .traces import staging_trace as staging_trace
 from .traces import trace_state as trace_state
 from .traces import type_text as type_text
+from .traces import without_inner_tangents as without_inner_tangents

@@ -349,7 +349,7 @@ def runs_rule_directly(args: Any) -> bool:
     return True
 
 
-def lowered(value: Any) -> Any:
+def without_inner_tangents(value: Any) -> Any:
     """A pytree from a trace inside as the present trace sees it: without the tangents that it does not know.
 
     A rule runs outside of the traces that differentiate by it. The arguments of the function come to it as primals;

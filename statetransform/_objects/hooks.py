@@ -43,7 +43,7 @@ _BEFORE = "_before_statetransform"  # an attribute of the methods that are put o
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
+def not_recorded() -> Iterator[None]:
     """Within this context our own look-ups on the user's objects are not recorded."""
     before = listening.listeners
     listening.listeners = ()

@@ -61,7 +61,7 @@ _CLOSED = (str, bytes, int, float, complex, bool, type(None), np.ndarray, State)
 # -- what adapters say
 
 
-def offer(framework: str, adapter: str) -> None:
+def register_lazily(framework: str, adapter: str) -> None:
     """Says which module has the adapter to a framework: its function `install` is called when that is met."""
     _offers[framework] = adapter
 
@@ -73,14 +73,14 @@ def register(cls: type, cell: Any, is_node: bool = False) -> None:
     _kinds.clear()
 
 
-def holds(cls: type, hidden: Iterable[str] = ()) -> None:
+def register_owner(cls: type, hidden: Iterable[str] = ()) -> None:
     """Says that instances of a class, which are pytrees, go by reference; `hidden` attributes say nothing of them."""
     _holders[cls] = frozenset(hidden) or _holders.get(cls, frozenset())
     _has_nodes.append(True)
     _kinds.clear()
 
 
-def may_hold(cls: type, test: Callable[[Any], Any]) -> None:
+def register_owner_if(cls: type, test: Callable[[Any], Any]) -> None:
     """Says that those instances of a class of pytrees go by reference for which a test does not give None."""
     if (cls, test) not in _tests:
         _tests.append((cls, test))
@@ -88,7 +88,7 @@ def may_hold(cls: type, test: Callable[[Any], Any]) -> None:
         _kinds.clear()
 
 
-def carries(cls: type) -> None:
+def register_by_value(cls: type) -> None:
     """Says that instances of a class, which are pytrees of cells, go by value."""
     _carriers.append(cls)
     _kinds.clear()
@@ -97,7 +97,7 @@ def carries(cls: type) -> None:
 # -- meeting a framework
 
 
-def meet(obj: Any) -> None:
+def install_for(obj: Any) -> None:
     """Installs the adapter to the framework of a module, class or function.
 
     Nothing is said of an adapter that cannot be installed: the program may use no cell.
@@ -156,7 +156,7 @@ def meet_all(fun: Any) -> None:
         _looked_at[0] += 1
         if _looked_at[0] > _PATIENCE:
             for framework in sys.modules.keys() & _offers:
-                meet(sys.modules[framework])
+                install_for(sys.modules[framework])
             return
         obj = waiting.pop()
         kind: Any = type(obj)
@@ -166,10 +166,10 @@ def meet_all(fun: Any) -> None:
         if (below := parts(obj)) is not None:
             waiting += [child for _, child in below]
             if kind is types.FunctionType:
-                meet(obj)
+                install_for(obj)
                 waiting += [child for _, child in globals_of(obj)] if is_users_function(obj) else []
         elif kind is types.ModuleType or issubclass(kind, type):
-            meet(obj)
+            install_for(obj)
         elif cell_of(kind) is not None or issubclass(kind, State):
             continue
         elif is_users_class(kind):

@@ -23,8 +23,8 @@ from . import adapters
 from .adapters import as_state
 from .cell import cells_in
 from .frame import Onlooker, innermost
-from .gather import Gathered
 from .state import State
+from .state_pytrees import Gathered
 
 #: What selects states: a subclass of `State`, a predicate, a state, or a container of these.
 Kind = Any

@@ -13,8 +13,8 @@ from .adapters import as_state, is_node
 from .find import states as find_states
 from .formatting import show_types, show_unmatched, type_of
 from .frame import look_at, own_arrays, read
-from .gather import Gathered
 from .state import State
+from .state_pytrees import Gathered
 
 
 def values(states: Any) -> Any:

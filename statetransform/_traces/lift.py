@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from .._jax import trace_state
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._states import adapters
 from .._states.find import selects
 from .._states.frame import Frame, innermost, own_arrays, trace_around
@@ -84,7 +84,7 @@ class Lift:
         assert self.outcome is not None
         self._outer = self._place = None
         if (trace := self._trace()) is not None:  # which is over, so a tracer of it is somewhere
-            with unheard():
+            with not_recorded():
                 refuse_leaks(trace, (self._fun,))
         return self.outcome.finish(out, written, born)
 

@@ -31,9 +31,9 @@ from .._states.raw_reads import fresh
 from .._states.state import State
 from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
+from .large_stack import thread, with_large_stack
 from .outcome import pack
 from .placed import noted, sharding_of
-from .room import room, with_room
 from .trace import Trace
 
 read_p = jex.Primitive("read_state")
@@ -147,8 +147,10 @@ class _Tracing:
                 # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
                 checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
                 with jax.debug_key_reuse(False) if checks_keys else contextlib.nullcontext():
-                    # `with_room` is itself a frame or two.
-                    closed = make(*args, **kwargs) if room.is_made else with_room(make, *args, **kwargs)
+                    # `with_large_stack` is itself a frame or two.
+                    closed = (
+                        make(*args, **kwargs) if thread.has_large_stack else with_large_stack(make, *args, **kwargs)
+                    )
             except Exception as error:
                 # The transform around the body met what the body gave it in place of a result.
                 if self._culprit is not None and error is not self._culprit.error:

@@ -18,7 +18,7 @@ from .._jax import emptied, eval_jaxpr, has_inner_consts, has_rule, has_tracer, 
 from .._states.frame import leave, look_at_all, read
 from .._states.state import State
 from .._uses.recorder import Recorder
-from .._uses.structure import Other, Structure
+from .._uses.structure import Mismatch, Structure
 from .arguments import reveal
 from .outcome import Outcome, with_static
 from .placed import sharding_of
@@ -93,7 +93,7 @@ class Trace:
         #: JAX's traces, which are over; one that is alive has left a tracer behind.
         self.over: Sequence[Callable[[], Any]] = over
 
-    def knows(self, run: int | None) -> bool:
+    def is_current(self, run: int | None) -> bool:
         """False if JAX may have kept the result of a derivative rule in this jaxpr from before the present run.
 
         JAX runs a rule that it finds in a jaxpr once. A rule that reads a state in a raw transform makes a constant of
@@ -155,7 +155,7 @@ class Trace:
         """Runs the jaxpr: results from the leaves of the arguments and of the states read."""
         return self.out_tree.unflatten(run(self.jaxpr, self.consts, *arguments, *values))
 
-    def serve(self, structure: Structure, recorder: Recorder) -> None:
+    def allow_reuse(self, structure: Structure, recorder: Recorder) -> None:
         """Has the trace serve all objects of a structure, unless it has to do with something besides."""
         constants = [leaf for _, leaves in self.constants for leaf in leaves]
         if not self.is_closed or has_tracer([*self.consts, *constants]):
@@ -175,7 +175,7 @@ class Trace:
         """
         try:
             owners = self.structure.owners_of_arrays(roots) if self.structure is not None else ()
-        except Other:  # a callback of the program has changed one of the objects; no later call will have this trace
+        except Mismatch:  # a callback of the program has changed one of the objects; no later call will have this trace
             return
         this = weakref.ref(self)
 
@@ -195,14 +195,14 @@ class Trace:
         assert self.structure is not None
         try:
             found = self.structure.registers_at(roots)
-        except Other:
+        except Mismatch:
             raise StateTraceError(
                 "an object in the result cannot be found: while the program ran, a callback or another thread changed "
                 "an attribute or item that leads to it.\nLet the callback change a `State` instead."
             ) from None
         return [found[i] for i in self._registers]
 
-    def births(self) -> list[State]:
+    def new_states(self) -> list[State]:
         """The states that one call makes, without their values."""
         if not self._blanks:
             return []
@@ -298,11 +298,11 @@ class Call:
     def finish(self, out: Any, written: Sequence[Any], born: Sequence[Any]) -> Any:
         """Leaves the states to whoever is outside and returns the output; once for each call."""
         trace, states = self.trace, self.states
-        births = trace.births()
+        new_states = trace.new_states()
         pairs = [(states[i], value) for i, value in zip(trace.written, written, strict=True)]
         pairs += [(states[i], value) for i, value in trace.static_written]
-        leave(pairs, zip(births, with_static(born, trace.static_born), strict=True), self.sites)
+        leave(pairs, zip(new_states, with_static(born, trace.static_born), strict=True), self.sites)
         if not trace.has_nodes:
             return out
-        objects = [births[trace.born_at[k]] if k in trace.born_at else obj for k, obj in enumerate(self.objects)]
+        objects = [new_states[trace.born_at[k]] if k in trace.born_at else obj for k, obj in enumerate(self.objects)]
         return reveal(out, objects)

@@ -4,7 +4,7 @@ This is the place where a retrace is decided: `TraceCache.find`. A trace fits a 
 
 1. The arguments have the types and the tree definition that it was made for (the key of the slot).
 2. JAX's settings and contexts are those of then (`ContextDict`), and the trace holds nothing that JAX cached before
-   this run (`Trace.knows`).
+   this run (`Trace.is_current`).
 3. The objects have its structure (`Structure.match` of `_uses`).
 4. The states have its types, and those that `states=` leaves out hold the same arrays (`Trace.values`).
 5. If it has a plan for a budget, its inputs are where the plan takes them to be (`Trace.is_for`).
@@ -33,7 +33,7 @@ from .._base.errors import RetraceWarning, StateTraceError, describe
 from .._base.library import is_users_class
 from .._base.sites import user_site
 from .._jax import ContextDict, run_of_caches, typeof
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._objects.plain import MISSING
 from .._states.state import State
 from .._uses.conditions import ArrayLike, Plain, StateOf, brief
@@ -42,7 +42,7 @@ from .._uses.leaks import refuse_leaks, take_back
 from .._uses.recorder import Recorder
 from .._uses.reuse import Reuse
 from .._uses.steps import ValueOf
-from .._uses.structure import Other, Structure
+from .._uses.structure import Mismatch, Structure
 from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .explain import refused
@@ -63,16 +63,16 @@ class TraceCache:
 
     Args:
       family: the functions that share their traces with this one.
-      birthless: the loop or branch, for messages, in which no state can be made that outlives the function.
+      forbids_new_states: the loop or branch, for messages, in which no state can be made that outlives the function.
       **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_birthless", "_options", "_records", "family")
+    __slots__ = ("__weakref__", "_within", "_options", "_records", "family")
 
     _BOUND = 64  # traces in a slot
 
-    def __init__(self, family: Family, birthless: str = "", **options: Any) -> None:
-        self._birthless, self._options = birthless, options
+    def __init__(self, family: Family, forbids_new_states: str = "", **options: Any) -> None:
+        self._within, self._options = forbids_new_states, options
         self._records = ContextDict()
         self.family = family
 
@@ -95,10 +95,10 @@ class TraceCache:
         roots = (fun, *objects)
         slot = self._records.current()
         run = run_of_caches.value
-        own = [trace for trace in slot.get(key, ()) if trace.knows(run)]
+        own = [trace for trace in slot.get(key, ()) if trace.is_current(run)]
         found, others = _first_fitting(own, roots, leaves), []
         if found is None:
-            others = [other for other in self.family.known(key) if other not in own and other.knows(run)]
+            others = [other for other in self.family.known(key) if other not in own and other.is_current(run)]
             found = _first_fitting(others, roots, leaves)
         if found is not None:
             trace, states, values = found
@@ -118,7 +118,7 @@ class TraceCache:
         if trace.structure is not None:
             self._keep(slot, key, trace)
             self.family.add(key, trace)
-            if self._birthless:  # a function that may be gone after the call, while others that are like it come
+            if self._within:  # a function that may be gone after the call, while others that are like it come
                 trace.let_go()
             self._expire(trace, roots)
             trace.states, trace.objects = [], None
@@ -161,16 +161,16 @@ class TraceCache:
                 made = stage.trace(fun, args, kwargs, objects, **self._options)
             for alive in filter(None, [over() for over in made.over]):
                 refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
-            if self._birthless and made.created:
+            if self._within and made.created:
                 raise StateTraceError(
-                    f"{self._birthless}: {describe(made.created[0])} is created inside a function that may run any "
+                    f"{self._within}: {describe(made.created[0])} is created inside a function that may run any "
                     "number of times, or not at all, and outlives it. Nothing was changed.\n"
-                    f"Create the state before the {self._birthless} and write it inside, or return its value."
+                    f"Create the state before the {self._within} and write it inside, or return its value."
                 )
         except BaseException:
             take_back(recorder)
             raise
-        with unheard():
+        with not_recorded():
             reuse = Reuse(recorder, made)
         self.family.log.append(traced(made, fun, why))
         self._warn(fun, args, kwargs, objects, reuse, why)
@@ -185,12 +185,12 @@ class TraceCache:
             try:
                 structure.registers_at(roots)
                 return None  # it was the type of a state, or a static value
-            except Other as other:
+            except Mismatch as other:
                 if isinstance(other.edge.step, ValueOf):
                     return None
                 place = structure.edges.index(other.edge)
                 if place > farthest[0]:
-                    farthest = place, other.told(structure.edges, root_names(fun, args, kwargs))
+                    farthest = place, other.explained(structure.edges, root_names(fun, args, kwargs))
                 structure.forget_in_raw(roots)
         return farthest[1]
 
@@ -215,9 +215,9 @@ class TraceCache:
         if reuse.changed is not None:
             edge, before, after = reuse.changed
             why = show_path(reuse.edges, edge, root_names(fun, args, kwargs)), before, after
-            if self._birthless and _is_rebound(edge, after):
+            if self._within and _is_rebound(edge, after):
                 happens = (
-                    f"{self._birthless}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
+                    f"{self._within}: {name} runs once, while it is traced, but changes `{why[0]}`, which it reads"
                 )
                 self._warn_once(f"{happens}: {_change(before, after)}", why[0])
         names = () if why is None else tuple(filter(None, root_names(fun, args, kwargs)))
@@ -310,8 +310,8 @@ def difference(structure: Structure, roots: Sequence[Any], fun: Any, args: Any, 
     try:
         structure.registers_at(roots)
         return ""
-    except Other as other:
-        path, before, now = other.told(structure.edges, root_names(fun, args, kwargs))
+    except Mismatch as other:
+        path, before, now = other.explained(structure.edges, root_names(fun, args, kwargs))
         return f"`{path}` was {before} and is {now}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from .._base.errors import check_function
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._objects.lookup import class_lookup
 from .arguments import NO_SELF, hide, hide_self
 from .tracebacks import hide_frames
@@ -240,7 +240,7 @@ class Bound(functools.partial):  # type: ignore[type-arg]
 Transformed._bound = Bound
 
 
-@unheard()
+@not_recorded()
 def decorate(kind: type[Transformed], fun: Any, **options: Any) -> Any:
     """The three spellings of a decorator, on plain, static and class methods.
 

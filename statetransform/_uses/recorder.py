@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .._base.library import is_framework_class, is_framework_file, is_ours, is_users_class, is_users_function
-from .._objects.hooks import hook, listening, settings, unheard, unhook, unwatch, watch
+from .._objects.hooks import hook, listening, not_recorded, settings, unhook, unwatch, watch
 from .._objects.lookup import (
     class_lookup,
     instance_attribute,
@@ -186,16 +186,16 @@ class Recorder:
         """Notes what the attribute is before the trace gets it."""
         register, kind = self._registers.get(identity(obj)), type(obj)
         if register is None and kind in self.classes.registers:  # an object that the trace has made
-            with unheard():
+            with not_recorded():
                 self.classes.look_up(kind, name)
         elif register is not None and self.is_new(register, name):
-            with unheard():
+            with not_recorded():
                 self._attribute(register, obj, name)
 
     def starts(self, code: types.CodeType) -> None:
         """Notes what the names of a function mean before it runs."""
         self._started.add(id(code))
-        with unheard():
+        with not_recorded():
             for note, *args in self._waiting.pop(id(code), ()):
                 note(*args)
 
@@ -208,7 +208,7 @@ class Recorder:
 
     def replays(self, structure: Structure, objects: Sequence[Any]) -> None:
         """Notes what a trace had looked up that is used within this one, in place of running its function."""
-        with unheard():
+        with not_recorded():
             for edge in structure.edges:
                 parent = objects[edge.parent] if edge.parent >= 0 else None
                 if isinstance(parent, types.FunctionType) and isinstance(edge.step, Global | Reader):

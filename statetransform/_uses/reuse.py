@@ -54,7 +54,7 @@ class Reuse:
         if kept is not None:
             kept += [Edge(registers[i], ValueOf(), Plain(value)) for i, value in trace.statics]
             self.structure = Structure(kept, registers, recorder.objects)
-            trace.serve(self.structure, recorder)
+            trace.allow_reuse(self.structure, recorder)
 
     def _unchanged(self, recorder: Recorder, used: set[int], jaxpr: Any) -> list[Edge] | None:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._objects.hooks import listening, unheard
+from .._objects.hooks import listening, not_recorded
 from .._objects.plain import MISSING, identity
 from .._states.state import State
 from .conditions import Absence, Is, Same, StateOf, brief
@@ -26,14 +26,14 @@ from .steps import ClassOf, Global
 _UNIQUE = (types.FunctionType, types.ModuleType, type, tuple, frozenset)  # identity of these is not looked at
 
 
-class Other(Exception):
+class Mismatch(Exception):
     """The structure is another: the edge that does not hold, and what stands there now."""
 
     def __init__(self, edge: Edge, now: Any, is_alias: bool = False) -> None:
         super().__init__()
         self.edge, self.now, self.is_alias = edge, now, is_alias
 
-    def told(self, edges: Sequence[Edge], root_names: Sequence[str]) -> tuple[str, str, str]:
+    def explained(self, edges: Sequence[Edge], root_names: Sequence[str]) -> tuple[str, str, str]:
         """For messages: the way to what differs, as the user would write it, and what was and is there."""
         now = self.now if isinstance(self.now, str) and self.is_alias else brief(self.now)
         return show_path(edges, self.edge, root_names), self.edge.condition.said, now
@@ -61,7 +61,7 @@ class Structure:
         """
         try:
             found = self.registers_at(roots)
-        except Other:
+        except Mismatch:
             return None
         for listener in listening.listeners:
             listener.replays(self, found)
@@ -71,35 +71,35 @@ class Structure:
         """All objects by register.
 
         Raises:
-          Other: the structure is another.
+          Mismatch: the structure is another.
         """
         found: list[Any] = [None] * self.size
         edge, x = self.edges[0], None
         try:
-            with unheard():
+            with not_recorded():
                 for edge in self.edges:
                     place, step, condition, register = edge
                     parent, x = roots if place < 0 else found[place], MISSING
                     if isinstance(condition, Absence):
                         if not condition.holds_at(parent, step):
                             x = step.take(parent)
-                            raise Other(edge, x)
+                            raise Mismatch(edge, x)
                         continue
                     x = step.take(parent)
                     if not condition.holds(x, found):
-                        raise Other(edge, x)
+                        raise Mismatch(edge, x)
                     if register >= 0:
                         found[register] = x
-        except Other:
+        except Mismatch:
             raise
         except Exception as error:  # whatever fails on the way, in user code too, says the same
-            raise Other(edge, x) from error
+            raise Mismatch(edge, x) from error
         for group in self.distinct:
             if len({identity(found[i]) for i in group}) != len(group):
                 firsts = {identity(found[i]): i for i in reversed(group)}
                 alias = next(i for i in group if firsts[identity(found[i])] != i)
                 edge = next(edge for edge in self.edges if edge.register == alias)
-                raise Other(edge, "the same object as another", is_alias=True)
+                raise Mismatch(edge, "the same object as another", is_alias=True)
         return found
 
     def registers_in_place(self) -> set[int]:
@@ -151,7 +151,7 @@ class Structure:
                 edge = by_register[edge.parent]
         return owners
 
-    def says_the_same(self, other: Structure) -> bool:
+    def is_equal(self, other: Structure) -> bool:
         """Whether another structure, that fits the same objects, looks at the same of them.
 
         What the conditions compare with is then equal, too.

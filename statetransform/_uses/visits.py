@@ -115,13 +115,13 @@ def _by_class(recorder: Recorder, register: int, value: Any) -> Condition:
 
 
 def _class(recorder: Recorder, register: int, value: Any) -> Condition:
-    adapters.meet(value)
+    adapters.install_for(value)
     recorder.classes.take(register, value, is_open=True)
     return Is(weakref.ref(value))
 
 
 def _module(recorder: Recorder, register: int, value: Any) -> Condition:
-    adapters.meet(value)
+    adapters.install_for(value)
     if is_users_module(value):
         recorder.classes.take_named(register, value)
     return Is(weakref.ref(value))
@@ -172,7 +172,7 @@ def _set(recorder: Recorder, register: int, value: Any) -> Condition:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> Condition:
-    adapters.meet(fun)
+    adapters.install_for(fun)
     for i, cell in enumerate(fun.__closure__ or ()):
         step = Closed(i, fun.__code__.co_freevars[i])
         try:

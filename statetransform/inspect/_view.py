@@ -22,7 +22,7 @@ from .._memory.plans.joint import Pattern
 from .._memory.programs.sources import Source
 from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody
-from .._states.gather import differentiated_states
+from .._states.state_pytrees import differentiated_states
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import functionalize
 from .._traces.placed import sharding_of

@@ -46,7 +46,7 @@ def traced_once(
     with Frame() if values else contextlib.nullcontext() as frame:
         for state, value in values.items():
             frame.seed(state, value)  # type: ignore[union-attr]
-        call = find_for_once(where, fun, args, {}, objects, birthless=where)
+        call = find_for_once(where, fun, args, {}, objects, forbids_new_states=where)
     for i, _ in call.trace.static_written:
         raise StateStructureError(
             f"{where}: {describe(call.states[i])} is static but is written inside, and whether and how often that "

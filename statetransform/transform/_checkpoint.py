@@ -12,7 +12,7 @@ import jax
 
 from .. import _memory
 from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._traces.lift import Staged
 from .._traces.placed import depend_on_places, sharding_of
 from .._traces.tracebacks import boundary
@@ -146,7 +146,7 @@ def _with_methods(cls: type, methods: str | Iterable[str], transform: Callable[[
     return type(cls)(cls.__name__, (cls,), members)
 
 
-@unheard()
+@not_recorded()
 def _refuse(fun: Any, static_argnames: Any) -> None:
     """Refuses, when decorating, names of arguments that a function does not have."""
     fun = getattr(fun, "__func__", fun)

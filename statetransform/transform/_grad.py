@@ -17,8 +17,8 @@ from .._base.errors import describe
 from .._jax import typeof
 from .._states.formatting import show_types
 from .._states.frame import look_at_all
-from .._states.gather import Gathered, differentiated_states, states_of_a_model
 from .._states.state import State
+from .._states.state_pytrees import Gathered, differentiated_states, states_of_a_model
 from .._traces.arguments import is_reference, without_objects
 from .._traces.lift import Direct, Lift, with_aux
 from .._traces.wrapper import decorate

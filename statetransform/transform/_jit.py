@@ -173,7 +173,7 @@ class Jitted(Transformed):
                 forget_failed_calls(run)
                 break
             if stack.frame is None:  # it is not used within a transform
-                program.settle(args, kwargs)
+                program.generate_entry(args, kwargs)
             self._store.family.repeats = NEVER
             self._store.use(program)
             return program, states, results, roots

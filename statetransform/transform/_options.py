@@ -16,7 +16,7 @@ import jax
 
 from .._base.errors import describe
 from .._base.sites import warn
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._states.adapters import as_state
 from .._states.find import selects, walk
 from .._states.formatting import show_types
@@ -161,7 +161,7 @@ class ByState:
         """What is said of states by name, and then of those of a kind that can be reached from some objects."""
         found = dict(self.states)
         if any(entry != self._nothing for _, entry in self.kinds):
-            with unheard():
+            with not_recorded():
                 reached = [state for _, state in walk(roots, through_globals=through_globals, limit=_WALK_LIMIT)]
             for state in reached:
                 found.setdefault(state, self.of(state))

@@ -24,8 +24,8 @@ from .._states.frame import leave, look_at_all, read, stack
 from .._states.state import State
 from .._traces.arguments import is_reference, positional_parameters
 from .._traces.families import Family
+from .._traces.large_stack import with_large_stack
 from .._traces.placed import depend_on_places, sharding_of
-from .._traces.room import with_room
 from .._traces.trace import Call, Trace
 from .._traces.traces import TraceCache
 from .._uses.structure import Structure
@@ -161,7 +161,7 @@ class Program:
         own = len(self.inputs), self.written, self.places
         if self.structure is None or own != (trace.n_reads, trace.written, trace.places):
             return False
-        return trace.structure is not None and self.structure.says_the_same(trace.structure)
+        return trace.structure is not None and self.structure.is_equal(trace.structure)
 
     def jitted_for(self, method: str) -> Callable[..., Any]:
         """A method of the `jax.jit` function, or the function itself for a call."""
@@ -186,7 +186,7 @@ class Program:
         if call is not None:
             _pending.call = self, call.trace, states
         try:
-            return with_room(run, *leading, *args, **kwargs)
+            return with_large_stack(run, *leading, *args, **kwargs)
         except Exception as error:
             if not isinstance(error, Untraced):
                 self.explain(error, states, (args, kwargs))
@@ -194,7 +194,7 @@ class Program:
         finally:
             _pending.call = before
 
-    def settle(self, args: Any, kwargs: Any) -> None:
+    def generate_entry(self, args: Any, kwargs: Any) -> None:
         """After a call that went the slow way once more: writes down the way in when that begins to pay."""
         uses = self._uses = self._uses + 1
         if self.structure is None or self._has_instance or any(self.places or ()):

@@ -24,7 +24,7 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_value
 
 from .._base.errors import StateStructureError, StateTraceError, describe
 from .._base.functions import named_like
-from .._jax import is_differentiable, lowered, trace_state, typeof, zero_tangent
+from .._jax import is_differentiable, trace_state, typeof, without_inner_tangents, zero_tangent
 from .._states.frame import Frame, innermost, look_at_all
 from .._states.state import State
 from .._traces.arguments import hide, reveal
@@ -56,7 +56,7 @@ class RuleFrame(Frame):
             return super().enter(state)
         if (error := self._refusal(state)) is not None:
             raise error
-        value = self.entered[state] = lowered(super().enter(state))
+        value = self.entered[state] = without_inner_tangents(super().enter(state))
         return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._states.frame import look_at_all
-from .._states.gather import differentiated_states
+from .._states.state_pytrees import differentiated_states
 from .._traces.arguments import hide, revealing, without_objects
 from .._traces.lift import Lift, with_aux
 from .._traces.tracebacks import boundary

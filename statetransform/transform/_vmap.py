@@ -18,7 +18,7 @@ import numpy as np
 
 from .._base.errors import StateAxisError, describe, show_site
 from .._jax import define_batching, is_batched, set_current_trace, take_current_trace
-from .._objects.hooks import unheard
+from .._objects.hooks import not_recorded
 from .._states.adapters import as_state
 from .._states.find import states
 from .._states.formatting import show_types
@@ -102,7 +102,7 @@ class LaneFrame(Frame):
             if not differs or self._axes.of(state) is not None or state.static:
                 continue
             if state not in self._advanced:
-                with unheard():
+                with not_recorded():
                     states(self._fun)  # names the cells of other frameworks by their paths
                 raise StateAxisError(
                     f"{self._where}: {describe(state)} is shared by all batch elements, but the value written to it at "

@@ -20,22 +20,22 @@ T = TypeVar("T")
 _SLOTS = 1 << 17  # a frame of 1 MiB; its chunk has 2 MiB, of which the system only backs what is touched
 
 
-class _Room(threading.local):
-    is_made = False  # whether there is room on the stack already
+class _Thread(threading.local):
+    has_large_stack = False  # whether it is in such a frame already
 
 
-room = _Room()
+thread = _Thread()
 
 
-def with_room(fun: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+def with_large_stack(fun: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Calls a function that traces, with room on the stack; at once where there is some already."""
-    if room.is_made:
+    if thread.has_large_stack:
         return fun(*args, **kwargs)
-    room.is_made = True
+    thread.has_large_stack = True
     try:
         return _roomy(fun, args, kwargs)
     finally:
-        room.is_made = False
+        thread.has_large_stack = False
 
 
 def _roomy(fun: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
