@@ -213,7 +213,7 @@ GAINS, BODY, CURRENT = Gains(), Gains(), 1.0
 
 
 def _of_a_module() -> float:
-    import tests.core.test_dependencies as module
+    import tests.guarantees.test_2_dependencies as module
 
     return module.Gains.gain
 

@@ -1,6 +1,7 @@
 """Guarantee 2: every call sees the states' current values, first call or hundredth, eager or compiled.
 
-What else a call sees, changed attributes, names and containers, is in `core/test_changes.py`.
+What else a call sees is in the other files of this guarantee: attributes, names, items; how often they trace is in
+`test_2_traces.py`.
 """
 
 from __future__ import annotations
