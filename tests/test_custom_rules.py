@@ -83,7 +83,6 @@ def test_second_derivatives_are_those_of_states_passed_as_arguments(compiled: bo
     wrap = transform.jit if compiled else lambda f: f
     ones = jnp.ones(3)
     lanes = lambda x: transform.vmap(f)(x).sum()
-    assert wrap(transform.grad(f, states=w))(X) == jax.grad(twin)(w.value, X) == 0.0
     assert wrap(transform.grad(lambda: transform.grad(f)(X), states=w))() == 10.0
     assert jax.grad(lambda w: jax.grad(twin, 1)(w, X))(w.value) == 10.0
     assert wrap(transform.grad(lambda: transform.vmap(transform.grad(f))(ones).sum(), states=w))() == 30.0

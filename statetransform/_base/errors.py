@@ -163,6 +163,16 @@ class StateTraceError(StateTransformError, RuntimeError):
         )
 
     @classmethod
+    def differentiated_in_rule(cls, where: str, state: Any) -> StateTraceError:
+        """A state with a tangent is read by a function whose rule has no derivative for it."""
+        return cls(
+            f"{where} reads {describe(state)}, which is differentiated here, but its derivative rule says nothing of "
+            "the states that the function reads, so the gradient would silently be zero.\n"
+            "Pass the value as an argument, for which the rule gives the derivative. Where there is none, pass "
+            "`jax.lax.stop_gradient(value)`."
+        )
+
+    @classmethod
     def read_in_backward_rule(cls, state: Any) -> StateTraceError:
         """A backward rule reads what its own call has changed."""
         return cls(

@@ -8,6 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 
+def all_that(works: Callable[[list[Any]], bool], items: list[Any]) -> list[Any]:
+    """The items of a list that work, where some work together if each works alone.
+
+    >>> all_that(lambda items: 3 not in items, [1, 2, 3, 4])
+    [1, 2, 4]
+    """
+    if not items or works(items):
+        return items
+    half = len(items) // 2
+    return [*all_that(works, items[:half]), *all_that(works, items[half:])] if half else []
+
+
 def code_of(fun: Any) -> Any:
     """The code of a function below its wrappers; None where there is none."""
     fun = inspect.unwrap(fun)

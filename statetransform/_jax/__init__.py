@@ -45,7 +45,6 @@ from .programs import host_room as host_room
 from .programs import is_array_type as is_array_type
 from .programs import is_in_loop as is_in_loop
 from .programs import is_remat as is_remat
-from .programs import is_zero_tangent as is_zero_tangent
 from .programs import lanes_of as lanes_of
 from .programs import name_in_params as name_in_params
 from .programs import name_of as name_of
@@ -53,12 +52,16 @@ from .programs import name_scopes as name_scopes
 from .programs import names_held as names_held
 from .programs import part_of as part_of
 from .programs import remat_params as remat_params
-from .programs import symbolic_zero as symbolic_zero
 from .programs import user_frames as user_frames
 from .programs import vmaps_around as vmaps_around
 from .programs import with_equations as with_equations
 from .programs import without_cache as without_cache
 from .programs import without_constvars as without_constvars
+from .tangents import is_without_tangent as is_without_tangent
+from .tangents import is_zero_tangent as is_zero_tangent
+from .tangents import symbolic_zero as symbolic_zero
+from .tangents import without_inner_tangents as without_inner_tangents
+from .tangents import without_tangent as without_tangent
 from .traces import TOP_LEVEL as TOP_LEVEL
 from .traces import ContextDict as ContextDict
 from .traces import argument_names as argument_names
@@ -86,4 +89,3 @@ from .traces import stages as stages
 from .traces import staging_trace as staging_trace
 from .traces import trace_state as trace_state
 from .traces import type_text as type_text
-from .traces import without_inner_tangents as without_inner_tangents

@@ -22,9 +22,9 @@ from .both import (
     varying_axes,
 )
 from .programs import (
-    is_zero_tangent,
     without_constvars,
 )
+from .tangents import is_zero_tangent
 
 
 def define(

@@ -18,7 +18,6 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.extend import source_info_util
 from jax.extend.core import primitives
-from jax.interpreters import ad
 
 from .both import (
     _DIRECT,
@@ -28,7 +27,6 @@ from .both import (
     eval_jaxpr,
     opened,
     take_current_trace,
-    typeof,
     zeros,
 )
 
@@ -80,20 +78,6 @@ def host_room(aval: Any, rows: int) -> Any:
 def is_array_type(aval: Any) -> bool:
     """Whether an abstract value is that of an array, and not of a reference."""
     return isinstance(aval, jax.core.ShapedArray)
-
-
-def is_zero_tangent(dot: Any) -> bool:
-    """Whether a tangent or cotangent is zero for certain, in a rule of a primitive or with `symbolic_zeros`.
-
-    JAX hands over instances of a class whose instances answer as arrays do, so only `type` tells them.
-    """
-    is_symbolic = type(dot) in (ad.Zero, jax.custom_derivatives.SymbolicZero)
-    return is_symbolic or getattr(dot, "dtype", None) == jax.dtypes.float0
-
-
-def symbolic_zero(primal: Any) -> Any:
-    """The tangent of a value that does not move, as a rule of `custom_jvp` may return it."""
-    return jax.custom_derivatives.SymbolicZero(typeof(primal).to_tangent_aval())
 
 
 # With `jax_remat3`, `checkpoint_name` does not bind `name_p` but a "high" primitive whose identity sits in a

@@ -349,28 +349,6 @@ def runs_rule_directly(args: Any) -> bool:
     return True
 
 
-def without_inner_tangents(value: Any) -> Any:
-    """A pytree from a trace inside as the present trace sees it: without the tangents that it does not know.
-
-    A rule runs outside of the traces that differentiate by it. The arguments of the function come to it as primals;
-    this does the same for what it closes over. No public function does: `jax.lax.stop_gradient` takes away the tangents
-    of the traces around as well, which second derivatives need.
-    """
-    with take_current_trace() as trace:
-        known = {id(getattr(each, "tag", None)) for each in _chain(trace)}
-    return jax.tree.map(lambda leaf: _lowered(leaf, known), value)
-
-
-def _lowered(leaf: Any, known: set[int]) -> Any:
-    while isinstance(leaf, Tracer) and hasattr(leaf, "primal") and id(getattr(leaf._trace, "tag", None)) not in known:
-        leaf = leaf.primal
-    if isinstance(leaf, Tracer) and hasattr(leaf, "batch_dim"):
-        inner = _lowered(leaf.val, known)
-        if inner is not leaf.val:
-            return type(leaf)(leaf._trace, inner, leaf.batch_dim)  # type: ignore[call-arg]
-    return leaf
-
-
 def behind(tracer: Any) -> Any:
     """What a tracer of `grad` or `vmap` stands for in the trace around; None of another one."""
     return getattr(tracer, "primal", getattr(tracer, "val", None))

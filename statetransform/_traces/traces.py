@@ -67,7 +67,7 @@ class TraceCache:
       **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_within", "_options", "_records", "family")
+    __slots__ = ("__weakref__", "_options", "_records", "_within", "family")
 
     _BOUND = 64  # traces in a slot
 

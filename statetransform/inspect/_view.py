@@ -12,16 +12,20 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from .._base.errors import StateTraceError
+from .._base.functions import all_that
+from .._jax import has_rule
 from .._memory.plans.joint import Pattern
 from .._memory.programs.sources import Source
 from .._memory.targets import Target, placed, target_of
 from .._states.frame import kept_by_nobody
+from .._states.state import State
 from .._states.state_pytrees import differentiated_states
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import functionalize
@@ -127,11 +131,13 @@ def view_of(
     chosen = target_of(target, *inputs)
     inputs = _on(chosen, inputs)
     found: list[Any] = []
+    rules: list[bool] = []
 
     def look(*values: Any) -> tuple[()]:
         with kept_by_nobody():
             args, kwargs = arguments(values)
             found.append(pure.values(*args, **kwargs))
+            rules.append(has_rule(pure.trace(*args, **kwargs).jaxpr))
         return ()
 
     jax.make_jaxpr(look)(*inputs)
@@ -154,7 +160,7 @@ def view_of(
     labels = (*[Label("argument", named[i]) for i in traced], *_state_labels(values))
     view = View(flat, [*inputs, *_on(chosen, state_leaves)], labels, name, notes, target=chosen)
     if wrt is None:
-        return view
+        return dataclasses.replace(view, wrt=_differentiable(view, values)) if values and any(rules) else view
     return dataclasses.replace(view, wrt=wrt.chosen(view, traced, values), unused=wrt.unused(values))
 
 
@@ -171,6 +177,28 @@ def differentiated(view: View) -> tuple[Any, Pattern]:
     closed = jax.make_jaxpr(both)(*view.inputs)
     moves = [chosen and is_inexact(aval) for aval, chosen in zip(closed.in_avals, view.is_chosen, strict=True)]
     return closed, Pattern(tuple(moves), tuple(i < n_outputs and is_inexact(y) for i, y in enumerate(closed.out_avals)))
+
+
+def _differentiable(view: View, values: Mapping[State, Any]) -> tuple[bool, ...]:
+    """For each input whether there is a derivative: there is none for states that a function with a rule reads."""
+    owners = [state for state, value in values.items() for _ in jax.tree.leaves(value)]
+    owners = [*[None] * (len(view.inputs) - len(owners)), *owners]
+    chosen = lambda states: [owner is None or owner in states for owner in owners]
+
+    def is_differentiated(states: list[State]) -> bool:
+        def pushed(*xs: Any) -> Any:
+            moves = [i for i, flag in enumerate(chosen(states)) if flag and is_inexact(xs[i])]
+            whole = lambda moving: [dict(zip(moves, moving, strict=True)).get(i, x) for i, x in enumerate(xs)]
+            primals = [xs[i] for i in moves]
+            return jax.jvp(lambda *moving: view.fun(*whole(moving)), primals, primals)
+
+        try:
+            jax.eval_shape(pushed, *view.inputs)
+        except StateTraceError:
+            return False
+        return True
+
+    return tuple(chosen(all_that(is_differentiated, [*values])))
 
 
 class _Wrt:

@@ -64,15 +64,16 @@ class CustomRule(Transformed):
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
         args = self._with_fixed(args, nondiff)
-        call = RuleCall(fun, args, nondiff)
         is_set = lambda option: any(options.get(option) for _, options in self._rules.values())
+        call = RuleCall(fun, args, nondiff, has_flags=is_set("symbolic_zeros"))
         has_remat = "defremat" in self._rules
         if has_remat or not runs_rule_directly(free) or is_set("optimize_remat"):
-            call.stage(has_flags=is_set("symbolic_zeros"), rules_ahead=not has_remat)
+            call.stage(rules_ahead=not has_remat)
         pure = self._kind(as_function(lambda *args: None, call.run))
         for method, (rules, options) in self._rules.items():
             getattr(pure, method)(*self._rules_of(call, obj, *rules), **options)
-        return call.finish(*pure(*call.take_arguments()))
+        inputs = call.take_arguments()
+        return call.finish(inputs, *pure(*inputs))
 
     def _positional(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, defaults included, as JAX gives them to the rules."""
@@ -190,8 +191,8 @@ def custom_vjp(
 def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a reverse-mode rule for a function that uses states: :class:`jax.custom_vjp`.
 
-    Gradients flow through the arguments only: with respect to a state that the function reads, or through one that it
-    writes, they are zero. Pass a value that you differentiate as an argument.
+    Gradients flow through the arguments only. A state that the function reads has no cotangent, so it is an error if it
+    is differentiated: pass its value as an argument. What the function writes to states has no derivative.
 
     Args:
       fun (Callable | None): the function. Without it, the call returns a decorator. Default: None.
@@ -208,7 +209,8 @@ def custom_vjp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
-      StateTraceError: a backward rule reads a state that the call has written.
+      StateTraceError: a backward rule reads a state that the call has written, or a state that the function reads is
+        differentiated, by `states=` or because an outer function has computed it from what is differentiated.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html
@@ -236,8 +238,8 @@ def custom_jvp(
 def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any = ()) -> Any:
     """Defines a forward-mode rule for a function that uses states: :class:`jax.custom_jvp`.
 
-    Tangents flow through the arguments only: those of a state that the function reads are dropped, and one that it
-    writes has none. Pass a value that you differentiate as an argument.
+    Tangents flow through the arguments only. It is an error if a state that the function reads has one: pass its value
+    as an argument. What the function writes to states has no tangent.
 
     Args:
       fun, nondiff_argnums, nondiff_argnames: as for :func:`custom_vjp`.
@@ -249,6 +251,7 @@ def custom_jvp(fun: Any = None, nondiff_argnums: Any = (), nondiff_argnames: Any
 
     Raises:
       StateStructureError: a rule writes other states than its function, which JAX has staged.
+      StateTraceError: a state that the function reads has a tangent.
 
     References:
       https://docs.jax.dev/en/latest/_autosummary/jax.custom_jvp.html

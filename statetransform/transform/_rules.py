@@ -24,14 +24,15 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values as primal_value
 
 from .._base.errors import StateStructureError, StateTraceError, describe
 from .._base.functions import named_like
-from .._jax import is_differentiable, trace_state, typeof, without_inner_tangents, zero_tangent
+from .._jax import is_differentiable, trace_state, typeof, without_tangent, zero_tangent
 from .._states.frame import Frame, innermost, look_at_all
 from .._states.state import State
-from .._traces.arguments import hide, reveal
+from .._traces.arguments import hide, name_of, reveal
 from .._traces.lift import Lift
 from .._traces.stage import trace
 from .._traces.trace import Call
 from .._traces.tracebacks import hide_frames
+from ._rule_states import RuleFrame, refused
 
 Function = Callable[..., Any]
 
@@ -40,34 +41,15 @@ _within = contextvars.ContextVar[tuple[int, Any]]("_within", default=(0, None))
 _ORDER = 2  # rules are traced ahead to this depth; a rule may call its own function, so there has to be a limit
 
 
-class RuleFrame(Frame):
-    """A frame for a function with a rule, or for the rule; `entered` are the values that came from outside.
-
-    `refusal` gives the error for a state whose value is gone, and None for any other.
-    """
-
-    def __init__(self, refusal: Callable[[State], StateTraceError | None]) -> None:
-        super().__init__()
-        self._refusal = refusal
-        self.entered: dict[State, Any] = {}
-
-    def enter(self, state: State) -> Any:
-        if state.static:
-            return super().enter(state)
-        if (error := self._refusal(state)) is not None:
-            raise error
-        value = self.entered[state] = without_inner_tangents(super().enter(state))
-        return value
-
-
 class RuleCall:
     """One call. JAX's function gets the values of states, where they are known, and the arguments that are not fixed.
 
     Args:
       nondiff: the positions of the fixed ones, which JAX puts first in the arguments of rules.
+      has_flags: whether rules hear which arguments move. That is not known before JAX calls them.
     """
 
-    def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...]) -> None:
+    def __init__(self, fun: Function, args: tuple[Any, ...], nondiff: tuple[int, ...], has_flags: bool) -> None:
         self._fun, self._n_args, self._place = fun, len(args), trace_state()
         self._fixed = {i: args[i] for i in nondiff}
         free, self._objects = hide(tuple(arg for i, arg in enumerate(args) if i not in self._fixed))
@@ -75,17 +57,14 @@ class RuleCall:
         self._inputs: list[State] = []  # the states whose values are arguments
         self._known: list[State] = []  # those whose values the forward rule leaves to the backward rule
         self._found: Call | None = None  # the trace of the function, if JAX may stage it
-        self._has_flags = self._rules_ahead = False
+        self._has_flags, self._rules_ahead = has_flags, False
         self._is_over = False
         self._outcome: Any = None
         self._arguments: Any = free
 
-    def stage(self, has_flags: bool, rules_ahead: bool) -> None:
-        """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once.
-
-        With `has_flags`, its rules hear which arguments move. That is not known before JAX calls them.
-        """
-        self._has_flags, self._rules_ahead = has_flags, rules_ahead and not has_flags
+    def stage(self, rules_ahead: bool) -> None:
+        """Traces the function, since JAX may stage it; else JAX runs the function or its rule at once."""
+        self._rules_ahead = rules_ahead and not self._has_flags
         self._found = self._traced(self._fun, lambda *args: self._fun(*self._whole(args)), self._arguments)
 
     def _traced(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
@@ -94,10 +73,13 @@ class RuleCall:
         `pure` takes flat arguments. Objects that go by reference are among them `copies` times: twice for a
         forward-mode rule, as primals and as tangents.
         """
-        traced = trace(as_function(fun, pure), args, {}, self._objects * copies)
-        call = Call(traced, traced.states, [], [], traced.objects_at(()))
+        call = self._call(fun, pure, args, copies)
         self._inputs = [*dict.fromkeys([*self._inputs, *call.reads])]
         return call
+
+    def _call(self, fun: Function, pure: Function, args: Any, copies: int = 1) -> Call:
+        traced = trace(as_function(fun, pure), args, {}, self._objects * copies)
+        return Call(traced, traced.states, [], [], traced.objects_at(()))
 
     def _ahead(self, *options: Any) -> Call | None:
         """The trace of a rule of a function that may be staged; None for one that has to run where JAX calls it."""
@@ -120,14 +102,22 @@ class RuleCall:
     def take_arguments(self) -> tuple[Any, ...]:
         """The arguments for JAX's function. They are not kept: JAX may hold on to the rules, and so to this object."""
         free, self._arguments = self._arguments, None
-        return (*look_at_all(self._inputs), *free)
+        values = dict(zip(self._inputs, look_at_all(self._inputs), strict=True))
+        if self._found is not None:
+            read = {state: values[state] for state in self._found.reads}
+            seen, free = refused(read, free, self._refusal)
+            values.update(zip(read, seen, strict=True))
+        return (*values.values(), *free)
+
+    def _refusal(self, state: State) -> StateTraceError:
+        return StateTraceError.differentiated_in_rule(name_of(self._fun), state)
 
     def run(self, *args: Any) -> Any:
         """The function: `(out, written, born)`."""
         values, args = self._split(args)
         if self._found is not None:
             return self._found.apply(args, {}, values)
-        return self._lifted(self._fun, values, self._whole(args))[0]
+        return self._lifted(self._fun, values, self._whole(args), args)[0]
 
     def vjp(self, forward_rule: Function, backward_rule: Function) -> list[Function]:
         """The forward rule: `((out, written, born), residuals)`, and the backward rule.
@@ -148,7 +138,8 @@ class RuleCall:
             if ahead is not None:
                 results = self._checked(ahead).apply(args, {}, values)
             else:
-                results, entered = self._lifted(forward_rule, values, self._whole(args))
+                free = primal_values(args) if self._has_flags else args
+                results, entered = self._lifted(forward_rule, values, self._whole(args), free)
                 values = entered if self._found is None else values
             self._known = list(values)
             return _with_states(results, lambda residuals: (residuals, list(values.values())))
@@ -170,7 +161,7 @@ class RuleCall:
 
         def forward(*args: Any) -> Any:
             values, args = self._split(args)
-            results, _ = self._lifted(forward_rule, values, self._whole(args))
+            results, _ = self._lifted(forward_rule, values, self._whole(args), args)
             return _with_states(results, lambda residuals: residuals)
 
         def again(residuals: Any, *args: Any) -> Any:
@@ -199,15 +190,16 @@ class RuleCall:
                 results = self._checked(ahead).apply(pair, {}, values)
             else:
                 pair = [reveal(part, self._objects) for part in pair]
-                results, _ = self._lifted(rule, values, (*fixed, *pair))
+                results, _ = self._lifted(rule, values, (*fixed, *pair), primals)
             return _with_states(results, lambda dots: (dots, *jax.tree.map(zero_tangent, results[1:])))
 
         return [as_function(rule, jvp)]
 
-    def finish(self, out: Any, written: Any, born: Any) -> Any:
-        """After JAX has returned: hands the writes on and returns the output."""
+    def finish(self, inputs: Any, out: Any, written: Any, born: Any) -> Any:
+        """After JAX has returned: hands the writes on and returns the output; `inputs` are those of JAX's function."""
         self._is_over = True
-        return (self._found or self._outcome).finish(out, written, born)
+        # What is written has no derivative. JAX takes all results of a rule for moving.
+        return (self._found or self._outcome).finish(out, *without_tangent((written, born), inputs))
 
     def _split(self, args: Any) -> tuple[dict[State, Any], tuple[Any, ...]]:
         """The values of the states and the user's arguments, from those of JAX's function."""
@@ -230,9 +222,12 @@ class RuleCall:
         )
 
     def _lifted(
-        self, fun: Function, values: Mapping[State, Any], args: tuple[Any, ...]
+        self, fun: Function, values: Mapping[State, Any], args: tuple[Any, ...], free: Any
     ) -> tuple[Any, dict[State, Any]]:
-        """The results of the function or its rule, and the values of states that came from outside."""
+        """The results of the function or its rule, and the values of states that came from outside.
+
+        `free` are the arguments of the function that are not fixed, the objects among them hidden.
+        """
         frames: list[RuleFrame] = []  # not kept: a frame knows the one around it, whose trace ends before JAX is done
 
         def make() -> Frame:
@@ -242,7 +237,14 @@ class RuleCall:
         lift = Lift(fun, make, place=self._place)
         results = lift.call(values, args, {})
         self._outcome = self._checked(lift.outcome)
-        return results, frames.pop().entered
+        frame = frames.pop()
+        if frame.lost and self._found is None:
+            # A rule may read more than its function does, whose derivative by such a state is zero.
+            read = self._call(self._fun, lambda *args: self._fun(*self._whole(args)), free).reads
+            for state in read if fun is not self._fun else frame.lost:
+                if state in frame.lost:
+                    raise self._refusal(state)
+        return results, frame.entered
 
     def _checked(self, ruled: Any) -> Any:
         """What a rule did, if it has written the states that its function writes."""

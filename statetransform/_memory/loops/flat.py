@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..._base.errors import StateTransformError
+from ..._base.functions import all_that
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
 from ..programs.references import made_in
 from ..programs.sizes import nbytes
@@ -148,13 +150,10 @@ class Flat:
         where normal numbers are drawn. A product that is wider than the carry has a cotangent of its size.
         """
         can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
-        consts = tuple(isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts)
         inputs = jax.tree.leaves(xs)
-        selected = self.moves(Selected(consts, tuple(map(can, self.init)), tuple(map(can, inputs))))
-        step = Step(self.call, self.y_avals, False, 0)
         example = [slice_type(x) for x in inputs]
         carry = sum(leaf.nbytes for leaf in self.init)
-        tape = Tape(step, selected, self.consts, self.init, example)
+        tape = self._taped(can, (self.consts, self.init, example))
         unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
         largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
         sites = list(walk(self._jaxpr))
@@ -163,6 +162,29 @@ class Flat:
         wide = max((largest(site) for site in sites if site.primitive in _PRODUCTS), default=0)
         scratch = max(copied * carry, wide - carry)
         return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
+
+    def _taped(self, can: Callable[[Any], bool], parts: tuple[Leaves, Leaves, Leaves]) -> Tape:
+        """The step differentiated in all leaves of constants, carry and inputs that can be.
+
+        A derivative rule in the step may refuse some of them, with which the loop is never differentiated then.
+        """
+        step = Step(self.call, self.y_avals, False, 0)
+        consts = [isinstance(leaf, Tracer) and can(leaf) for leaf in parts[0]]
+        flags = consts, *[[can(leaf) for leaf in part] for part in parts[1:]]
+        chosen = [(i, j) for i, part in enumerate(flags) for j, flag in enumerate(part) if flag]
+        found: list[Tape] = []
+
+        def is_taped(chosen: list[tuple[int, int]]) -> bool:
+            selected = [tuple((i, j) in chosen for j in range(len(part))) for i, part in enumerate(parts)]
+            try:
+                found.append(Tape(step, self.moves(Selected(*selected)), *parts))
+            except StateTransformError:
+                return False
+            return True
+
+        if not is_taped(chosen):
+            is_taped(all_that(is_taped, chosen))
+        return found[-1]
 
     def unflatten(self, carry: Leaves, ys: Leaves) -> tuple[Any, Any]:
         """The carry and the stacked outputs in their structures, and weakly typed where they were for the step."""

@@ -132,7 +132,7 @@ def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
     found = {var for var, moves in zip(body.invars, inputs, strict=True) if moves}
     for eqn in body.eqns:
         given = [not isinstance(atom, jex.Literal) and atom in found for atom in eqn.invars]
-        if not any(given) or eqn.primitive.name == "stop_gradient":
+        if not any(given) or _jax.is_without_tangent(eqn):
             continue
         outputs = [True] * len(eqn.outvars)
         if eqn.primitive.name in _CALLS or _jax.is_remat(eqn):
