@@ -26,9 +26,7 @@ def test_a_notebook_is_valid_and_leaves_nothing_out(script: pathlib.Path) -> Non
     assert not any(
         left in code for code in codes for left in ("__main__", "parse_known_args", "__future__", "from measuring")
     )
-    assert ("measure(" in codes[-1]) == (
-        "def measure(" in codes[0]
-    )  # what is taken from the file beside it comes first
+    assert ("measure(" in codes[-1]) == ("def measure(" in codes[0])  # a cell of its own
 
 
 def test_the_cells_of_a_notebook_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
