@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.filterwarnings("default")  # those of other packages are not ours
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
-NEEDS = {"nnx_budget": ["flax"]}
+NEEDS = {"nnx_budget": ["flax"], "weather": ["dinosaur"]}
 
 Run = Callable[[str, str], str]
 
@@ -49,6 +49,11 @@ def run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             "transformer_budget",
             "--memory 900kB --steps 3 --layers 1",
             ["loss: what less memory costs", "Besides: arguments", "step    2: loss"],
+        ),
+        (
+            "weather",
+            "--days 0.5 --waves 5 --layers 2 --memory 1MB --rounds 1",
+            ["12 steps", "| dinosaur, nested", "| loops(4)", "| 1MB"],
         ),
         ("digits", "--steps 12 --hidden 8 --epochs 1", ["checkpoint each step"]),
         ("gray_scott", "--steps 60 --size 24 --iterations 2", ["with every step stored", "in truth 0.037"]),
