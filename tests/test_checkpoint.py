@@ -7,7 +7,9 @@ import copy
 import functools
 import pickle
 import sys
+import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -342,3 +344,25 @@ def test_three_dozen_checkpoints_nest() -> None:
         f = (lambda inner: transform.checkpoint(lambda x: inner(x) + 1.0))(f)
     with concurrent.futures.ThreadPoolExecutor() as fresh_stack:
         assert fresh_stack.submit(transform.grad(f), jnp.float32(2)).result() == 1.0
+
+
+def test_checkpoints_nest_as_deeply_as_the_recursion_limit_of_python_allows() -> None:
+    w = Param(jnp.float32(2))
+    # On Python 3.11 the limit counts calls from C as well.
+    depth = 50 if sys.version_info >= (3, 12) else 35
+
+    def nested(lib: Any, innermost: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        f = innermost
+        for _ in range(depth):
+            f = lib.checkpoint(lambda x, f=f: f(jnp.sin(x)))
+        return f
+
+    found: list[Any] = []
+
+    def run() -> None:  # in a thread, whose stack is empty
+        found.append(transform.grad(nested(transform, lambda x: x * w.value))(jnp.float32(1)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [jax.grad(nested(jax, lambda x: x * 2))(jnp.float32(1))]

@@ -60,6 +60,8 @@ class Cell:
                 if not frame.parent.is_fresh:
                     raise ReadInRawTransform(frame.parent)
                 note_read()
+            for around in frame.parent.unknowing(state):
+                around.read(state)
             return frame.parent.read(state)
         if frame.outer is not None and stages(frame.outer):
             warn_of_stale(state)

@@ -151,12 +151,21 @@ class Frame:
 
     def peek(self, state: State) -> Any:
         """Like `read`, but lifts nothing."""
-        value = self.values.get(state, MISSING)
-        if value is MISSING:
-            value = self.born.get(state, MISSING)
-        if value is MISSING:
-            value = state._value if self.parent is None else self.parent.peek(state)
-        return value
+        unknowing = self.unknowing(state)
+        frame = unknowing[0].parent if unknowing else self
+        return state._value if frame is None else frame.values.get(state, frame.born.get(state))
+
+    def unknowing(self, state: State) -> list[Frame]:
+        """This frame and those around it that do not know a state yet, up to one that does; the outermost first.
+
+        Who reads in this order does not nest as deeply as transforms do.
+        """
+        frames: list[Frame] = []
+        frame: Frame | None = self
+        while frame is not None and state not in frame.values and state not in frame.born:
+            frames.append(frame)
+            frame = frame.parent
+        return frames[::-1]
 
     def enter(self, state: State) -> Any:
         """How the value of a state that this frame does not know comes in."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from .._base.errors import StaleReadWarning, describe
 from .._base.functions import code_of
@@ -16,8 +17,6 @@ from .._jax import ContextDict, run_of_caches
 
 Frame: TypeAlias = Any  # the one of `frame`, which imports this module
 State: TypeAlias = Any  # the one of `state`, which imports this module
-
-T = TypeVar("T")
 
 
 class ReadInRawTransform(BaseException):
@@ -64,8 +63,8 @@ def is_clean() -> bool:
     return _clean.run is not None and run_of_caches.value == _clean.run
 
 
-def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | None) -> T:
-    """Runs a function such that no raw JAX transform in it finds what it has traced in another run.
+class Fresh:
+    """A context in which a function runs such that no raw JAX transform in it finds what it has traced in another run.
 
     JAX caches the traces of `jax.jit`, `jax.lax.scan` and the like by the identity of their function, with whatever
     that closes over as it was: the values of states, too. In a run with a context value of its own nothing is found.
@@ -73,31 +72,52 @@ def fresh(fun: Callable[..., Any], run: Callable[[bool], T], around: Frame | Non
     was seen, and these begin again at the first one. Where such a read was seen outside of all runs, any function may
     find what it has left; those without a read of their own then share a context value, and what JAX caches there.
 
+    It is entered in a loop, whose second round begins the run again. As a context it takes no frame of Python's stack,
+    which nested transforms would take each.
+
     Args:
       fun: the function.
-      run: runs it, and is told whether the caches are fresh.
       around: the frame around it.
+
+    >>> attempt = Fresh(len, None)
+    >>> while True:
+    ...     with attempt as is_fresh:  # whether JAX's caches are fresh
+    ...         break
     """
-    code = code_of(fun)
-    is_reader = code is not None and code in _readers
-    is_suspect = bool(_outside.current())
-    if is_suspect and not is_reader:
-        if around is not None and around.is_fresh and is_clean():
-            return run(True)
-        if around is None:
-            _clean.run = next(_runs) if _clean.run is None else _clean.run
-            with run_of_caches(_clean.run):
-                return run(True)
-    if not (is_suspect or is_reader):
-        try:
-            return run(False)
-        except ReadInRawTransform as read:
-            if read.around is not around:
-                raise  # the raw transform stands around this run
-            if code is not None:
-                _readers.add(code)
-    with renewed():
-        return run(True)
+
+    def __init__(self, fun: Callable[..., Any], around: Frame | None) -> None:
+        self._code, self._around = code_of(fun), around
+        self._begins_again = False
+
+    def __enter__(self) -> bool:
+        self._caches, self._is_fresh = self._chosen()
+        self._caches.__enter__()
+        return self._is_fresh
+
+    def _chosen(self) -> tuple[contextlib.AbstractContextManager[Any], bool]:
+        around = self._around
+        is_reader = self._begins_again or (self._code is not None and self._code in _readers)
+        is_suspect = bool(_outside.current())
+        if not (is_suspect or is_reader):
+            return contextlib.nullcontext(), False
+        if not is_reader:
+            if around is not None and around.is_fresh and is_clean():
+                return contextlib.nullcontext(), True
+            if around is None:
+                _clean.run = next(_runs) if _clean.run is None else _clean.run
+                return run_of_caches(_clean.run), True
+        return renewed(), True
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        self._caches.__exit__(kind, error, traceback)
+        # Else the raw transform stands around this run, or it is one with fresh caches already.
+        is_own = isinstance(error, ReadInRawTransform) and error.around is self._around
+        if not is_own or self._is_fresh:
+            return False
+        self._begins_again = True
+        if self._code is not None:
+            _readers.add(self._code)
+        return True
 
 
 _warned: weakref.WeakKeyDictionary[State, set[tuple[str, int]]] = weakref.WeakKeyDictionary()

@@ -19,7 +19,7 @@ from .._objects.hooks import not_recorded
 from .._states import adapters
 from .._states.find import selects
 from .._states.frame import Frame, innermost, own_arrays, trace_around
-from .._states.raw_reads import fresh
+from .._states.raw_reads import Fresh
 from .._states.state import State
 from .._states.values import Values
 from .._uses.leaks import refuse_leaks
@@ -58,26 +58,25 @@ class Lift:
 
     def call(self, values: Mapping[State, Any], args: Any, kwargs: Any) -> Results:
         """The pure function: runs in the JAX transform, with `values` as the values on entry."""
-
-        def run(is_fresh: bool) -> Results:
-            own_args, own_kwargs = adapters.detached((args, kwargs))
-            with self._make_frame() as frame:
-                frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
-                frame.place, frame.is_pure = self._place, self._is_pure
-                if frame.here != self._place:
-                    self._trace = weakref.ref(frame.trace)
-                for state, value in values.items():
-                    frame.seed(state, own_arrays(value))
-                try:
-                    out = [self._fun(*own_args, **own_kwargs)]
-                except Exception:  # not what makes it begin again
-                    frame.abandon()
-                    raise
-                del own_args, own_kwargs
-                results, self.outcome = pack(frame, out.pop())
-            return results
-
-        return fresh(self._fun, run, innermost())
+        attempt = Fresh(self._fun, innermost())
+        while True:
+            with attempt as is_fresh:
+                own_args, own_kwargs = adapters.detached((args, kwargs))
+                with self._make_frame() as frame:
+                    frame.is_fresh, frame.outer, frame.is_in_raw = is_fresh, self._outer, self._is_in_raw
+                    frame.place, frame.is_pure = self._place, self._is_pure
+                    if frame.here != self._place:
+                        self._trace = weakref.ref(frame.trace)
+                    for state, value in values.items():
+                        frame.seed(state, own_arrays(value))
+                    try:
+                        out = [self._fun(*own_args, **own_kwargs)]
+                    except Exception:  # not what makes it begin again
+                        frame.abandon()
+                        raise
+                    del own_args, own_kwargs
+                    results, self.outcome = pack(frame, out.pop())
+                return results
 
     def leave(self, out: Any, written: list[Any] | None, born: list[Any]) -> Any:
         """After the JAX transform has returned: hands the writes on, or drops them for None, and returns the output."""
@@ -168,7 +167,7 @@ class Staged(Transformed):
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, roots = self.hidden(obj, args, kwargs)
-        around = self._around_call(args, obj is not NO_SELF or self._instance is not NO_SELF)
+        around = self._around_call(args, kwargs, obj is not NO_SELF or self._instance is not NO_SELF)
         store = self._store if around is self._around else self._store_for(around)
         return store.find(self._fun, args, kwargs, roots[1:]).run()
 
@@ -176,7 +175,7 @@ class Staged(Transformed):
         make = functools.partial(TraceCache, around=around, is_lifted=self._is_lifted)
         return cache_of(self._fun, (around, self._key_of_states), make)
 
-    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
+    def _around_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> Any:
         """The JAX transform for a call with these arguments, the instance in front; they are hidden."""
         return self._around
 

@@ -13,7 +13,6 @@ re-binds one equation, not the body's.
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from .._base.functions import code_of, named_like
 from .._jax import bind_in, close_over_inputs, take_current_trace, trace_state, typeof
 from .._states import adapters
 from .._states.frame import Frame, innermost, trace_around
-from .._states.raw_reads import fresh
+from .._states.raw_reads import Fresh
 from .._states.state import State
 from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
@@ -112,8 +111,27 @@ def trace(
       is_lifted: which states are lifted; the others are constants.
       is_pure: whether the caller threads the values explicitly.
     """
-    run = functools.partial(_Tracing.run, fun, args, kwargs, objects, around, is_lifted, is_pure)
-    return fresh(fun, run, innermost())
+    attempt = Fresh(fun, innermost())
+    while True:
+        with attempt as is_fresh:
+            tracing = _Tracing(fun, objects, around, is_lifted, is_pure, is_fresh)
+            try:
+                # Nested transforms come through here once for each, so the run stands in no function of its own.
+                make = tracing.maker(args, kwargs)
+                try:
+                    # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
+                    checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
+                    with jax.debug_key_reuse(False) if checks_keys else contextlib.nullcontext():
+                        # `with_large_stack` is itself a frame or two.
+                        closed = (
+                            make(*args, **kwargs) if thread.has_large_stack else with_large_stack(make, *args, **kwargs)
+                        )
+                except Exception as error:
+                    tracing.refuse(error)
+                    raise
+                return tracing.trace_of(closed, args, kwargs)
+            finally:
+                vars(tracing).clear()  # the functions that JAX has traced may sit in its caches; this must not
 
 
 class _Tracing:
@@ -133,49 +151,36 @@ class _Tracing:
         self._outer, self._place = trace_around(), trace_state()
         self._culprit: Culprit | None = None
 
-    @classmethod
-    def run(cls, fun: Any, args: Any, kwargs: Any, *options: Any) -> Trace:
-        """The trace for these arguments; the options are those of the class.
+    def maker(self, args: Any, kwargs: Any) -> Callable[..., Any]:
+        """The function that makes the jaxpr for these arguments."""
+        self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
+        return jax.make_jaxpr(self._runner())
 
-        Nested transforms come through here once for each, so that it takes few frames of Python's stack.
-        """
-        self = cls(fun, *options)
-        try:
-            self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
-            make = jax.make_jaxpr(self._runner())
-            try:
-                # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
-                checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
-                with jax.debug_key_reuse(False) if checks_keys else contextlib.nullcontext():
-                    # `with_large_stack` is itself a frame or two.
-                    closed = (
-                        make(*args, **kwargs) if thread.has_large_stack else with_large_stack(make, *args, **kwargs)
-                    )
-            except Exception as error:
-                # The transform around the body met what the body gave it in place of a result.
-                if self._culprit is not None and error is not self._culprit.error:
-                    raise self._culprit.annotated() from None
-                raise
-            if self.frame.constants and not self.frame.reads:
-                _warn_of_nothing_lifted(fun, self.frame.constants)
-            jaxpr, consts, names = self.frame.over_reads(closed)
-            if self._culprit is not None:
-                raise self._culprit.explained(jaxpr, names)
-            arguments = jax.tree.map(typeof, (args, kwargs))
-            trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
-            if self.frame.depends_on_places:
-                trace.places = *self._shardings, *self.frame.places
-            for state in map(adapters.as_state, consts):
-                if any(state is other for other in trace.states):
-                    raise StateTraceError(
-                        f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or "
-                        "writes it as well: neither would see what the other writes. Nothing was changed.\n"
-                        "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in "
-                        "place of the `jax` one."
-                    )
-            return trace
-        finally:
-            vars(self).clear()  # the functions that JAX has traced may sit in its caches; this must not
+    def refuse(self, error: Exception) -> None:
+        """Raises what is to be said instead of an error, where the transform met no result of the body."""
+        if self._culprit is not None and error is not self._culprit.error:
+            raise self._culprit.annotated() from None
+
+    def trace_of(self, closed: Any, args: Any, kwargs: Any) -> Trace:
+        """The trace, from what JAX has traced."""
+        if self.frame.constants and not self.frame.reads:
+            _warn_of_nothing_lifted(self._fun, self.frame.constants)
+        jaxpr, consts, names = self.frame.over_reads(closed)
+        if self._culprit is not None:
+            raise self._culprit.explained(jaxpr, names)
+        arguments = jax.tree.map(typeof, (args, kwargs))
+        trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
+        if self.frame.depends_on_places:
+            trace.places = *self._shardings, *self.frame.places
+        for state in map(adapters.as_state, consts):
+            if any(state is other for other in trace.states):
+                raise StateTraceError(
+                    f"{describe(state)} is an argument of a raw JAX transform, inside a function that reads or "
+                    "writes it as well: neither would see what the other writes. Nothing was changed.\n"
+                    "Use the transform of the same name from `statetransform.transform` (`transform.jit`, ...) in "
+                    "place of the `jax` one."
+                )
+        return trace
 
     def _runner(self) -> Callable[..., Any]:
         """What JAX traces: the transform around the body, in the frame."""

@@ -91,30 +91,31 @@ class TraceCache:
             avals = tuple([typeof(leaf) for leaf in leaves])
         except TypeError as error:
             raise refused(fun, args, kwargs) from error
-        key = treedef, avals
-        roots = (fun, *objects)
+        key, roots = (treedef, avals), (fun, *objects)
         slot = self._records.current()
-        run = run_of_caches.value
-        own = [trace for trace in slot.get(key, ()) if trace.is_current(run)]
-        found, others = _first_fitting(own, roots, leaves), []
-        if found is None:
-            others = [other for other in self.family.known(key) if other not in own and other.is_current(run)]
-            found = _first_fitting(others, roots, leaves)
+        found, known = self._known(slot, key, roots, leaves)
         if found is not None:
-            trace, states, values = found
-            if trace.places is not None:
-                depend_on_places()
-            self.family.repeats = NEVER
-            self._keep(slot, key, trace)
-            if trace not in own:
-                self._expire(trace, roots)
-            return Call(trace, states, leaves, values, trace.objects_at(roots))
-        trace = self.trace(fun, args, kwargs, objects, (*own, *others))
+            return found
+        why = self._why(known, roots, fun, args, kwargs)
+        recorder = Recorder(roots)
+        try:
+            with recorder:
+                recorder.takes_pytrees((args, kwargs))
+                # Here, not in a function of its own: nested transforms come through here once for each.
+                trace = stage.trace(fun, args, kwargs, objects, **self._options)
+            self._check(trace, roots, root_names(fun, args, kwargs), recorder)
+        except BaseException:
+            take_back(recorder)
+            raise
+        with not_recorded():
+            reuse = Reuse(recorder, trace)
+        self.family.log.append(traced(trace, fun, why))
+        self._warn(fun, args, kwargs, objects, reuse, why)
         states = trace.states
         values = trace.values(states, is_new=True)
         if values is None:  # another thread gave a state a new type meanwhile
             return self.find(fun, args, kwargs, objects)
-        found = Call(trace, states, leaves, values, trace.objects_at(roots))
+        call = Call(trace, states, leaves, values, trace.objects_at(roots))
         if trace.structure is not None:
             self._keep(slot, key, trace)
             self.family.add(key, trace)
@@ -122,7 +123,28 @@ class TraceCache:
                 trace.let_go()
             self._expire(trace, roots)
             trace.states, trace.objects = [], None
-        return found
+        return call
+
+    def _known(
+        self, slot: dict[Any, Any], key: Any, roots: Sequence[Any], leaves: list[Any]
+    ) -> tuple[Call | None, Sequence[Trace]]:
+        """The call through a trace that is there and fits; or None, and the traces that do not fit."""
+        run = run_of_caches.value
+        own = [trace for trace in slot.get(key, ()) if trace.is_current(run)]
+        found, others = _first_fitting(own, roots, leaves), []
+        if found is None:
+            others = [other for other in self.family.known(key) if other not in own and other.is_current(run)]
+            found = _first_fitting(others, roots, leaves)
+        if found is None:
+            return None, (*own, *others)
+        trace, states, values = found
+        if trace.places is not None:
+            depend_on_places()
+        self.family.repeats = NEVER
+        self._keep(slot, key, trace)
+        if trace not in own:
+            self._expire(trace, roots)
+        return Call(trace, states, leaves, values, trace.objects_at(roots)), ()
 
     def _keep(self, slot: dict[Any, Any], key: Any, trace: Trace) -> None:
         """Puts a trace in front of its slot."""
@@ -143,38 +165,16 @@ class TraceCache:
                     slot[key] = tuple(other for other in traces if other is not trace)
         self.family.discard(trace)
 
-    def trace(
-        self,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        objects: Sequence[Any],
-        known: Sequence[Trace],
-    ) -> Trace:
-        """Traces, and says of what will make it trace again; `known` are the traces that did not fit."""
-        roots = (fun, *objects)
-        why = self._why(known, roots, fun, args, kwargs)
-        recorder = Recorder(roots)
-        try:
-            with recorder:
-                recorder.takes_pytrees((args, kwargs))
-                made = stage.trace(fun, args, kwargs, objects, **self._options)
-            for alive in filter(None, [over() for over in made.over]):
-                refuse_leaks(alive, roots, root_names(fun, args, kwargs), recorder)
-            if self._within and made.created:
-                raise StateTraceError(
-                    f"{self._within}: {describe(made.created[0])} is created inside a function that may run any "
-                    "number of times, or not at all, and outlives it. Nothing was changed.\n"
-                    f"Create the state before the {self._within} and write it inside, or return its value."
-                )
-        except BaseException:
-            take_back(recorder)
-            raise
-        with not_recorded():
-            reuse = Reuse(recorder, made)
-        self.family.log.append(traced(made, fun, why))
-        self._warn(fun, args, kwargs, objects, reuse, why)
-        return made
+    def _check(self, made: Trace, roots: Sequence[Any], names: Sequence[str], recorder: Recorder) -> None:
+        """Refuses what a function must not leave behind."""
+        for alive in filter(None, [over() for over in made.over]):
+            refuse_leaks(alive, roots, names, recorder)
+        if self._within and made.created:
+            raise StateTraceError(
+                f"{self._within}: {describe(made.created[0])} is created inside a function that may run any "
+                "number of times, or not at all, and outlives it. Nothing was changed.\n"
+                f"Create the state before the {self._within} and write it inside, or return its value."
+            )
 
     def _why(self, known: Sequence[Trace], roots: Sequence[Any], fun: Any, args: Any, kwargs: Any) -> Any:
         """Where the objects differ from those of the trace that goes with them farthest: path, before, now."""

@@ -171,7 +171,8 @@ class Checkpointed(Staged):
     _around: Around
     _counts_given = True  # as in JAX
 
-    def _around_call(self, args: tuple[Any, ...], has_self: bool) -> Any:
+    def _around_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], has_self: bool) -> Any:
+        _refuse_references((args, kwargs))
         if isinstance(self._around.policy, MemoryBudget):
             lanes = Lanes.around(jax.tree.leaves(args))
             return dataclasses.replace(self._around, lanes=lanes) if lanes.axes else self._around
@@ -193,14 +194,9 @@ class Around:
     lanes: Lanes = ONE
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            _refuse_references((args, kwargs))
-            # Of the results, what is written to states rarely has a cotangent.
-            context = Context(self.lanes, sharding_of, depend_on_places, active=(True, False, False))
-            run = _memory.checkpoint(body, self.policy, self.prevent_cse, context, **dict(self._others))
-            return run(*args, **kwargs)
-
-        return call
+        # Of the results, what is written to states rarely has a cotangent.
+        context = Context(self.lanes, sharding_of, depend_on_places, active=(True, False, False))
+        return _memory.checkpoint(body, self.policy, self.prevent_cse, context, **dict(self._others))
 
 
 def _refuse_references(arguments: Any) -> None:
