@@ -56,7 +56,11 @@ def cells_of_page(page: str, site: str = "") -> list[Cell]:
         kind, content = fence[2], fence[3]
         if ">>> " in content:
             found += _codes(content, kind)
-        elif not kind.startswith("{"):
+        elif kind == "{code-block} python":
+            found += [("code", content.strip())]
+        elif kind != "text" and not kind.startswith(
+            "{"
+        ):  # text is what code has printed, and the notebook prints it again
             found += [("markdown", fence[0].strip())]
     found += _texts(page[end:], site)
     return [found[0], ("code", INSTALL), *found[1:]]

@@ -47,6 +47,14 @@ def test_a_link_leads_to_the_site_if_it_has_an_address_or_else_nowhere() -> None
     assert "[policies](https://docs.example.org/en/latest/policies.html#which-policy)" in text
 
 
+def test_code_without_prompts_is_a_cell_and_what_it_printed_is_none() -> None:
+    page = "# A page\n\n```{code-block} python\nprint(1)\n```\n\n```text\n1\n```\n\n```console\npip install x\n```\n"
+    assert notebooks.cells_of_page(page)[2:] == [
+        ("code", "print(1)"),
+        ("markdown", "```console\npip install x\n```"),
+    ]
+
+
 @pytest.mark.filterwarnings("default")  # of the notebook tools themselves
 def test_the_first_notebook_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nbclient", reason="the notebook test needs nbclient and ipykernel")
