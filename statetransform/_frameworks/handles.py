@@ -82,6 +82,7 @@ class Proxy(Foreign):
     """A handle whose cell keeps the value."""
 
     __slots__ = ("_ref",)
+    _is_elsewhere = True
 
     @property
     def _value(self) -> Any:

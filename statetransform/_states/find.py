@@ -53,7 +53,8 @@ def states(tree: Any, *kinds: Kind) -> dict[str, Any]:
       *kinds: subclasses of `State`, or predicates; only states of one of them are returned.
 
     Returns:
-      The states by path (``"layers.0.w"``), each once, by its shortest path.
+      The states by path (``"layers.0.w"``), each once, by its shortest path. Cells of other frameworks have no names of
+      their own: errors and reports call them by the path at which they were found first.
 
     Raises:
       TypeError: `tree` is a class, or a value that cannot hold a state.

@@ -18,7 +18,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -334,15 +334,32 @@ def leave(
     if frame is None:
         if not is_top_level():
             refuse_tracers(written)
-        states, values = [state for state, _ in (*written, *born)], [value for _, value in (*written, *born)]
-        # All of them or none: from within C, where no signal (Ctrl-C) is handled.
-        deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
+        _commit([*written, *born])
         return
     for state, value in written:
         state._cell.check_write(frame, state, value)
     frame.born.update(born)
     for state, value in written:
         state._cell.receive(frame, state, value, sites.get(state) if sites else None)
+
+
+def _commit(pairs: Sequence[tuple[State, Any]]) -> None:
+    """Stores values outside of all transforms: all of them or none.
+
+    States get theirs from within C, where no signal (Ctrl-C) is handled. The cells of other frameworks run code of
+    their own; all get back what they had if it fails.
+    """
+    states, values = [state for state, _ in pairs], [value for _, value in pairs]
+    store = lambda values: deque(map(setattr, states, itertools.repeat("_value"), values), maxlen=0)
+    if not any(state._is_elsewhere for state in states):
+        store(values)
+        return
+    before = [state._value for state in states]
+    try:
+        store(values)
+    except BaseException:
+        store(before)
+        raise
 
 
 def only_births(finish: Callable[[], Any]) -> Any:

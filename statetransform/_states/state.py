@@ -76,6 +76,7 @@ class State(NotAnArray, Generic[T]):
     __slots__ = ("__weakref__", "_created", "_metadata", "_name", "_static", "_token", "_value")
     _cell: Any = Cell()
     _is_handle = False  # whether it represents a cell that is found without it
+    _is_elsewhere = False  # whether the cell of another framework keeps the value
     _is_in_place = False  # whether what holds the value is overwritten by a write, so that readers get copies
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -51,7 +51,8 @@ class WalkWriter:
         self._direct = _direct(structure)
         by_identity = [edge for edge in structure.edges if isinstance(edge.condition, Is)]
         self.classes: dict[str, Any] = {f"r{edge.register}": edge.condition.reference() for edge in by_identity}
-        self._in_place = structure.registers_in_place()  # which the program copies itself
+        self._in_place = structure.registers_of(lambda kind: kind._is_in_place)  # which the program copies itself
+        self._elsewhere = structure.registers_of(lambda kind: kind._is_elsewhere) - self._in_place
         used = {edge.parent for edge in structure.edges}
         used |= {edge.condition.register for edge in structure.edges if isinstance(edge.condition, Same)}
         self._used = used.union(structure.states, *structure.distinct)
@@ -110,6 +111,10 @@ class WalkWriter:
         if edge is not None:
             return f"d{register}[{_in_dict(edge).name!r}]"
         return f"r{register}._bare" if register in self._in_place else f"r{register}._value"
+
+    def runs_code(self, registers: Sequence[int]) -> bool:
+        """Whether cells run code of their own where their values are stored."""
+        return any(register in self._elsewhere and register not in self._direct for register in registers)
 
     def marks(self, registers: Sequence[int]) -> list[str]:
         """The lines that say of cells that they have been written."""

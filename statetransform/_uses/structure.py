@@ -102,11 +102,11 @@ class Structure:
                 raise Mismatch(edge, "the same object as another", is_alias=True)
         return found
 
-    def registers_in_place(self) -> set[int]:
-        """The registers of states whose cells are overwritten by a write."""
+    def registers_of(self, is_kind: Callable[[Any], bool]) -> set[int]:
+        """The registers of states whose class is of a kind."""
         states = [edge for edge in self.edges if isinstance(edge.condition, StateOf)]
         kinds = [(edge.register, edge.condition.reference()) for edge in states]
-        return {register for register, kind in kinds if kind is not None and kind._is_in_place}
+        return {register for register, kind in kinds if kind is not None and is_kind(kind)}
 
     def forget_in_raw(self, roots: Sequence[Any]) -> None:
         """Has JAX trace the raw jitted functions again for which an edge has changed: it has the old values."""

@@ -39,7 +39,7 @@ import jax
 
 from .._jax import concrete_array, is_top_level
 from .._objects.plain import same_plain
-from .._states.frame import refuse_tracers
+from .._states.frame import leave, refuse_tracers
 from .._traces.arguments import NO_SELF, Static, is_hidden, is_reference
 from .._uses.generated import WalkWriter
 
@@ -48,7 +48,13 @@ Program: TypeAlias = Any  # the one of `_programs`, which imports this module
 #: What the generated function gives when the structure or the arguments are others than the program's.
 OTHER: Any = object()
 Entry = Callable[[Any, Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-_NAMES = {"NO_SELF": NO_SELF, "OTHER": OTHER, "is_top_level": is_top_level, "refuse_tracers": refuse_tracers}
+_NAMES = {
+    "NO_SELF": NO_SELF,
+    "OTHER": OTHER,
+    "is_top_level": is_top_level,
+    "leave": leave,
+    "refuse_tracers": refuse_tracers,
+}
 _LOOKED_AT = 8  # with more results than this, asking JAX for its context is cheaper than testing the type of each
 
 
@@ -86,13 +92,15 @@ def entry(program: Program, has_self: bool, args: tuple[Any, ...], kwargs: dict[
 
 
 def _stores(writer: WalkWriter, written: list[int], other: str) -> list[str]:
-    """The lines that store the new values, which nothing can interrupt."""
+    """The lines that store the new values: all or none, since nothing can interrupt them."""
     lines = [f"if type(new) is not list or len(new) != {len(written)}: {other}"]
     if not written:
         # What comes out may belong to a raw transform around, where the states that were read are constants.
         look = "jitted._look_at(program, obj, args, kwargs)"
         return [*lines, f"if type(out) is not Array and not is_top_level(): {look}"]
     handles = writer.handles(written)
+    if writer.runs_code(written):
+        return [*lines, f"leave(zip({handles}, new))"]
     places = [*map(writer.value, written)]
     if len(written) > _LOOKED_AT:
         lines.append(f"if not is_top_level(): refuse_tracers(zip({handles}, new))")

@@ -9,6 +9,7 @@ fit goes the slow way: find a trace or make one, keep it, call.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -160,12 +161,14 @@ class Jitted(Transformed):
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         treedef = jax.tree.structure((args, kwargs))
-        fitting = [
+        # Lazily: functions of equal code may have many programs, and a trace around depends on all that is looked at.
+        fitting = (
             (program, states)
             for program in self._store.known(treedef)
             if (states := program.match(roots)) is not None and program.is_for(states, (args, kwargs))
-        ]
-        for program, states in fitting[:1]:
+        )
+        first = [*itertools.islice(fitting, 1)]
+        for program, states in first:
             run = program.jitted_for(method)
             try:
                 results = program.run(run, states, args, kwargs)
@@ -179,7 +182,8 @@ class Jitted(Transformed):
             return program, states, results, roots
         call = self._store.find(self._fun, args, kwargs, roots[1:])
         states = call.states
-        program = next((program for program, _ in fitting if program.takes(call.trace)), None)
+        known = (program for program, _ in itertools.chain(first, fitting) if program.takes(call.trace))
+        program = next(known, None)
         if program is None:
             self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)

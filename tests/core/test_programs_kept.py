@@ -12,6 +12,7 @@ import pytest
 
 from statetransform import State, inspect, transform
 from statetransform._traces import families
+from statetransform.transform._programs import Program
 
 N = 20
 X = jnp.float32(1)
@@ -84,6 +85,23 @@ def test_each_of_many_functions_that_live_is_traced_once() -> None:
                 assert f(X) == i
         assert len(runs) == len(functions)
         del functions, f
+
+
+def test_within_a_trace_the_programs_of_other_functions_with_the_same_code_are_not_matched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matches, match = [], Program.match
+    monkeypatch.setattr(Program, "match", lambda self, roots: (matches.append(self), match(self, roots))[1])
+
+    def make(k: float) -> Any:
+        return transform.jit(lambda x: k * x)
+
+    functions = [make(float(k)) for k in range(10)]
+    for f in functions:
+        f(X)
+    matches.clear()
+    transform.jit(lambda x: sum(f(x) for f in functions))(X)
+    assert len(matches) == len(functions)
 
 
 def test_functions_made_one_after_the_other_find_the_traces_of_the_last() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+import statetransform as st
 from statetransform import State, StateTraceError, transform
+from statetransform._frameworks.descriptor import CellDescriptor
 from statetransform._states import frame
 
 from ..tables import ROWS, Row, stacks
@@ -190,8 +192,16 @@ def interrupted_at(place: int, *functions: Any) -> Any:
 @pytest.mark.parametrize(
     "wrap", [transform.jit, transform.checkpoint, transform.grad], ids=["jit", "checkpoint", "grad"]
 )
-def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: Any) -> None:
+@pytest.mark.parametrize("has_cells", [False, True], ids=["states", "cells of others"])
+def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: Any, has_cells: bool) -> None:
+    class Point:
+        def __init__(self) -> None:
+            self.x = self.y = jnp.float32(0)
+
     states = [State(jnp.float32(0), name=f"s{i}") for i in range(3)]
+    if has_cells:
+        point = Point()
+        states[1:1] = [st.attr(point, "x"), st.attr(point, "y")]
 
     def body(x: Any) -> Any:
         for state in states:
@@ -203,7 +213,8 @@ def test_an_interrupt_while_values_are_stored_changes_all_states_or_none(wrap: A
     place, expected = 0, 1.0
     while True:
         place += 1
-        with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, frame.leave) as reached:
+        places = frame.leave, frame._commit, CellDescriptor.put, CellDescriptor.set_raw
+        with contextlib.suppress(KeyboardInterrupt), interrupted_at(place, *places) as reached:
             f(1.0)
         values = {float(state.value) for state in states}
         assert values in ({expected}, {expected + 1.0})
