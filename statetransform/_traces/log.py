@@ -45,6 +45,7 @@ class Traced(NamedTuple):
       constants: states left out of the lift, with the addresses of their leaves.
       is_reusable: whether a later call could use the trace.
       why: where the objects differ from those of the trace before: the path, and what stood and stands there.
+      own: the path to a function that changed a variable of its own, and what is said of it; no other takes the trace.
       settings: JAX's configuration and mesh, and the shardings that the trace depends on.
       site: file and line of the call.
       fun: gives the function that was traced; others of the same code use the trace, too.
@@ -56,12 +57,13 @@ class Traced(NamedTuple):
     constants: Sequence[tuple[str, tuple[int, ...]]]
     is_reusable: bool
     why: tuple[str, str, str] | None
+    own: tuple[str, str] | None
     settings: dict[str, Any]
     site: tuple[str, int]
     fun: Callable[[], Any]
 
 
-def traced(trace: Any, fun: Any, why: Any = None) -> Traced:
+def traced(trace: Any, fun: Any, why: Any = None, own: Any = None) -> Traced:
     """What a trace that was just made depended on; called from within the call that made it."""
     called = [
         state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
@@ -77,6 +79,7 @@ def traced(trace: Any, fun: Any, why: Any = None) -> Traced:
         [(called[i], tuple(map(id, leaves))) for i, leaves in trace.constants],
         trace.structure is not None,
         why,
+        own,
         {**settings, "mesh": str(jax.sharding.get_abstract_mesh()), "shardings": places},
         user_site(),
         reference(fun),

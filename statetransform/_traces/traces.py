@@ -109,7 +109,8 @@ class TraceCache:
             raise
         with not_recorded():
             reuse = Reuse(recorder, trace)
-        self.family.log.append(traced(trace, fun, why))
+        own = reuse.own and (show_path(reuse.edges, reuse.own, root_names(fun, args, kwargs)), reuse.own.condition.said)
+        self.family.log.append(traced(trace, fun, why, own))
         self._warn(fun, args, kwargs, objects, reuse, why)
         states = trace.states
         values = trace.values(states, is_new=True)

@@ -22,6 +22,9 @@ Writer: TypeAlias = Any  # the `WalkWriter` of `generated`, which imports this m
 _KEYS = 8  # of a dict: up to here each has a name of its own in a generated walk
 
 
+ANOTHER = "another object"
+
+
 def brief(value: Any) -> str:
     """How tables and warnings show a value."""
     if value is MISSING:
@@ -236,12 +239,11 @@ class Is(Condition):
     """The very object, held weakly where that can be."""
 
     reference: Callable[[], Any]
+    said: str = ANOTHER
     is_unique: ClassVar[bool] = True
 
     def holds(self, x: Any, found: Any = None) -> bool:
         return x is self.reference() and x is not None
-
-    said = "another object"
 
     def write(self, writer: Writer, value: str) -> None:
         if value != (expected := writer.held(self.reference)):  # the class of an object has been looked at

@@ -11,7 +11,7 @@ from .._base.library import is_framework_class
 from .._objects.plain import reference
 from .._states.state import State
 from .callbacks import objects_behind
-from .conditions import Is, Plain, Same, brief
+from .conditions import ANOTHER, Is, Plain, Same, brief
 from .edges import Edge, compare
 from .recorder import Recorder
 from .steps import Global, Item, Reader, ValueOf
@@ -34,11 +34,13 @@ class Reuse:
       structure: what a later call is compared with; None when the trace serves one call only.
       loose: the states in use to which no path leads.
       changed: the edge on an argument that the function itself changed, with the value before and after.
+      own: the edge to a function that changed a variable of its own, so that the trace is for this very function.
     """
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.structure: Structure | None = None
         self.changed: tuple[Edge, str, str] | None = None
+        self.own: Edge | None = None
         self.edges: Sequence[Edge] = recorder.edges
         registers: list[Any] = []
         for state in trace.states:
@@ -60,7 +62,7 @@ class Reuse:
         """The edges that still hold. Of those that do not, the function has changed what they lead to."""
         dropped: set[int] = set()
         kept: list[Edge] = []
-        pinned = _pinned(recorder, jaxpr)
+        pinned = dict.fromkeys(_pinned(recorder, jaxpr), ANOTHER)
         for edge in recorder.edges:
             is_below = edge.parent in dropped or (
                 isinstance(edge.condition, Same) and edge.condition.register in dropped
@@ -80,15 +82,18 @@ class Reuse:
             if not isinstance(variable.step, Global) and isinstance(
                 recorder.objects[variable.parent], types.FunctionType
             ):
-                pinned.add(variable.parent)  # it changes its own closure: only this very function may use the trace
+                # It changes its own closure: only this very function may use the trace.
+                name = variable.step.text.removeprefix(".")
+                pinned[variable.parent] = f"another; it changes its `{name}`: {edge.condition.said} to {brief(now)}"
         if dropped & used:
             edge = next(e for e in recorder.edges if e.register in dropped)
             self.changed = edge, edge.condition.said, brief(_still_holds(edge, recorder)[1])
             return None
-        return [
-            edge._replace(condition=Is(reference(recorder.objects[edge.register]))) if edge.register in pinned else edge
-            for edge in kept
-        ]
+        for i, edge in enumerate(kept):
+            if (said := pinned.get(edge.register)) is not None:
+                kept[i] = edge._replace(condition=Is(reference(recorder.objects[edge.register]), said))
+                self.own = kept[i] if said != ANOTHER else self.own
+        return kept
 
 
 def _pinned(recorder: Recorder, jaxpr: Any) -> set[int]:

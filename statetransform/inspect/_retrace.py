@@ -166,27 +166,30 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
 
 
 class _Seen(NamedTuple):
-    """One trace in words: each array, static value and object, and the containers that hold them.
+    """One trace in words: each array, static value and object; and what types do not show, containers and meshes.
 
     The keys are kind, name and number; the number tells states of one name apart.
     """
 
     traced: Traced
     parts: dict[tuple[str, str, int], str]
-    containers: dict[tuple[str, str, int], str]
+    others: dict[tuple[str, str, int], str]
 
 
 def _seen(fun: Any, traced: Traced) -> _Seen:
     args, kwargs = traced.arguments
-    parts = [_shown(name, leaf) for name, leaf in named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
+    given_leaves = [*named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
+    parts = [_shown(name, leaf) for name, leaf in given_leaves]
     given = jax.tree.structure(jax.tree.map(lambda _: 0, traced.arguments, is_leaf=is_hidden))
-    containers = [("argument", "containers", _containers(given))]
+    others = [("argument", "containers", _containers(given))]
+    others += [("argument", name, _mesh(leaf)) for name, leaf in given_leaves]
     for name, treedef, avals in traced.reads:
         leaves = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
         parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
-        containers.append(("state", name, _containers(treedef)))
+        others += [("state", name, _mesh(aval)) for _, aval in leaves]
+        others.append(("state", name, _containers(treedef)))
     parts += [("static state", name, repr(value)) for name, value in traced.statics]
-    return _Seen(traced, _numbered(parts), _numbered(containers))
+    return _Seen(traced, _numbered(parts), _numbered(others))
 
 
 def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int], str]:
@@ -213,7 +216,9 @@ def _changes(old: _Seen | None, new: _Seen) -> list[Change]:
             if x != settings[name]
         ],
     ]
-    found = found or _differences(old.containers, new.containers)
+    found = found or _differences(old.others, new.others)
+    if before.own is not None and before.is_reusable and not found:
+        return [Change("structure", *before.own, "function")]
     once = "for one call only: it stores a state that it makes, or uses a value of a trace around it"
     earlier = ("not found", "the trace was forgotten") if before.is_reusable else (once, "made again")
     return found or [Change("trace", "earlier", *earlier)]
@@ -227,6 +232,10 @@ def _shown(name: str, leaf: Any) -> tuple[str, str, str]:
 
 def _containers(treedef: Any) -> str:
     return str(treedef).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def _mesh(aval: Any) -> str:
+    return str(getattr(getattr(aval, "sharding", None), "mesh", "no array"))
 
 
 def _type(aval: Any) -> str:

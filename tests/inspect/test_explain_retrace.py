@@ -239,3 +239,33 @@ def test_a_weak_type_comes_with_advice_that_works(wrap):
 def test_what_cannot_be_explained_says_what_to_do(what, words):
     with pytest.raises(TypeError, match=words.replace("(", r"\(")):
         inspect.explain_retrace(what)
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["gone", "kept"])
+def test_a_function_that_changes_a_variable_of_its_own_is_named_with_the_variable(is_kept):
+    def schedule(steps):
+        def rate(count):
+            nonlocal steps
+            steps = float(steps)
+            return count * steps
+
+        return rate
+
+    step = transform.jit(lambda rate, count: rate(count))
+    rates = []
+    for _ in range(2):
+        rate = schedule(100)
+        assert step(rate, 5.0) == step(rate, 5.0) == 500.0
+        rates += [rate] if is_kept else []
+        del rate
+    (change,) = changes(step, 1)
+    assert change[:3] == ("structure", "rate", "another; it changes its `steps`: 100 to 100.0")
+
+
+def test_a_mesh_that_no_type_shows_is_named():
+    f = transform.jit(lambda x: x * 2)
+    for n in (2, 4):
+        mesh = jax.make_mesh((n,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:n])
+        f(jax.device_put(jnp.ones(8), jax.NamedSharding(mesh, jax.P("i"))))
+    ((_, name, before, after),) = changes(f, 1)
+    assert name == "x" and "'i': 2" in before and "'i': 4" in after
