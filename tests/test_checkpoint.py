@@ -366,3 +366,22 @@ def test_checkpoints_nest_as_deeply_as_the_recursion_limit_of_python_allows() ->
     thread.start()
     thread.join()
     assert found == [jax.grad(nested(jax, lambda x: x * 2))(jnp.float32(1))]
+
+
+@pytest.mark.parametrize(
+    "wrap", [transform.checkpoint, transform.jit, lambda f: transform.jit(transform.checkpoint(f))]
+)
+def test_a_default_of_an_omitted_argument_is_not_traced(wrap: Any) -> None:
+    w = Param(jnp.float32(2))
+
+    def f(x: Any, flag: bool = True, *, n: int = 3, name: str = "sin") -> Any:
+        for _ in range(n if flag else 1):  # needs values that are not traced
+            x = getattr(jnp, name)(w.value * x)
+        return x
+
+    x = jnp.float32(0.5)
+    twin = lambda x: jnp.sin(2 * jnp.sin(2 * jnp.sin(2 * x)))
+    assert jnp.allclose(wrap(f)(x), twin(x))
+    assert jnp.allclose(transform.grad(wrap(f))(x), jax.grad(twin)(x))
+    with pytest.raises((TypeError, jax.errors.TracerBoolConversionError)):
+        wrap(f)(x, True)

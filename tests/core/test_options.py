@@ -64,6 +64,14 @@ def step(carry: Any, x: Any) -> Any:
     return jnp.sin(w.value * carry), carry.sum() * (1.0 if x is None else x)
 
 
+def undone(carry: Any, x: Any) -> Any:
+    return jnp.arcsin(carry) / w.value
+
+
+def undone_twice(carry: Any, x: Any) -> Any:
+    return 2 * jnp.arcsin(carry) / w.value
+
+
 def shrink(x: Any) -> Any:
     return jnp.sin(w.value * x)
 
@@ -170,6 +178,10 @@ ROWS: dict[str, Row] = {
     "scan checkpoint": (step, lambda f, o: scanned(f, length=9, checkpoint=o), None, "step"),
     "scan number": (step, lambda f, o: scanned(f, length=9, checkpoint=o), None, 2),
     "scan budget": (step, lambda f, o: scanned(f, length=40, checkpoint=o), None, st.MemoryBudget("200B")),
+    "scan reversible": (
+        step, lambda f, o: scanned(f, length=9, checkpoint=o and st.Reversible(o)), None, undone),
+    "scan inverse": (step, lambda f, o: scanned(f, length=9, checkpoint=st.Reversible(o)), undone, undone_twice),
+    "scan every": (step, lambda f, o: scanned(f, length=9, checkpoint=st.Reversible(undone, every=o)), None, 3),
     "scan progress": (step, lambda f, o: scanned(f, length=4, progress=o), None, True),
     "scan disk": (
         step, lambda f, o: scanned(f, length=60, checkpoint=st.MemoryBudget("200B", disk=o, folder=o and FOLDER)),

@@ -13,15 +13,18 @@ ROOT = pathlib.Path(statetransform.__file__).parent
 MODULES = ("jax._src", "jax.core", "jax.interpreters", "jax.extend.linear_util", "jax.extend.source_info_util")
 #: Attributes of its objects, and methods, that no documentation promises.
 ATTRIBUTES = {
-    "__version__", "ctx", "debug_info", "func_src_info", "get_bind_params", "linear_util", "name_stack", "source_info",
-    "source_info_util", "str_short", "SymbolicZero",
+    "__version__", "batch_dim", "ctx", "debug_info", "func_src_info", "get_bind_params", "linear_util", "mat",
+    "name_stack", "parent_trace", "primal", "source_info", "source_info_util", "str_short", "SymbolicZero", "val",
 }  # fmt: skip
+#: Attributes of our own objects that have such a name, and those of `Literal`, which is public.
+OWN = re.compile(r"(graph|rule)\.primal|(a|v|atom|var|shown\(atom\)|view\.invars\[0\])\.val")
 #: Other frameworks.
 NAMES = re.compile(r"\b(flax|nnx|linen|brainstate|equinox|eqx|haiku|keras|optax|diffrax|optimistix|penzai)\b", re.I)
 #: Primitives that are bound by hand.
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
 #: An adapter says for which release of its framework it was written.
-ALLOWED = {"_frameworks": {"__version__"}}
+#: The planner asks types for the axes over which they vary.
+ALLOWED = {"_frameworks": {"__version__"}, "_memory": {"mat"}}
 
 
 def private_names(path: pathlib.Path) -> set[str]:
@@ -35,11 +38,11 @@ def private_names(path: pathlib.Path) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             names = [ast.unparse(node)]
-            found |= {node.attr} & ATTRIBUTES
+            found |= {node.attr} & ATTRIBUTES if not OWN.fullmatch(names[0]) else set()
             if node.attr == "bind":
                 found |= {f"{name}.bind" for name in BOUND if ast.unparse(node.value).split(".")[-1] == name}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= {node.value} & ATTRIBUTES - {"__version__"}  # as in `getattr(eqn, "ctx")`
+            found |= {node.value} & ATTRIBUTES - {"__version__", "val", "primal", "mat"}  # as in `getattr(eqn, "ctx")`
         found |= {module for module in MODULES for name in names if f"{name}.".startswith(f"{module}.")}
     return found
 
