@@ -22,7 +22,7 @@ from rich.table import Table
 
 import statetransform as st
 from statetransform import State, transform
-from statetransform._traces.large_stack import room
+from statetransform._traces.large_stack import thread
 
 from . import report, timing
 from .dispatch import dispatch
@@ -228,11 +228,11 @@ def _without_room() -> Any:
     run = _our_lowered()
 
     def narrow() -> Any:
-        room.is_made = True  # as if somebody above had made it
+        thread.has_large_stack = True  # as if somebody above had made it
         try:
             return run()
         finally:
-            room.is_made = False
+            thread.has_large_stack = False
 
     return narrow
 
