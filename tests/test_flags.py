@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from statetransform import MemoryBudget, State, policies, transform
+from statetransform import MemoryBudget, Param, State, StateTraceError, policies, transform
 
 from .cases import CASES, Case
+from .test_custom_rules import X, by_jvp, by_vjp
 
 TRANSFORMS = {
     "jit": (transform.jit, jax.jit),
@@ -83,6 +84,23 @@ def test_what_is_coming_in_jax(case: Case, coming: None) -> None:
     except NotImplementedError as error:
         pytest.skip(f"JAX itself cannot yet: {error}")
     run(case, "jit_checkpoint", 0.5)
+
+
+@pytest.mark.parametrize("make", [by_vjp, by_jvp])
+def test_rules_that_read_states_with_what_is_coming_in_jax(make: Any, coming: None) -> None:
+    tripled = lambda x: jax.lax.scan(lambda c, _: (3 * c, None), x, length=3)[0]
+    if jax.linear_transpose(tripled, X)(X) != (27 * X,):
+        pytest.skip("JAX itself cannot yet: the transpose of a scan is wrong")
+    w, n = Param(jnp.float32(3), name="w"), State(jnp.int32(0), name="n")
+    f = make(w, n)
+    loop = lambda x: transform.scan(lambda c, _: (f(c), None), x, length=3, checkpoint=2)[0]
+    for wrap in (lambda f: f, transform.jit):
+        assert wrap(transform.grad(f))(X) == 30.0
+        assert wrap(transform.grad(loop))(X) == 30.0**3
+        for g in (f, loop):
+            with pytest.raises(StateTraceError, match="reads Param 'w'"):
+                wrap(transform.grad(g, states=w))(X)
+    assert n.value == 2 * (1 + 3)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad
 
-from .both import Tracer, _chain, is_differentiable, opened, take_current_trace, typeof
+from .both import Tracer, _chain, is_differentiable, is_jaxpr, opened, take_current_trace, typeof
 
 
 def is_zero_tangent(dot: Any) -> bool:
@@ -76,7 +76,10 @@ _standing.defjvp(lambda primals, dots: (primals[0], [*map(symbolic_zero, primals
 
 def is_without_tangent(eqn: Any) -> bool:
     """Whether what an equation gives has no tangent, whatever it is given."""
-    if eqn.primitive.name == "custom_jvp_call":
-        info = opened(eqn.params["call_jaxpr"]).debug_info
+    # With `jax_custom_jvp3`, the function sits in a parameter of a primitive for all that is like it.
+    traced = (getattr(param, "traced", None) for param in eqn.params.values())
+    body = eqn.params.get("call_jaxpr") or next((found.jaxpr for found in traced if found is not None), None)
+    if is_jaxpr(body):
+        info = opened(body).debug_info
         return info.func_name == "_standing" and info.func_filename == __file__
     return eqn.primitive.name == "stop_gradient"

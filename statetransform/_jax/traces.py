@@ -328,12 +328,16 @@ def stages(trace: Any) -> bool:
     return any(type(each).__name__ not in _DIRECT for each in _chain(trace))
 
 
-def runs_rule_directly(args: Any) -> bool:
+def runs_rule_directly(kind: str, args: Any) -> bool:
     """Whether JAX runs a function with a derivative rule, or its rule, at once for these arguments.
 
     The innermost trace that differentiates by one of them runs the rule, also where a trace around it stages. A trace
     is asked as JAX's `process_custom_vjp_call` and `process_custom_jvp_call` ask it.
+
+    With JAX's flag for what is coming, a function of this kind (`custom_vjp` or `custom_jvp`) is always staged.
     """
+    if getattr(jax.config, f"jax_{kind}3", False):
+        return False
     leaves = jax.tree.leaves(args)
     with take_current_trace() as trace:
         for each in _chain(trace):

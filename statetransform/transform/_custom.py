@@ -67,7 +67,7 @@ class CustomRule(Transformed):
         is_set = lambda option: any(options.get(option) for _, options in self._rules.values())
         call = RuleCall(fun, args, nondiff, has_flags=is_set("symbolic_zeros"))
         has_remat = "defremat" in self._rules
-        if has_remat or not runs_rule_directly(free) or is_set("optimize_remat"):
+        if has_remat or not runs_rule_directly(self._kind.__name__, free) or is_set("optimize_remat"):
             call.stage(rules_ahead=not has_remat)
         pure = self._kind(as_function(lambda *args: None, call.run))
         for method, (rules, options) in self._rules.items():
