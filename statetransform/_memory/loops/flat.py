@@ -175,7 +175,8 @@ class Flat:
         found: list[Tape] = []
 
         def is_taped(chosen: list[tuple[int, int]]) -> bool:
-            selected = [tuple((i, j) in chosen for j in range(len(part))) for i, part in enumerate(parts)]
+            some = set(chosen)
+            selected = [tuple((i, j) in some for j in range(len(part))) for i, part in enumerate(parts)]
             try:
                 found.append(Tape(step, self.moves(Selected(*selected)), *parts))
             except StateTransformError:
