@@ -15,6 +15,7 @@ from .context import ONE, Context, Lanes
 from .loops.budget import MemoryBudget
 from .loops.lanes import known_lanes, lanes_around
 from .loops.loops import scan, while_loop
+from .loops.measured import placed_at
 from .loops.options import Reversible, check_carries
 from .loops.progress import ProgressBar
 from .loops.schedule import schedule
@@ -35,6 +36,7 @@ __all__ = [
     "checkpoint_name",
     "known_lanes",
     "lanes_around",
+    "placed_at",
     "scan",
     "schedule",
     "target",

@@ -12,13 +12,16 @@ import numpy as np
 
 from .._base.errors import StateStructureError, describe, show_site
 from .._jax import Tracer, eval_jaxpr, type_text, typeof, varying_axes
-from .._memory import MemoryBudget, Reversible, check_carries
+from .._memory import Context, MemoryBudget, Reversible, check_carries
 from .._states.formatting import show_types, type_on_mesh
 from .._states.frame import Frame, leave, look_at, look_at_all
 from .._states.state import State
 from .._traces.arguments import is_reference, reveal
+from .._traces.placed import depend_on_places, sharding_of
 from .._traces.trace import Call, Trace
 from .._traces.traces import find_for_once
+
+AROUND = Context(sharding_of=sharding_of, depend=depend_on_places)  # what a loop within a budget asks
 
 Checkpoint = None | int | str | MemoryBudget | Reversible
 

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 
 from .._jax import is_jit_disabled, is_top_level, staging_trace
-from .._memory import MemoryBudget, known_lanes, lanes_around
+from .._memory import MemoryBudget, known_lanes, lanes_around, placed_at
 from .._traces.arguments import strict
 from .._traces.families import remember
+from .._traces.placed import noted, sharding_of
 from ._bodies import Bound
 
 _BOUND = 16  # programs of a trace, for different options
@@ -35,17 +36,18 @@ def in_one_program(
     held = [fun.held for fun in functions]
     if is_jit_disabled() or not (is_top_level() or staging_trace() is None):
         return run(held, *operands)
-    # A plan for a budget depends on the lanes around, which the program's own trace does not see.
+    # A plan for a budget depends on the lanes around and on shardings, which the program's own trace does not see.
     has_budget = any(isinstance(option, MemoryBudget) for option in options)
-    lanes = tuple(known_lanes(jax.tree.leaves((held, operands)))) if has_budget else ()
+    leaves = jax.tree.leaves((held, operands)) if has_budget else []
+    lanes, shardings = tuple(known_lanes(leaves)), tuple(map(sharding_of, leaves))
 
     def program(*args: Any) -> Any:
-        with lanes_around(lanes):
+        with lanes_around(lanes), placed_at(noted(jax.tree.leaves(args), shardings)):
             return run(*args)
 
     program.__name__ = program.__qualname__ = where
     programs = functions[0].trace.programs
-    key = where, options, strict(options), lanes, *[(fun.trace.jaxpr, fun.order) for fun in functions]
+    key = where, options, strict(options), lanes, shardings, *[(fun.trace.jaxpr, fun.order) for fun in functions]
     try:
         compiled = programs.get(key) or jax.jit(program, inline=True)
     except TypeError:

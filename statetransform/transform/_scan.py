@@ -20,7 +20,7 @@ from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
 from .._traces.wrapper import decorate
-from ._bodies import Body, Checkpoint, check_loop, form_of, number_of_steps, with_inverse
+from ._bodies import AROUND, Body, Checkpoint, check_loop, form_of, number_of_steps, with_inverse
 from ._eager_loops import in_one_program
 from ._options import as_in
 from ._vmap import Batched
@@ -219,9 +219,8 @@ def _scan(
             return (user_carry, values), y
 
         undo = lambda back, carry, x: back(held[1], carry[1], *calls.args(carry[0], x))
-        return _memory.scan(
-            step, init, xs, where=where, checkpoint=with_inverse(checkpoint, undo), watch=watch, **options
-        )
+        given: Any = {"where": where, "checkpoint": with_inverse(checkpoint, undo), "watch": watch, "context": AROUND}
+        return _memory.scan(step, init, xs, **given, **options)
 
     if watch is None:
         out = in_one_program(where, functions, (form_of(checkpoint), *options.items(), calls), run, body.init, xs)

@@ -16,7 +16,7 @@ from .._memory import ProgressBar, Reversible
 from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.tracebacks import boundary
-from ._bodies import Body, Checkpoint, check_loop, form_of, number_of_steps, traced_once, with_inverse
+from ._bodies import AROUND, Body, Checkpoint, check_loop, form_of, number_of_steps, traced_once, with_inverse
 from ._eager_loops import in_one_program
 
 
@@ -95,7 +95,7 @@ def while_loop(
     call, holds = (fun.call for fun in functions)
 
     def run(held: list[Any], init: Any) -> Any:
-        options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch}
+        options: Any = {"max_steps": max_steps, "checkpoint": checkpoint, "watch": watch, "context": AROUND}
         goes_on, step = (lambda c: holds(held[1], c[1], c[0])[0]), (lambda c: call(held[0], c[1], c[0]))
         return _memory.while_loop(goes_on, step, init, **options)
 
@@ -182,6 +182,7 @@ def fori_loop(
         count = lambda state: (state[0] + 1, one(*state))
         undo = lambda back, c, _: (c[0] - 1, back(held[1], c[1][1], c[0] - 1, c[1][0]))
         options: Any = {"where": "fori_loop", "checkpoint": with_inverse(checkpoint, undo), "watch": watch}
+        options["context"] = AROUND
         first, last = known or traced
         if checkpoint is None and watch is None:
             return jax.lax.fori_loop(first, last, one, init, unroll=unroll)

@@ -144,6 +144,33 @@ def test_stored_carries_are_divided_among_the_devices(unknown: bool, mesh: jax.s
     assert memory.temp_size_in_bytes <= (k + 8) * 4 * size / 8
 
 
+@pytest.mark.optimized
+@pytest.mark.parametrize("unknown", [False, True], ids=["scan", "while_loop"])
+@pytest.mark.parametrize("jit", [None, transform.jit, jax.jit], ids=["eager", "transform.jit", "jax.jit"])
+def test_a_budget_is_that_of_one_device(jit: Any, unknown: bool, mesh: jax.sharding.Mesh) -> None:
+    size = 1 << 16
+    x = jax.device_put(jnp.ones(size), jax.NamedSharding(mesh, jax.P("i")))
+    extra = 1 + [None, transform.jit, jax.jit].index(jit)  # equal budgets share their choices
+    budget = st.MemoryBudget(20 * 4 * size // 8 + 8 * extra + 4 * unknown + (mesh.axis_types[0] is AUTO))
+
+    def loss(x: Any) -> Any:
+        if unknown:
+            step = lambda c: (c[0] + 1, jnp.sin(c[1]))
+            return transform.while_loop(lambda c: c[0] < 100, step, (0, x), checkpoint=budget)[1].sum()
+        return transform.scan(lambda c, _: (jnp.sin(c), None), x, None, 100, checkpoint=budget)[0].sum()
+
+    if jit is jax.jit and mesh.axis_types[0] is AUTO:  # types do not say how it is divided: all devices are counted
+        with pytest.raises(st.BudgetError, match="5 carries of 256 KiB"):
+            jit(jax.grad(loss)).lower(x)
+        return
+    if jit is None:
+        transform.grad(loss)(x)
+    else:
+        memory = jit(transform.grad(loss)).lower(x).compile().memory_analysis()
+        assert memory.temp_size_in_bytes <= 1.03 * budget.bytes
+    assert budget.choices[-1].carries >= 12  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_an_axis_to_step_along_that_is_split_is_refused_as_in_jax() -> None:
     mesh = mesh_of(EXPLICIT)
     with jax.set_mesh(mesh):

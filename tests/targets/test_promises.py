@@ -23,7 +23,6 @@ pytestmark = pytest.mark.optimized
 STEPS = 400
 ROWS = {"H100": 1 << 20, "v5e:2x2": 1 << 25}
 COPIES = "a TPU holds two more copies of a carry for a step that copies parts of arrays than for the step alone"
-NOT_YET = "the budget of a loop counts what the CPU's compiler needs for a step"
 
 
 def laplacian(c: jax.Array) -> jax.Array:
@@ -142,29 +141,31 @@ def test_all_lanes_of_a_batch_hold_as_much(h100: st.Target) -> None:
     assert carries(h100, together)[0] <= 28 + own("H100", "stencil")
 
 
-@pytest.mark.parametrize("kind", [known, unknown, raw])
-@pytest.mark.parametrize("room", [12, 48])
-def test_a_budget_of_a_loop_is_kept_as_compiled(
-    card: st.Target, kind: Callable[..., Any], room: int, request: pytest.FixtureRequest
-) -> None:
-    if card.platform == "tpu":
-        request.applymarker(pytest.mark.xfail(reason=NOT_YET, strict=True))
+@pytest.mark.parametrize(("kind", "room"), [(known, 20), (unknown, 20), (raw, 20), (known, 48)])
+def test_a_budget_of_a_loop_is_kept_as_compiled(card: st.Target, kind: Callable[..., Any], room: int) -> None:
     budget = st.MemoryBudget(room * 4 * ROWS[card.name])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", policies.PolicyWarning)
         size, _ = carries(card, kind("stencil", budget))
-    assert size <= 1.03 * room
+    assert 0.75 * room <= size <= 1.03 * room
 
 
 @pytest.mark.parametrize("kind", [known, unknown])
-def test_carries_in_the_hosts_memory_are_there_and_not_on_the_device(
-    card: st.Target, kind: Callable[..., Any], request: pytest.FixtureRequest
-) -> None:
-    if card.platform == "tpu":
-        request.applymarker(pytest.mark.xfail(reason=NOT_YET, strict=True))
-    size = 4 * ROWS[card.name]
-    device, host = carries(card, kind("stencil", st.MemoryBudget(12 * size, host=100 * size, target=card)))
-    assert device <= 1.03 * 12 and 50 <= host <= 1.05 * 100
+def test_the_least_that_a_refusal_names_is_met(card: st.Target, kind: Callable[..., Any]) -> None:
+    with pytest.raises(st.BudgetError) as info:
+        carries(card, kind("stencil", st.MemoryBudget(3 * 4 * ROWS[card.name])))
+    least = info.value.least
+    assert least is not None
+    assert carries(card, kind("stencil", st.MemoryBudget(least)))[0] <= 1.03 * least / (4 * ROWS[card.name])
+
+
+@pytest.mark.parametrize("kind", [known, unknown])
+def test_carries_in_the_hosts_memory_are_there_and_not_on_the_device(card: st.Target, kind: Callable[..., Any]) -> None:
+    size, room = 4 * ROWS[card.name], 20 if card.platform == "tpu" else 12
+    budget = st.MemoryBudget(room * size, host=100 * size, target=card)
+    device, host = carries(card, kind("stencil", budget))
+    planned: Any = budget.choices[-1].host  # type: ignore[union-attr]
+    assert device <= 1.03 * room and planned >= 20 and 0.9 * planned <= host <= 1.05 * planned + 4
 
 
 # Functions under budgets, half of what the plain step takes.
@@ -231,5 +232,5 @@ def test_half_of_the_plain_bytes_is_kept_as_compiled(h100: st.Target, name: str)
     temporary = lambda f: jax.jit(jax.value_and_grad(f)).lower(*placed).compile().memory_analysis().temp_size_in_bytes
     budget = temporary(f) // 2
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", policies.PolicyWarning)
         assert temporary(transform.checkpoint(f, policy=policies.fit(budget))) <= budget

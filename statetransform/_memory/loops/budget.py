@@ -22,7 +22,7 @@ from ..._base.table import Table
 from ..programs.sizes import format_bytes, parse_bytes
 from ..targets import refuse_offloading, target_of
 from . import plan
-from .choice import WORKING, Choice, FunctionChoice, Sizes
+from .choice import FLYING, WORKING, Choice, FunctionChoice, Sizes
 from .far.files import Folder
 from .far.memory import Room
 
@@ -41,12 +41,12 @@ class MemoryBudget:
     memory it is the plain scan.
 
     The budget of a loop counts the stored carries, the recorded residuals, the five carries at work in a sweep
-    (current, next and initial carry, and two cotangents), two more if the step copies parts of arrays, as stencils do,
-    two for normal random numbers, and products that are wider than the carry. On a CPU, a step of several stencils
-    needs more (see "Limitations" in the documentation). The budget does not count the loop's arguments and results, and
-    their cotangents. The budget of a function counts all intermediates and their cotangents, but not arguments, outputs
-    and gradients. All batch elements of `vmap` count if they are known when the loop is planned. Those of a `vmap`
-    around `jit` or `checkpoint` are not, and a `PolicyWarning` says so.
+    (current, next and initial carry, and two cotangents), and what the gradient of one step needs besides: a short loop
+    of such steps is compiled for the device, once for each step, and its temporary bytes are read. Bytes are those of
+    one device where the shardings are known. Carries of a few bytes take up to 4 KiB more. The budget does not count
+    the loop's arguments and results, and their cotangents. The budget of a function counts all intermediates and their
+    cotangents, but not arguments, outputs and gradients. All batch elements of `vmap` count if they are known when the
+    loop is planned. Those of a `vmap` around `jit` or `checkpoint` are not, and a `PolicyWarning` says so.
 
     With `host=` or `disk=`, a loop puts further carries in the host's memory or in files, those in host memory first.
     The steps between two of them are recomputed with the carries on the device, so a few tens of transfers may save a
@@ -216,11 +216,11 @@ class MemoryBudget:
             why = f"the plain loop works on 3 carries of {carry} and keeps {plain.n} steps' residuals of {residual}"
         else:
             least = sweep.bytes
-            why = f"a sweep works on {WORKING} carries of {carry} and on the residuals of one step, {residual}"
+            why = f"a sweep works on {WORKING} carries of {carry}"
         if sweep.lanes > 1:
             why += f", each of them of {sweep.lanes} lanes of `vmap`"
         if sweep.sizes.scratch:
-            why += f", and the step copies parts of arrays or has wider products, {format_bytes(sweep.sizes.scratch)}"
+            why += f", and the gradient of one step needs {format_bytes(sweep.sizes.scratch)} besides"
         return BudgetError(
             f"{where}: a budget of {format_bytes(sweep.budget)} cannot be met. The least possible is {least} bytes "
             f"({format_bytes(least)}): {why}. Raise the budget to that, or make the carry smaller.",
@@ -236,7 +236,7 @@ class MemoryBudget:
             message = f"{where}: host={self.host!r} saves nothing, as the memory of the CPU is that of the host."
             warn(message + " Write a larger budget instead, or `disk=`.", PolicyWarning)
         carry, n = near.sizes.carry, near.n
-        k = (near.budget - near.sizes.sweep(0, 1)) // max(carry, 1)
+        k = near.sizes.most(near.budget - (self.host_bytes > 0) * FLYING * carry)
         host, disk = (size // sharing // max(carry, 1) for size in (self.host_bytes, self.disk_bytes))
         if k < 0 or not carry:
             return near

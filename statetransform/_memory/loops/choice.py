@@ -10,6 +10,9 @@ from ..programs.sizes import format_bytes
 from . import mixed, plan
 
 WORKING = 5  # carries at work in a sweep: the initial one, the present and the next, and two cotangents
+FEW = 4096  # bytes that are in no plan, as they would be taken for a small carry: half of them what all programs need
+FLYING = 3  # carries between the host's memory and the device, as counted for a stencil on a TPU v5e; one on an H100
+SLOT = 40  # bytes for each carry of a loop of unknown length that say which of them gives way to a new one
 
 
 class Sizes(NamedTuple):
@@ -17,14 +20,16 @@ class Sizes(NamedTuple):
 
     Attributes:
       carry, residual: of one carry, and of what one step records.
-      scratch: what a compiled step needs besides, to copy parts of arrays.
+      scratch: what the gradient of a step needs besides carries, as the compiler says.
       unit: of what holds a carry or the residuals of a step; 0 where nothing does.
+      slot: of what says where a carry is stored, if that is decided as the loop runs.
     """
 
     carry: int
     residual: int
     scratch: int = 0
     unit: int = 0
+    slot: int = 0
 
     def plain(self, n: int) -> int:
         """Bytes of the plain loop."""
@@ -32,8 +37,17 @@ class Sizes(NamedTuple):
 
     def sweep(self, k: int, block: int) -> int:
         """Bytes of a sweep with stored carries and blocks of residuals."""
-        recorded = self.residual * (block + (block > 1))  # with blocks, those of one step are copied when they are used
-        return (k + WORKING) * self.carry + recorded + self.scratch
+        recorded = self.residual * (block + 1) if block > 1 else 0  # those of one step are copied when they are used
+        # A row of the table for a loop of unknown length is long where few carries are stored.
+        places = self.slot * k + 4 * plan.columns(k + 1, plan.LIMIT) if self.slot else 0
+        return (k + WORKING) * self.carry + recorded + self.scratch + max(places - FEW // 2, 0)
+
+    def most(self, budget: int) -> int:
+        """The largest number of stored carries that fits; negative if the sweep does not."""
+        most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
+        if not self.slot:
+            return most
+        return next((k for k in range(min(most, 4096), -1, -1) if self.sweep(k, 1) <= budget), -1)
 
     def units(self, units: int) -> int:
         """Bytes of a sweep with units."""
@@ -48,13 +62,13 @@ class Sizes(NamedTuple):
         units = min((budget - self.units(0)) // self.unit, n - 1) if n and self.unit else -1
         if n and units >= 0 and n * n * units <= mixed.LIMIT:
             yield units, 0
-        most = (budget - self.sweep(0, 1)) // max(self.carry, 1)
+        most = self.most(budget)
         if most < 0:
             return
-        most = min(most, plan.LIMIT if n is None else max(n - 2, 0))
         if n is None:
             yield min(most, 4096), 1
             return
+        most = min(most, max(n - 2, 0))
         for k in _spread(most):
             rest = budget - self.scratch - (k + WORKING + bool(self.residual == 0)) * self.carry
             size = min(rest // self.residual - 1, n - 1) if self.residual else 1
@@ -99,7 +113,8 @@ class Choice:
         """Bytes on the device, of the stored carries and residuals and of those at work."""
         if self.is_plain:
             return self.sizes.plain(self.block)
-        return self.sizes.sweep(self.carries, self.block) if self.block else self.sizes.units(self.carries)
+        near = self.sizes.sweep(self.carries, self.block) if self.block else self.sizes.units(self.carries)
+        return near + (self.host > 0) * FLYING * self.sizes.carry
 
     @property
     def evaluations(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,13 +16,15 @@ from jax import lax
 from ..._base.errors import StateTransformError
 from ..._base.functions import all_that
 from ..._jax import Tracer, eval_jaxpr, is_differentiable, slice_type, typeof, weak, without_constvars
+from ..context import Context
 from ..programs.references import made_in
-from ..programs.sizes import nbytes
 from ..programs.walk import moving, walk
+from ..targets import Target, target_of
 from .arrays import Leaves
 from .budget import MemoryBudget
-from .choice import Choice, Sizes
+from .choice import FEW, SLOT, WORKING, Choice, Sizes
 from .lanes import known_lanes, lanes_first, noticed
+from .measured import held, sharding_in, working
 from .reverse import Tape
 from .stack import Sharing
 from .step import Selected, Step
@@ -55,14 +57,6 @@ def moved(jaxpr: Any, selected: Selected) -> Selected:
         if after == carry:
             return selected._replace(carry=carry)
         carry = after
-
-
-_COPYING = (
-    "concatenate", "conv", "dynamic_", "fft", "gather", "pad", "random_", "rev", "scatter", "slice", "sort", "split",
-)  # fmt: skip
-
-
-_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 class Flat:
@@ -131,10 +125,16 @@ class Flat:
         xs: Any,
         is_still: Callable[[Any], bool] | None,
         sharing: tuple[int, int],
+        context: Context,
     ) -> tuple[Choice, Any]:
         """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
-        lanes = known_lanes([*self.consts, *self.init, *jax.tree.leaves(xs)])
-        choice = budget.choose(where, n, self.sizes(xs, is_still), lanes=math.prod(lanes), sharing=sharing)
+        leaves = [*self.consts, *self.init, *jax.tree.leaves(xs)]
+        lanes = known_lanes(leaves)
+        context.depend()
+        places = [sharding_in(context.sharding_of, leaf) for leaf in leaves]
+        target = target_of(budget.target, *leaves, *places)
+        sizes = self.sizes(xs, target, places, is_still)._replace(slot=SLOT if n is None else 0)
+        choice = budget.choose(where, n, sizes, lanes=math.prod(lanes), sharing=sharing)
         if is_still is None:  # the budget of a function counts lanes by itself
             seen = noticed(len(lanes), budget.later(where, choice))
             marked = jax.custom_jvp(lanes_first)  # what is not differentiated stores nothing
@@ -142,43 +142,49 @@ class Flat:
             self.consts, self.init, xs = marked((self.consts, self.init, xs))
         return choice, xs
 
-    def sizes(self, xs: Any, is_still: Callable[[Any], bool] | None = None) -> Sizes:
-        """The bytes of the loop, if it is differentiated in all that can be and is not still.
+    def sizes(
+        self, xs: Any, target: Target, places: Sequence[Any], is_still: Callable[[Any], bool] | None = None
+    ) -> Sizes:
+        """The bytes of the loop on one device, if it is differentiated in all that can be and is not still.
 
-        What the step closes over is not differentiated if it is no tracer. The compiler fuses elementwise work, and
-        keeps what copies parts of arrays: two carries, as measured for stencils in one and two dimensions, and two more
-        where normal numbers are drawn. A product that is wider than the carry has a cotangent of its size.
+        What the step closes over is not differentiated if it is no tracer. `places` are the shardings of constants,
+        carry and inputs.
         """
         can = lambda leaf: is_differentiable(leaf) and not (is_still and is_still(leaf))
         inputs = jax.tree.leaves(xs)
-        example = [slice_type(x) for x in inputs]
-        carry = sum(leaf.nbytes for leaf in self.init)
-        tape = self._taped(can, (self.consts, self.init, example))
-        unit = carry + sum(map(nbytes, Sharing.of(self.avals, tape.avals).own(tape.avals)))
-        largest = lambda site: max((nbytes(v.aval) for v in site.eqn.outvars), default=0)
-        sites = list(walk(self._jaxpr))
-        copying = lambda names: any(largest(s) >= carry // 8 for s in sites if s.primitive.startswith(names))
-        copied = 2 * (copying(_COPYING) + copying("erf_inv"))
-        wide = max((largest(site) for site in sites if site.primitive in _PRODUCTS), default=0)
-        scratch = max(copied * carry, wide - carry)
-        return Sizes(carry, sum(map(nbytes, tape.avals)), scratch, unit)
+        types = list(map(typeof, self.consts)), list(self.avals), [slice_type(x) for x in inputs]
+        consts = [isinstance(leaf, Tracer) and can(leaf) for leaf in self.consts]
+        selected, tape = self._taped([consts, [*map(can, self.init)], [*map(can, inputs)]], types)
+        n = len(self.consts), len(self.consts) + len(self.init)
+        places = [*places[: n[1]], *[None] * len(inputs)]
+        carry = held(target, self.avals, places[n[0] : n[1]])
+        share = carry / max(held(target, self.avals), 1)  # residuals are divided over devices as the carry is
+        residual = math.ceil(share * held(target, tape.avals))
+        own = Sharing.of(self.avals, tape.avals).own(tape.avals)
+        unit = carry + math.ceil(share * held(target, own))
+        whole = Step(self.call, self.y_avals, False, 0, needed=self.needed)
+        least = working(target, whole, str(self._jaxpr), selected, types, places)
+        few = FEW * (1 + sum(site.primitive in ("scan", "while") for site in walk(self._jaxpr)))  # of each loop
+        needed = 2 * carry + residual if least is None else max(least - few - WORKING * carry, 0)
+        if is_still is not None:  # within a function's budget, whose plan does not fuse the step with what is around
+            needed += residual
+        return Sizes(carry, residual, needed, unit)
 
-    def _taped(self, can: Callable[[Any], bool], parts: tuple[Leaves, Leaves, Leaves]) -> Tape:
-        """The step differentiated in all leaves of constants, carry and inputs that can be.
+    def _taped(self, flags: list[list[bool]], types: tuple[Leaves, Leaves, Leaves]) -> tuple[Selected, Tape]:
+        """The step differentiated in all leaves of constants, carry and inputs that can be, by their `flags`.
 
         A derivative rule in the step may refuse some of them, with which the loop is never differentiated then.
         """
         step = Step(self.call, self.y_avals, False, 0)
-        consts = [isinstance(leaf, Tracer) and can(leaf) for leaf in parts[0]]
-        flags = consts, *[[can(leaf) for leaf in part] for part in parts[1:]]
         chosen = [(i, j) for i, part in enumerate(flags) for j, flag in enumerate(part) if flag]
-        found: list[Tape] = []
+        found: list[tuple[Selected, Tape]] = []
 
         def is_taped(chosen: list[tuple[int, int]]) -> bool:
             some = set(chosen)
-            selected = [tuple((i, j) in some for j in range(len(part))) for i, part in enumerate(parts)]
+            marked = [tuple((i, j) in some for j in range(len(part))) for i, part in enumerate(flags)]
             try:
-                found.append(Tape(step, self.moves(Selected(*selected)), *parts))
+                selected = self.moves(Selected(*marked))
+                found.append((selected, Tape(step, selected, *types)))
             except StateTransformError:
                 return False
             return True

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..._jax import slice_type, typeof
+from ..context import Context
 from ..programs.references import refuse_references
 from . import plan, reversible, sweep, unknown_length
 from .arrays import Leaves
@@ -27,6 +28,8 @@ from .progress import ProgressBar
 from .progress import while_loop as watched_while
 from .step import Saved, Selected, Step, all_leaves
 from .tangent import CheckpointedLoop
+
+_NOTHING_KNOWN = Context()
 
 
 def scan(
@@ -43,6 +46,7 @@ def scan(
     watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
+    context: Context = _NOTHING_KNOWN,
     **options: Any,
 ) -> tuple[Any, Any]:
     """:func:`jax.lax.scan` that stores at most `k` carries for the backward pass.
@@ -54,6 +58,7 @@ def scan(
       block: of how many steps to store the residuals; 0 for units that hold a carry or the residuals of a step.
       is_still: whether an array is known to have no tangent, for what a budget of a function has to count.
       sharing: how many loops share a budget's room on the device, and how many that far away.
+      context: what is known of the call, for a budget.
       unroll, **options: for the undifferentiated loop.
     """
     n, room = next((x.shape[0] for x in jax.tree.leaves(xs)), length), None
@@ -72,7 +77,7 @@ def scan(
         return whole()  # JAX's own error: the axis that a loop steps along is not sharded
     flat = Flat(fun, init, jax.tree.map(slice_type, xs))
     if isinstance(checkpoint, MemoryBudget):
-        choice, xs = flat.planned(checkpoint, where, n, xs, is_still, sharing)
+        choice, xs = flat.planned(checkpoint, where, n, xs, is_still, sharing, context)
         k, block, room = choice.carries, choice.block, checkpoint.room(where, choice)
         if choice.is_plain and watch is None:
             body = lambda carry, x: flat.call(flat.consts, carry, x)
@@ -110,6 +115,7 @@ def while_loop(
     watch: ProgressBar | None = None,
     is_still: Callable[[Any], bool] | None = None,
     sharing: tuple[int, int] = (1, 1),
+    context: Context = _NOTHING_KNOWN,
 ) -> Any:
     """:func:`jax.lax.while_loop` with a reverse mode that stores at most `k` carries, and stops after `max_steps`.
 
@@ -121,7 +127,7 @@ def while_loop(
     k, room = 0 if is_planned else stored_carries(where, checkpoint, max_steps), None
     flat = Flat(lambda carry, _: (fun(carry), None), init, None)
     if isinstance(checkpoint, MemoryBudget):
-        choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing)
+        choice, _ = flat.planned(checkpoint, where, None, None, is_still, sharing, context)
         k, room = choice.carries, checkpoint.room(where, choice)
     refuse_references(where, flat.reference, _OWN_RULE)
     goes, consts = flat.test(test)

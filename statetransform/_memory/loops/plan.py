@@ -59,13 +59,18 @@ def split(n: int, c: int) -> int:
     return min(beta(c, r - 1), n - beta(c - 1, r - 1))
 
 
+def columns(c: int, n: int) -> int:
+    """How many repetitions `table` has."""
+    return 1 + min(repetitions(max(n, 2**17), c) if c > 1 else 1, 4096)
+
+
 def table(c: int, n: int) -> np.ndarray:
     """`beta` for up to `c` slots and all repetitions that `n` steps can need, saturated at the largest integer.
 
     Its size is the same for all `n` up to 2^17, so that programs are.
     """
-    r = min(repetitions(max(n, 2**17), c) if c > 1 else 1, 4096)
-    return np.array([[min(beta(i, j), LIMIT) for j in range(r + 1)] for i in range(c + 1)], np.int32)
+    width = columns(c, n)
+    return np.array([[min(beta(i, j), LIMIT) for j in range(width)] for i in range(c + 1)], np.int32)
 
 
 class Periods(NamedTuple):

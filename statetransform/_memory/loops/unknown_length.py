@@ -30,6 +30,9 @@ from .stack import Stack
 from .step import Saved, Selected, Step
 
 SHARE = 16  # how many times a new carry is considered within an even share of the steps so far
+# Beyond that many steps, what a segment costs is underestimated. The compiler of the CPU holds the table three times:
+# for all that an int32 counts that is 17 kB beside two carries, which may be of a few bytes.
+MANY = 2**20
 
 
 def forward(
@@ -119,7 +122,7 @@ def placer(k: int) -> Callable[[Stack, Index], tuple[Stack, Any]]:
 
     The function gives the stack, whose topmost slot is for that carry, and whether it is stored.
     """
-    beta = jnp.asarray(plan.table(k + 2, plan.LIMIT), jnp.float32)
+    beta = jnp.asarray(plan.table(k + 2, MANY if k > 1 else 1), jnp.float32)
     index = np.arange(k + 1, dtype=np.int32)
     slots = np.arange(k + 1, -1, -1)  # of the segments that begin at the stored carries and at `i`
 
