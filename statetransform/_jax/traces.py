@@ -341,14 +341,14 @@ def runs_rule_directly(kind: str, args: Any) -> bool:
     leaves = jax.tree.leaves(args)
     with take_current_trace() as trace:
         for each in _chain(trace):
-            kind = type(each).__name__
-            if kind not in _DIRECT:
+            name = type(each).__name__
+            if name not in _DIRECT:
                 return False
             tag = getattr(each, "tag", None)
             own = [isinstance(leaf, Tracer) and getattr(leaf._trace, "tag", None) is tag for leaf in leaves]
-            if kind == "BatchTrace":
+            if name == "BatchTrace":
                 leaves = [leaf.val if its else leaf for leaf, its in zip(leaves, own, strict=True)]
-            elif kind != "EvalTrace" and any(own):
+            elif name != "EvalTrace" and any(own):
                 return True
     return True
 
