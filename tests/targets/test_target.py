@@ -56,6 +56,13 @@ def test_a_topology_of_tpus_has_its_devices_and_their_memory(v5e: st.Target) -> 
     assert program.memory_analysis().argument_size_in_bytes == 4 * 256 * 256
 
 
+def test_the_target_of_a_mesh_has_its_name_in_whatever_order_the_mesh_has_its_devices(v5e: st.Target) -> None:
+    mesh = v5e.mesh((4,), ("x",))
+    assert list(mesh.devices.flat) != list(v5e.devices)  # JAX follows the wires
+    assert target_of(None, mesh) is target_of(None, jax.NamedSharding(mesh, jax.P("x"))) is v5e
+    assert target_of(v5e.devices[2:]) is v5e
+
+
 def test_equal_names_give_the_same_devices_also_after_copying(card: st.Target) -> None:
     assert st.target(card.name) is card
     assert copy.deepcopy(card) is card

@@ -210,9 +210,9 @@ def _of_backend(devices: tuple[Any, ...]) -> Target:
 
 
 def _of_devices(devices: Sequence[Any]) -> Target:
-    """The target that has some devices."""
+    """The target that has some devices. A mesh has them in an order of its own: JAX follows the wires between TPUs."""
     for some in (_here(), *_known.values()):
-        if some.devices[: len(devices)] == tuple(devices):
+        if set(devices) <= set(some.devices):
             return some
     kind = devices[0].device_kind
     return _noted(Target(kind, tuple(devices), TPU_MEMORY.get(kind)))
