@@ -4,7 +4,8 @@
 
 Each row is one program, one way to run its gradient step and one target: temporary bytes as compiled, FLOPs counted
 before compilation, the compiler's estimate of time (TPUs), and seconds to plan and compile.
-What the compiler refuses for want of memory has the bytes that it names, and `refused`.
+What the compiler refuses for want of memory has the bytes that it names, and `refused`. `--report docs/measured.md` puts
+them on the page of the documentation, those of several files with `--rows`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import statetransform as st
 from statetransform import inspect, policies, transform
 
+from . import report
 from .model_programs import MODELS
 
 STEPS = 400
@@ -114,16 +116,60 @@ def versions() -> dict[str, str]:
     return found
 
 
+COLUMNS = [
+    "gradient, target",
+    "temporary MB",
+    "in carries",
+    "FLOPs over plain",
+    "compiler's estimate, s",
+    "planned and compiled in, s",
+]
+
+
+def table(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The rows of a program as the cells of a table; what a compiler refuses or a budget cannot meet says so."""
+    plain = {row["target"]: row["flops"] for row in rows if row["way"] == "plain" and row.get("flops")}
+    found = []
+    for row in rows:
+        shown = lambda value, form: "" if value is None else format(value, form)
+        size = row.get("bytes")
+        size = "no plan" if size is None else f"{size / 1e6:.4g}" + (" (refused)" if row["refused"] else "")
+        work = row["flops"] / plain[row["target"]] if row.get("flops") and row["target"] in plain else None
+        cells = [shown(row.get("carries"), ".1f"), shown(work, ".3f"), shown(row.get("seconds"), ".3g")]
+        found.append([f"{row['way']}, {row['target']}", size, *cells, f"{row['planning']:.1f}"])
+    return found
+
+
+def publish(found: dict[str, Any], page: pathlib.Path) -> None:
+    """Puts the rows of a run into the page of measured tables."""
+    rows = found["rows"]
+    for program in dict.fromkeys(row["program"] for row in rows):
+        title = f"python -m benchmarks.targets --programs {'loops' if program == 'loop' else program}"
+        report.keep(title, COLUMNS, table([row for row in rows if row["program"] == program]))
+        named = [f"{name} {version}" for name, version in found["versions"].items()]
+        report.tables[title] |= {"date": found["date"], "versions": ", ".join(named)}
+        report.tables[title]["machine"] = "compiled on 2 cores of a CPU for cards that are not there"
+    report.write(page)
+
+
 def main() -> None:
     """Measures, and writes the rows with versions and date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cards", nargs="+", default=["cpu", "H100", "v5e:2x2"])
     parser.add_argument("--programs", nargs="+", default=["loops", *MODELS])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("targets.json"))
+    parser.add_argument("--report", type=pathlib.Path)
+    parser.add_argument("--rows", type=pathlib.Path, nargs="+", help="rows printed by earlier runs, to report alone")
     options = parser.parse_args()
-    rows = list(measured(options.cards, options.programs))
+    if options.rows:
+        lines = [line for path in options.rows for line in path.read_text().splitlines() if line.startswith("{")]
+        rows = [json.loads(line) for line in lines]
+    else:
+        rows = list(measured(options.cards, options.programs))
     found = {"date": str(datetime.date.today()), "versions": versions(), "rows": rows}
     options.out.write_text(json.dumps(found, indent=1))
+    if options.report:
+        publish(found, options.report)
 
 
 if __name__ == "__main__":
