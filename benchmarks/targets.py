@@ -4,8 +4,8 @@
 
 Each row is one program, one way to run its gradient step and one target: temporary bytes as compiled, FLOPs counted
 before compilation, the compiler's estimate of time (TPUs), and seconds to plan and compile.
-What the compiler refuses for want of memory has the bytes that it names, and `refused`. `--report docs/measured.md` puts
-them on the page of the documentation, those of several files with `--rows`.
+What the compiler refuses for want of memory has the bytes that it names, and `refused`. `--report docs/measured.md`
+puts them on the page of the documentation, those of several files with `--rows`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
     for row in rows:
         shown = lambda value, form: "" if value is None else format(value, form)
         size = row.get("bytes")
-        size = "no plan" if size is None else f"{size / 1e6:.4g}" + (" (refused)" if row["refused"] else "")
+        size = "no plan" if size is None else f"{size / 1e6:,.0f}" + (" (refused)" if row["refused"] else "")
         work = row["flops"] / plain[row["target"]] if row.get("flops") and row["target"] in plain else None
         cells = [shown(row.get("carries"), ".1f"), shown(work, ".3f"), shown(row.get("seconds"), ".3g")]
         found.append([f"{row['way']}, {row['target']}", size, *cells, f"{row['planning']:.1f}"])
