@@ -15,18 +15,27 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
+from .._base.errors import BudgetError, PolicyWarning
+from .._base.sites import warn
 from .._jax import forget_failed_calls, is_jit_disabled
 from .._states.frame import active, look_at, stack
 from .._states.state import State
 from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
 from .._traces.families import NEVER, Unshared, cache_of
 from .._traces.lift import at_once, bind
+from .._traces.trace import Call
 from .._traces.tracebacks import boundary, hide_frames
 from .._traces.wrapper import Bound, Transformed, decorate, unbound
 from ._ahead_of_time import AheadOfTime
 from ._entry import OTHER
 from ._options import ByState, bound_as_in, check_arguments, entries
 from ._programs import Program, Store, Untraced
+
+_UNPLACED = (
+    "A plan for a memory budget inside does not know `in_shardings` and `state_shardings`: it counts the bytes of all "
+    "devices together, unless the arguments and the states' values are placed before the call. Write "
+    "`x = jax.device_put(x, sharding)`."
+)
 
 
 class Jitted(Transformed):
@@ -52,6 +61,7 @@ class Jitted(Transformed):
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
         self._shardings = ByState("jit", "state_shardings", state_shardings, "sharding", _sharding)
+        self._moves_inputs = any(given is not None for given in (state_shardings, options.get("in_shardings")))
         own = () if self._options["state_shardings"] is None else (Unshared(),)
         self._store = cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
@@ -180,11 +190,13 @@ class Jitted(Transformed):
             self._store.family.repeats = NEVER
             self._store.use(program)
             return program, states, results, roots
-        call = self._store.find(self._fun, args, kwargs, roots[1:])
+        call = self._find(args, kwargs, roots)
         states = call.states
         known = (program for program, _ in itertools.chain(first, fitting) if program.takes(call.trace))
         program = next(known, None)
         if program is None:
+            if self._moves_inputs and call.trace.places is not None and not any(call.trace.places):
+                warn(f"jit: {_UNPLACED}", PolicyWarning)
             self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
@@ -192,6 +204,14 @@ class Jitted(Transformed):
             self._store.use(program)
             self._store.family.add(program.treedef, program)  # for others to find
         return program, states, results, roots
+
+    def _find(self, args: Any, kwargs: Any, roots: Sequence[Any]) -> Call:
+        try:
+            return self._store.find(self._fun, args, kwargs, roots[1:])
+        except BudgetError as error:
+            if self._moves_inputs:
+                error.add_note(f"jit: {_UNPLACED}")
+            raise
 
     @boundary
     def trace(self, /, *args: Any, _instance: Any = NO_SELF, **kwargs: Any) -> AheadOfTime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,29 @@ def test_a_plan_is_for_the_shardings_of_its_call(first: str) -> None:
     for run in (split, whole, split) if first == "split" else (whole, split, whole):
         run()
     assert "shardings" in str(inspect.explain_retrace(step))
+
+
+@pytest.mark.parametrize("option", ["in_shardings", "state_shardings"])
+@pytest.mark.parametrize("share", [0.75, 0.01])
+def test_shardings_that_jit_gives_are_not_known_to_a_plan_and_this_is_said(option: str, share: float) -> None:
+    sharding, params = NamedSharding(mesh_of(AxisType.Auto, "d"), P("d")), [Param(w) for w in WS]
+    args = [p.value for p in params], X
+    budget = policies.fit(int(share * temp(jax.jit(jax.grad(loss)), *args)))
+    f = transform.checkpoint(lambda x: loss([p.value for p in params], x), policy=budget)
+    given = {Param: sharding} if option == "state_shardings" else (sharding,)
+    step = transform.jit(transform.grad(f, states=params), **{option: given})
+    what = pytest.warns(policies.PolicyWarning, match="does not know `in_shardings` and `state_shardings`.*device_put")
+    if share < 0.1:
+        what = pytest.raises(BudgetError)
+    with what as caught:
+        step.lower(X)
+    if share < 0.1:
+        assert any("jax.device_put" in note for note in caught.value.__notes__)
+        return
+    with pytest.warns() as rest:
+        warnings.warn("the only one", stacklevel=1)
+        step.lower(jax.device_put(X, sharding))
+    assert [str(w.message) for w in rest] == ["the only one"]
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
