@@ -10,7 +10,7 @@ fit goes the slow way: find a trace or make one, keep it, call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
@@ -171,12 +171,7 @@ class Jitted(Transformed):
         has_self = obj is not NO_SELF or self._instance is not NO_SELF
         args, kwargs, roots = self.hidden(obj, args, kwargs)
         treedef = jax.tree.structure((args, kwargs))
-        # Lazily: functions of equal code may have many programs, and a trace around depends on all that is looked at.
-        fitting = (
-            (program, states)
-            for program in self._store.known(treedef)
-            if (states := program.match(roots)) is not None and program.is_for(states, (args, kwargs))
-        )
+        fitting = self._fitting(treedef, roots, args, kwargs)
         first = [*itertools.islice(fitting, 1)]
         for program, states in first:
             run = program.jitted_for(method)
@@ -204,6 +199,19 @@ class Jitted(Transformed):
             self._store.use(program)
             self._store.family.add(program.treedef, program)  # for others to find
         return program, states, results, roots
+
+    def _fitting(
+        self, treedef: Any, roots: Sequence[Any], args: Any, kwargs: Any
+    ) -> Iterator[tuple[Program, list[State]]]:
+        """The programs that fit a call, with the states that each has found in it.
+
+        One after the other as they are asked for: functions of equal code may have many programs, and a trace around
+        depends on all that is looked at.
+        """
+        for program in self._store.known(treedef):
+            states = program.match(roots)
+            if states is not None and program.is_for(states, (args, kwargs)):
+                yield program, states
 
     def _find(self, args: Any, kwargs: Any, roots: Sequence[Any]) -> Call:
         try:
