@@ -57,6 +57,7 @@ from .programs import vmaps_around as vmaps_around
 from .programs import with_equations as with_equations
 from .programs import without_cache as without_cache
 from .programs import without_constvars as without_constvars
+from .programs import without_unused as without_unused
 from .tangents import is_without_tangent as is_without_tangent
 from .tangents import is_zero_tangent as is_zero_tangent
 from .tangents import symbolic_zero as symbolic_zero

@@ -18,6 +18,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.extend import source_info_util
 from jax.extend.core import primitives
+from jax.interpreters import partial_eval
 
 from .both import (
     _DIRECT,
@@ -187,6 +188,12 @@ def part_of(jaxpr: Any, invars: Sequence[Any], outvars: Sequence[Any], among: Se
     info = jaxpr.debug_info._replace(arg_names=names, result_paths=None)
     effects = set().union(*[eqn.effects for eqn in eqns])
     return jaxpr.replace(invars=list(invars), outvars=list(outvars), eqns=eqns[::-1], debug_info=info, effects=effects)
+
+
+def without_unused(jaxpr: Any, is_used: Sequence[bool]) -> tuple[Any, tuple[bool, ...]]:
+    """A jaxpr with some of its outputs and what they need, also in loops and branches, and which inputs these are."""
+    part, inputs = partial_eval.dce_jaxpr(jaxpr, list(is_used))
+    return part, tuple(inputs)
 
 
 def without_constvars(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -102,8 +102,9 @@ def _compiled(target: Target, step: Step, selected: Selected, inputs: Sequence[L
         consts, init, xs = ([*leaves[i:j]] for i, j in zip([0, *groups], [*groups, None], strict=True))
         after, ys, saved = sweep.forward(short, selected, consts, init, xs)
         ct_carry = [2 * leaf for leaf in pick(after, selected.carry)]
+        is_live = [True] * len(ct_carry)
         ct_ys = [y if is_differentiable(y) else None for y in ys]
-        ct_consts, ct_carry, ct_xs = sweep.backward(short, selected, consts, xs, saved, ct_carry, ct_ys)
+        ct_consts, ct_carry, ct_xs = sweep.backward(short, selected, consts, xs, saved, ct_carry, ct_ys, is_live)
         # What is returned takes no temporary bytes.
         return [*ys, *ct_consts, *[ct.sum() for ct in ct_carry], *ct_xs]
 

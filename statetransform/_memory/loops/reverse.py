@@ -10,6 +10,8 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +20,10 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, zeros
+from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, without_unused, zeros
 from ..programs.step_counts import counted
 from ..programs.walk import backward_slice
-from .arrays import Index, Leaves, pick, put, read_row, select, take, write_row
+from .arrays import Index, Leaves, merge, pick, put, read_row, select, take, write_row
 from .lanes import is_left_out
 from .progress import fori_loop
 from .stack import Blocks, Sharing, Units
@@ -125,9 +127,39 @@ class ByVjp:
         xs: Leaves,
         n: Index | None = None,
         ct_ys: Sequence[Any] | None = None,
+        is_live: Sequence[bool] | None = None,
     ) -> None:
         self.step, self.selected, self.consts, self.xs, self.n, self.ct_ys = step, selected, consts, xs, n, ct_ys
         self.needed = step.needed(selected)
+        self._is_live = is_live
+
+    @functools.cached_property
+    def _live(self) -> tuple[Step, tuple[bool, ...]]:
+        """The step without what no cotangent comes from, and which leaves of the carry have one before some step.
+
+        What is left out must not be differentiated: zero times an infinite slope is not a number.
+        """
+        step, chosen, consts = self.step, self.selected.carry, len(self.consts)
+        live = chosen if self._is_live is None else tuple(merge([False] * len(chosen), chosen, self._is_live))
+        if live == chosen:
+            return step, live
+        types = list(map(typeof, self.consts)), list(step.avals), list(map(slice_type, self.xs))
+        closed: Any = jax.make_jaxpr(step.fun)(*types)
+        seen = [ct is not None for ct in self.ct_ys or []]
+        while True:
+            part, used = without_unused(closed.jaxpr, [*live, *seen])
+            before = used[consts : consts + len(live)]
+            more = tuple(a or (b and c) for a, b, c in zip(live, before, chosen, strict=True))
+            if more == live:
+                break
+            live = more
+
+        def fun(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
+            out = eval_jaxpr(part, closed.consts, *pick([*consts, *carry, *x], used))
+            whole = merge([None] * (len(live) + len(seen)), [*live, *seen], out)
+            return whole[: len(live)], whole[len(live) :]
+
+        return dataclasses.replace(step, fun=fun), live
 
     def record(
         self, first: Index, carry: Leaves, ys: Leaves, recorded: Leaves, row: Index
@@ -156,13 +188,15 @@ class ByVjp:
         ct_consts, ct, ct_xs = cts
         ct_ys, place = self.ct_ys or [], self.step.place(first)
         seen = [ct is not None for ct in ct_ys]
-        fun, arguments = self.step.of_selected(self.selected, self.consts, carry, take(self.xs, place))
+        step, live = self._live
+        fun, arguments = step.of_selected(self.selected, self.consts, carry, take(self.xs, place))
 
         def of_seen(*some: Leaves) -> tuple[Leaves, Leaves]:
             out, y = fun(*some)
-            return pick(out, self.selected.carry), pick(y, seen)
+            return pick(out, live), pick(y, seen)
 
-        more, new, ct_x = jax.vjp(of_seen, *arguments)[1]((ct, take(pick(ct_ys, seen), place)))
+        given = pick(ct, pick(live, self.selected.carry)), take(pick(ct_ys, seen), place)
+        more, new, ct_x = jax.vjp(of_seen, *arguments)[1](given)
         if self.step.length is None:
             left_out = is_left_out(first >= self.n)
             more = select(left_out, [jnp.zeros_like(x) for x in more], more)

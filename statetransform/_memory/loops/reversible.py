@@ -13,7 +13,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -67,13 +67,14 @@ def backward(
     saved: Saved,
     ct_carry: Leaves,
     ct_ys: Leaves,
+    is_live: Sequence[bool],
 ) -> Cotangents:
     """The cotangents of what is selected: undoes and differentiates all steps."""
     n = step.length
     assert n is not None
     if not any(step.needed(selected)):
-        return sweep.backward(step, selected, consts, xs, saved, ct_carry, ct_ys)
-    reverse = ByVjp(step, selected, consts, xs, None, ct_ys)
+        return sweep.backward(step, selected, consts, xs, saved, ct_carry, ct_ys, is_live)
+    reverse = ByVjp(step, selected, consts, xs, None, ct_ys, is_live)
     nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
     cts = nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
 

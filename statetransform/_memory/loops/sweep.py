@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -75,15 +76,22 @@ def _to_last_segment(step: Step, periods: Periods, advance: Any, state: tuple[Le
 
 
 def backward(
-    step: Step, selected: Selected, consts: Leaves, xs: Leaves, saved: Saved, ct_carry: Leaves, ct_ys: Leaves
+    step: Step,
+    selected: Selected,
+    consts: Leaves,
+    xs: Leaves,
+    saved: Saved,
+    ct_carry: Leaves,
+    ct_ys: Leaves,
+    is_live: Sequence[bool],
 ) -> Cotangents:
     """The cotangents of what is selected: reverses all steps, storing carries again in the slots that become free.
 
     `ct_carry` are the cotangents of the selected leaves of the last carry, `ct_ys` those of the stacked outputs, None
-    for zero and for integers.
+    for zero and for integers. Those of the carry that are not live are zero for certain.
     """
     n = largest_of_lanes(saved.n) if step.length is None else step.length
-    reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys)
+    reverse, blocks = reverse_of(step, n, selected, consts, xs, saved.n, ct_ys, is_live)
     nothing = lambda leaves, mask: [zeros_like(x) for x in pick(leaves, mask)]
     cts = nothing(consts, selected.consts), ct_carry, nothing(xs, selected.xs)
     if saved.far is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -48,7 +48,7 @@ class CheckpointedLoop:
     plain: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
     forward: Callable[[Selected, Leaves, Leaves, Leaves], tuple[Leaves, Leaves, Saved]]
     moves: Callable[[Selected], Selected]
-    backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves], Cotangents]
+    backward: Callable[[Selected, Leaves, Leaves, Saved, Leaves, Leaves, Sequence[bool]], Cotangents]
     again: Callable[[Leaves, Leaves, Leaves, Saved], tuple[Leaves, Leaves]] | None
     cure: str = ""
     near: CheckpointedLoop | None = None
@@ -154,8 +154,9 @@ class Tangent:
         everywhere = merge([None] * len(self.avals), self.is_moving, cts)
         ct_carry, ct_ys = pick(everywhere[: self.n_carry], self.selected.carry), everywhere[self.n_carry :]
         avals = pick(self.avals[: self.n_carry], self.selected.carry)
+        is_live = tuple(ct is not None for ct in ct_carry)
         ct_carry = [zeros(aval) if ct is None else ct for aval, ct in zip(avals, ct_carry, strict=True)]
-        return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys))
+        return jax.tree.leaves(self.loop.backward(self.selected, consts, xs, saved, ct_carry, ct_ys, is_live))
 
     def again(self, primals: Primals, saved: Saved, cts: Leaves) -> Leaves:
         """The same cotangents as of the backward sweep, differentiable."""
