@@ -24,9 +24,9 @@ import jax.numpy as jnp
 
 import statetransform as st
 from statetransform import _jax, policies, transform
-from statetransform._memory.plans import measure as planning
+from statetransform._memory.plans import choose as planning
+from statetransform._memory.plans.choose import Planner
 from statetransform._memory.plans.joint import Pattern
-from statetransform._memory.plans.measure import Planner
 from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice
@@ -156,7 +156,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds, self.compilations = 0.0, 0
-        self._decide, self._compile = Planner.decide, planning.temporary_bytes
+        self._decide, self._compile = Planner.decide, planning.compiled_step
 
     def __enter__(self) -> Clock:
         clock = self
@@ -168,19 +168,19 @@ class Clock:
             finally:
                 clock.seconds += time.process_time() - start
 
-        def temporary_bytes(*args: Any) -> int | None:
+        def compiled_step(*args: Any, **options: Any) -> Any:
             start = time.process_time()
             try:
-                return clock._compile(*args)
+                return clock._compile(*args, **options)
             finally:
                 clock.seconds -= time.process_time() - start
                 clock.compilations += 1
 
-        Planner.decide, planning.temporary_bytes = decide, temporary_bytes
+        Planner.decide, planning.compiled_step = decide, compiled_step
         return self
 
     def __exit__(self, *error: object) -> None:
-        Planner.decide, planning.temporary_bytes = self._decide, self._compile
+        Planner.decide, planning.compiled_step = self._decide, self._compile
 
 
 def budgeted(program: Program, budget: int) -> tuple[Measured | None, str]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._base.table import Drawing, Records, Table
+from .._memory.plans.candidates import Candidate
+from .._memory.plans.choose import Planner, compiled_step
 from .._memory.plans.cost import nbytes
-from .._memory.plans.emit import Emitted, whole
 from .._memory.plans.joint import Pattern
-from .._memory.plans.measure import Planner, temporary_bytes
 from .._memory.programs.references import made_in, refuse_references
 from .._memory.programs.sizes import format_bytes
 from .._memory.targets import placed
@@ -138,7 +138,7 @@ def plan(
         raise TypeError(f"plan: {view.name} has no floating-point argument or result, so it has no gradient to plan")
     refuse_references("plan", made_in(closed), "What runs by a plan has a derivative rule of its own")
     shardings = tuple(map(sharding_of, view.inputs))
-    planner = Planner(closed, shardings, target=view.target)
+    planner = Planner(closed, shardings, compile, target=view.target)
     points = _points(planner, pattern, compile)
     notes = view.target.notes if compile else []
     plain = planner.plain_bytes(pattern) if compile else None
@@ -149,25 +149,17 @@ def plan(
 
 
 def _points(planner: Planner, pattern: Pattern, is_compiled: bool) -> list[Point]:
-    first = planner.versions(pattern).first
-    top, work = first.solver.plain, first.joint.graph.cost
-    offers = [(first, top)]
-    least = planner.least(pattern)
-    ratio = max(least[1].bytes, 1) / max(top.bytes, 1)
-    for k in range(1, _POINTS - 1):
-        offer = planner.plan(pattern, int(top.bytes * ratio ** (k / (_POINTS - 1))))
-        if offer is not None:
-            offers.append(offer)
-    offers.append(least)
-    points, cheapest = [], None
-    for version, found in sorted(offers, key=lambda offer: (offer[1].bytes, offer[1].cost)):
-        if cheapest is not None and found.cost >= cheapest - 1e-9:
-            continue  # another plan does it with less
-        cheapest = found.cost
-        size = None
-        if is_compiled:
-            step = whole(Emitted(version.joint, found.sequence), version.joint.n_inputs)
-            size = temporary_bytes(version.as_outermost(step), version)
-        over_plain = found.cost / work if work and found is not top else 1.0
-        points.append(Point(found.bytes, size, over_plain))
-    return points[::-1]
+    top = planner.versions(pattern).first.solver.plain
+    found, least = list[Candidate](), top.bytes
+    for some in planner.candidates(pattern).within(top.bytes):
+        if some.plan.bytes < least and some.cost > (found[-1].cost if found else 1.0):
+            found.append(some)
+            least = some.plan.bytes
+    if len(found) >= _POINTS:
+        found = [found[round(k * (len(found) - 1) / (_POINTS - 2))] for k in range(_POINTS - 1)]
+    points = [Point(top.bytes, planner.plain_bytes(pattern) if is_compiled else None, 1.0)]
+    for some in found:
+        step, version = some.step
+        size = compiled_step(version.as_outermost(step), version).bytes if is_compiled else None
+        points.append(Point(some.plan.bytes, size, some.cost))
+    return points

@@ -115,7 +115,7 @@ def test_a_random_state_draws_the_same_numbers_again() -> None:
     (ours, rng, n), (theirs, their_rng, their_n) = make(), make()
     expected = transform.jit(transform.grad(theirs, argnums=1))
     for outer in (lambda f: f, transform.jit):
-        f = fitting(ours, budget := policies.fit("22KiB"))
+        f = fitting(ours, budget := policies.fit("27KiB"))
         assert_close(outer(transform.grad(f, argnums=1))(X, WS[:3]), expected(X, WS[:3]))
         assert int(n.value) == int(their_n.value)
         assert (jax.random.key_data(rng.key) == jax.random.key_data(their_rng.key)).all()
@@ -169,7 +169,7 @@ def test_integers_and_keys_pass_through() -> None:
 
     for key in (jax.random.key(0), jax.random.PRNGKey(0)):
         plain = jax.jit(jax.grad(f, has_aux=True)).lower(X, jnp.arange(3), key).compile()
-        budget = policies.fit(int(0.86 * plain.memory_analysis().temp_size_in_bytes))
+        budget = policies.fit(int(0.9 * plain.memory_analysis().temp_size_in_bytes))
         ours = transform.jit(transform.grad(fitting(f, budget), has_aux=True))(X, jnp.arange(3), key)
         theirs = plain(X, jnp.arange(3), key)
         assert_close(ours[0], theirs[0])
@@ -272,7 +272,7 @@ def test_the_compiled_step_honours_the_budget_or_a_warning_says_how_far_it_does_
         found = max(temporary_bytes(grad(fit)), temporary_bytes(jax.value_and_grad(fit, argnums=1)))
     said = [str(w.message) for w in caught if issubclass(w.category, policies.PolicyWarning)]
     assert (found <= budget) != bool(said), (found, budget, said)
-    assert all("the gradient step takes" in message for message in said)
+    assert all("meets" in message and str(found) in message for message in said)
 
 
 @pytest.mark.optimized

@@ -12,7 +12,6 @@ import pytest
 
 import statetransform as st
 from statetransform import State, _jax, policies, transform
-from statetransform._memory.plans.barriers import keeps_barriers
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice
 
@@ -208,16 +207,3 @@ def test_the_least_that_a_refusal_names_is_no_more_than_a_budget_that_is_met_lat
         warnings.simplefilter("ignore", policies.PolicyWarning)
         found = gradient(41_000).lower(*args).compile().memory_analysis()
     assert caught.value.least is not None and caught.value.least <= found.temp_size_in_bytes
-
-
-@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes barriers")
-def test_a_plan_that_misses_by_little_is_followed_by_the_one_with_the_fewest_bytes() -> None:
-    def loss(ws: Any, x: Any) -> Any:
-        for w in ws:
-            x = jnp.tanh(x @ w)
-        return (x**2).mean()
-
-    args = [0.1 * jax.random.normal(jax.random.key(i), (16, 16)) for i in range(6)], jnp.ones((128, 16))
-    fitting = transform.checkpoint(loss, policy=policies.fit(30_000))  # 24,580 as planned are 32,768 as compiled
-    found = jax.jit(jax.value_and_grad(fitting)).lower(*args).compile().memory_analysis()
-    assert found.temp_size_in_bytes <= 30_000

@@ -18,7 +18,7 @@ from statetransform import BudgetError, Param, inspect, policies, transform
 BARRIERS_ARE_KEPT = not jax.__version__.startswith("0.10.")
 pytestmark = [pytest.mark.optimized]
 if not BARRIERS_ARE_KEPT:
-    pytestmark.append(pytest.mark.filterwarnings("ignore:checkpoint. the plan"))
+    pytestmark.append(pytest.mark.filterwarnings("ignore:checkpoint. no plan fits"))
 P = jax.P
 X, WS = jnp.linspace(-1, 1, 2048 * 16).reshape(2048, 16), [jnp.eye(16) * 0.9] * 8
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import jax
@@ -95,19 +96,19 @@ def test_a_plan_that_cannot_run_is_refused(graph: Graph, sequence: list[int], wo
         check(graph, sequence)
 
 
-def test_every_plan_is_valid_and_within_its_budget() -> None:
+def test_the_plans_of_a_curve_are_valid_and_each_has_fewer_bytes_and_more_work() -> None:
     solved = 0
     for seed in range(200):
         graph = random_graph(seed)
-        top = peak(graph, graph.plain)
-        for budget in {top, (3 * top) // 4, top // 2}:
-            found = Solver(graph).plan(budget)
-            if found is not None:
-                check(graph, found.sequence)
-                assert peak(graph, found.sequence) == found.bytes <= budget
-                assert graph.cost_of(found.sequence) == pytest.approx(found.cost)
-                solved += 1
-    assert solved > 200
+        curve = Solver(graph).curve
+        assert curve[0].bytes <= peak(graph, graph.plain)
+        for plan in curve:
+            check(graph, plan.sequence)
+            assert peak(graph, plan.sequence) == plan.bytes
+            assert graph.cost_of(plan.sequence) == pytest.approx(plan.cost)
+        assert all(a.bytes > b.bytes and a.cost < b.cost for a, b in itertools.pairwise(curve))
+        solved += len(curve)
+    assert solved > 250
 
 
 def test_a_network_that_is_called_twice_is_planned_once() -> None:

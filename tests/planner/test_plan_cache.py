@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
-from statetransform._memory.plans import measure, plan_cache
+from statetransform._memory.plans import choose, plan_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")
 
@@ -33,8 +33,14 @@ PLAIN = 8 * 96 * 16 * 4
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list with the bytes of each step that is compiled; nothing is known at the start."""
     found: list[int] = []
-    compiled = measure.temporary_bytes
-    monkeypatch.setattr(measure, "temporary_bytes", lambda *args: found.append(compiled(*args) or 0) or found[-1])
+    compiled = choose.compiled_step
+
+    def counted(*args: Any, **options: Any) -> Any:
+        step = compiled(*args, **options)
+        found.append(step.bytes or 0)
+        return step
+
+    monkeypatch.setattr(choose, "compiled_step", counted)
     return found
 
 
@@ -78,7 +84,7 @@ def test_another_process_finds_it_in_the_folder_of_compiled_programs(
     assert list(folder.glob("statetransform/*.json"))
     count = len(sizes)
     plan_cache._known.clear()  # as in another process
-    monkeypatch.setattr(measure.Planner, "plan", None)  # nor does it plan
+    monkeypatch.setattr(choose.Planner, "candidates", None)  # nor does it plan
     again = gradient()
     assert len(sizes) == count
     assert all((a == b).all() for a, b in zip(expected, again, strict=True))

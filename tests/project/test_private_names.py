@@ -24,7 +24,7 @@ NAMES = re.compile(r"\b(flax|nnx|linen|brainstate|equinox|eqx|haiku|keras|optax|
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
 #: An adapter says for which release of its framework it was written.
 #: The planner asks types for the axes over which they vary.
-ALLOWED = {"_frameworks": {"__version__"}, "_memory": {"mat"}}
+ALLOWED = {"_frameworks": {"__version__"}}
 
 
 def private_names(path: pathlib.Path) -> set[str]:

@@ -24,7 +24,7 @@ def keeps_barriers() -> bool:
 def tied(values: Sequence[Any]) -> list[Any]:
     """The same values behind a barrier, with the same types."""
     if not keeps_barriers() and (numbers := [x for x in values if has_number(x)]):
-        return _around_a_loop(values, min(numbers, key=lambda x: (len(jax.typeof(x).mat.varying), x.size)))
+        return _around_a_loop(values, min(numbers, key=lambda x: (len(_jax.varying_axes(x)), x.size)))
     return _jax.barrier(list(values))
 
 

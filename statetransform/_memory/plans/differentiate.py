@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ... import _jax
@@ -30,10 +31,10 @@ from ..programs.references import made_in, refuse_references
 from ..programs.rewrite import BUDGETED, program_of
 from ..programs.sizes import format_bytes
 from ..programs.walk import walk
+from .choose import Decision, Planner, Shortage, excess_message, shortage_message
 from .devices import is_unknown
 from .emit import Emitted, Pulled, whole
 from .joint import Pattern
-from .measure import Decision, Planner, Shortage, excess_message, shortage_message
 from .meter import Meter
 from .versions import Version
 
@@ -107,7 +108,7 @@ class Budgeted:
         self._is_unknown = is_unknown([var.aval for var in body.invars], shardings)
         self._asked, self._budget = budget, budget.bytes
         meter = Meter(name) if budget.progress else None
-        self._planner = Planner(_closed(body), shardings, budget.compile, meter, budget.target)
+        self._planner = Planner(jex.ClosedJaxpr(body, []), shardings, budget.compile, meter, budget.target)
         self._reference = made_in(body)
         self._decisions: dict[Pattern, Decision | Shortage] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -206,7 +207,7 @@ class Budgeted:
 
     def _warn(self, found: Decision) -> None:
         if found.compiled is not None and found.compiled > self._budget:
-            warn(excess_message(self._budget, found, self._planner.target), PolicyWarning)
+            warn(excess_message(self._asked.size, found, self._planner.target), PolicyWarning)
 
     def _first(self, moves: tuple[bool, ...]) -> Callable[..., tuple[list[Any], list[Any]]]:
         """The forward pass of the plan; what it keeps has no tangent: the linear equation starts from the inputs."""
@@ -314,7 +315,7 @@ class Budgeted:
     def _pull(self, pattern: Pattern, primals: Leaves, kept: Leaves, cts: Leaves) -> list[Any]:
         found = self.decision(pattern)
         if isinstance(found, Shortage):
-            raise BudgetError(shortage_message(self._budget, found), least=found.least)
+            raise BudgetError(shortage_message(self._asked.size, found), least=found.least)
         passes = self._passes(pattern)
         if pattern.outputs == self._guess and passes is not None:
             return self._compiled(("backward", pattern), passes.backward)(primals, kept, cts)
@@ -330,11 +331,6 @@ class Budgeted:
     def _compiled(self, key: Any, fun: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:
         """A function as one program for eager calls; the same object every time, so that it is compiled once."""
         return self._programs.setdefault(key, jax.jit(fun, inline=inline))
-
-
-def _closed(body: Any) -> Any:
-    avals = [var.aval for var in body.invars]
-    return jax.make_jaxpr(lambda *xs: _jax.eval_jaxpr(body, (), *xs))(*avals)
 
 
 def _moving(tangents: Leaves) -> tuple[bool, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -71,14 +71,7 @@ class Emitted:
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and what is kept."""
         run = _Run(self._joint, inputs, (), self._forms, self._lives)
-        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
-        for t, i in enumerate(self._sequence[: self._split]):
-            if t in draws:
-                run.tie(*draws[t])
-            run.node(t, i)
-            if t in apart:
-                run.tie(apart[t], [])
-        outputs = [run.read(atom) for atom in self._joint.outputs]
+        outputs = self._run_forward(run)
         kept = [run.env[self._joint.variables[v]] for v in self.kept]
         large = {i: x for i, x in enumerate(outputs) if jnp.shape(x)}
         if kept and not self._has_loops:
@@ -92,12 +85,36 @@ class Emitted:
         run = _Run(joint, inputs, cotangents, self._forms, self._lives)
         run.env.update({joint.variables[v]: x for v, x in zip(self.kept, kept, strict=True)})
         run.made += [joint.variables[v] for v in self.kept]
+        return self._run_backward(run)
+
+    @property
+    def cost(self) -> float:
+        """The operations of both passes, with what is computed where it is read."""
+        counted = 0.0
+        for run_pass in (self._run_forward, self._run_backward):
+            run = _Count(self._joint, self._forms, self._lives)
+            run.env.update(dict.fromkeys((self._joint.variables[v] for v in self.kept), 0))
+            run_pass(run)
+            counted += run.operations
+        return counted
+
+    def _run_forward(self, run: _Run) -> list[Any]:
+        draws, apart = ({}, {}) if self._has_loops else (self._draws(), self._apart())
+        for t, i in enumerate(self._sequence[: self._split]):
+            if t in draws:
+                run.tie(*draws[t])
+            run.node(t, i)
+            if t in apart:
+                run.tie(apart[t], [])
+        return [run.read(atom) for atom in self._joint.outputs]
+
+    def _run_backward(self, run: _Run) -> list[Any]:
         barriers = self._barriers()
         for t in range(self._split, len(self._sequence)):
             if t in barriers:
                 run.tie(*barriers[t])
             run.node(t, self._sequence[t])
-        return [run.read(atom) for atom in joint.gradients]
+        return [run.read(atom) for atom in self._joint.gradients]
 
     def _draws(self) -> dict[int, tuple[list[Any], list[Any]]]:
         """The nodes of the forward pass that make much of next to nothing, each with what the barrier before it ties.
@@ -326,6 +343,7 @@ class _Run:
         self.env.update(zip(joint.jaxpr.invars[: joint.n_inputs], inputs, strict=True))
         self.env.update(zip(joint.jaxpr.invars[joint.n_inputs :], cotangents, strict=False))
         self._views: dict[Any, Any] = {}
+        self._roots: dict[Any, frozenset[Any]] = {}  # of the views, the variables that they are made of
         self._now = 0  # the step
         self.made: list[Any] = []  # variables, the last one at the end
 
@@ -336,8 +354,17 @@ class _Run:
         if atom in self.env:
             return self.env[atom]
         if atom not in self._views:
-            (self._views[atom],) = self._bind(self._joint.views[atom])
+            view = self._joint.views[atom]
+            (self._views[atom],) = self._bind(view)
+            read = [a for a in view.invars if not isinstance(a, jex.Literal)]
+            self._roots[atom] = frozenset[Any]().union(*(self._roots[a] if a in self._views else {a} for a in read))
         return self._views[atom]
+
+    def _forget(self, changed: Collection[Any]) -> None:
+        """Views of what has changed are made again, and those that cost nothing."""
+        for atom in list(self._views):
+            if cost.is_view(self._joint.views[atom]) or not self._roots[atom].isdisjoint(changed):
+                del self._views[atom]
 
     def node(self, t: int, i: int) -> None:
         """Runs one node, at a step of the plan."""
@@ -345,7 +372,7 @@ class _Run:
         for eqn in node.eqns:
             outputs = self._bind(eqn)
             if not self.env.keys().isdisjoint(eqn.outvars):
-                self._views.clear()  # they may be views of the old value
+                self._forget(eqn.outvars)
             self.env.update(zip(eqn.outvars, outputs, strict=True))
             for form in [self._forms[var] for var in eqn.outvars if var in self._forms]:
                 self.env[form] = self.read(form)
@@ -354,8 +381,11 @@ class _Run:
     def tie(self, values: list[Any], given: list[Any]) -> None:
         """Puts a barrier around some variables."""
         names = [*values, *given]
-        self.env.update(zip(names, tied([self.env[var] for var in names]), strict=True))
-        self._views.clear()
+        self.env.update(zip(names, self._barrier([self.env[var] for var in names]), strict=True))
+        self._forget(names)
+
+    def _barrier(self, values: list[Any]) -> list[Any]:
+        return tied(values)
 
     def _bind(self, eqn: Any) -> Sequence[Any]:
         inputs = [self.read(atom) for atom in eqn.invars]
@@ -390,7 +420,7 @@ class _Run:
         """
         number, size = np.asarray(number, aval.dtype), length * cost.nbytes(aval)
         alive = {self._joint.variables[v] for v, first, last in self._lives if first < self._now <= last}
-        varies_as = lambda x: jax.typeof(x).mat.varying <= aval.mat.varying
+        varies_as = lambda x: _jax.varying_axes(x) <= _jax.varying_axes(aval)
         is_large = lambda x: _DRAWN * cost.nbytes(jax.typeof(x)) >= size and jnp.issubdtype(x.dtype, jnp.inexact)
         fits = lambda x: is_large(x) and has_number(x) and varies_as(x)
         last = next((x for var in reversed(self.made) if var in alive and fits(x := self.env[var])), None)
@@ -398,6 +428,41 @@ class _Run:
         # In `shard_map`, the barrier of JAX 0.10 makes all of its operands vary over the devices if one does.
         before = list(filter(varies_as, inputs))
         return lax.optimization_barrier((jnp.asarray(number), *before))[0] if before else number
+
+
+class _Count(_Run):
+    """Counts the operations instead."""
+
+    def __init__(self, joint: Joint, forms: Mapping[Any, Any], lives: Sequence[tuple[int, int, int]]) -> None:
+        super().__init__(joint, [0] * joint.n_inputs, [0] * len(joint.jaxpr.invars), forms, lives)
+        self.operations = 0.0
+        self._made_of = collections.defaultdict[Any, list[Any]](list)  # by variable, the views that count for something
+
+    def read(self, atom: Any) -> Any:
+        """Counts what is computed to read an atom."""
+        if isinstance(atom, jex.Literal) or atom in self.env or atom in self._views:
+            return 0
+        view = self._joint.views[atom]
+        self._bind(view)
+        if self._joint.operations(view):
+            self._views[atom] = 0
+            for root in self._joint.roots([atom]):
+                self._made_of[root].append(atom)
+        return 0
+
+    def _forget(self, changed: Collection[Any]) -> None:
+        for var in changed:
+            for atom in self._made_of.pop(var, ()):
+                self._views.pop(atom, None)
+
+    def _bind(self, eqn: Any) -> Sequence[Any]:
+        for atom in eqn.invars:
+            self.read(atom)
+        self.operations += self._joint.operations(eqn)
+        return [0] * len(eqn.outvars)
+
+    def _barrier(self, values: list[Any]) -> list[Any]:
+        return values
 
 
 def _with_late_stacks(eqn: Any, inputs: Sequence[Any], late: Callable[..., Any]) -> list[Any]:

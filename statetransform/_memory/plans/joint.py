@@ -22,9 +22,10 @@ from ... import _jax
 from ..context import ONE, Lanes
 from ..loops.lanes import is_for_lanes
 from ..programs.rewrite import inlined, without_dead
-from ..programs.walk import backward_slice
+from ..programs.walk import backward_slice, inner_jaxprs
 from . import cost
 from .cost import nbytes
+from .existing import Held
 from .graph import Graph, Node
 
 _MANY = 3  # additions in a sum: from here on its parts are added one by one; those of queries, keys and values are two
@@ -84,6 +85,16 @@ class Joint:
             else:
                 found.append(atom)
         return found
+
+    def operations(self, eqn: Any) -> float:
+        """Those of an equation; none of a view."""
+        if id(eqn) not in self._operations:
+            self._operations[id(eqn)] = 0.0 if cost.is_view(eqn) else cost.operations(eqn)
+        return self._operations[id(eqn)]
+
+    @functools.cached_property
+    def _operations(self) -> dict[int, float]:
+        return {}
 
     @property
     def outputs(self) -> list[Any]:
@@ -196,6 +207,8 @@ def build(
     pattern: Pattern,
     n_forward: int | None = None,
     seen: Mapping[Any, int] = MappingProxyType({}),
+    held: Mapping[int, Held] = MappingProxyType({}),
+    has_all: bool = True,
 ) -> Joint:
     """The graph of a gradient step that is flattened.
 
@@ -205,17 +218,25 @@ def build(
       n_forward: how many of the equations are the forward pass. None takes all for it that no cotangent reaches, so
         that checkpoints in the function count for nothing.
       seen: which equation of the function computes the value of some variables.
+      held: the equations whose values exist as compiled, by number, and what they hold, if that is known.
+      has_all: whether all values are in the graph; otherwise those that exist.
     """
     jaxpr, consts = _jax.opened(flat), _jax.consts_of(flat)
     n_inputs, n_outputs = len(pattern.inputs), len(pattern.outputs)
-    return _Builder(jaxpr, n_inputs, n_outputs, n_forward).joint(consts, seen)
+    kind = _Builder if has_all else _OfExisting
+    return kind(jaxpr, n_inputs, n_outputs, n_forward, held).joint(consts, seen)
 
 
 class _Builder:
     """Turns equations into nodes."""
 
-    def __init__(self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None) -> None:
+    def __init__(
+        self, jaxpr: Any, n_inputs: int, n_outputs: int, n_forward: int | None, held: Mapping[int, Held]
+    ) -> None:
         self.jaxpr, self.n_inputs, self.n_outputs = jaxpr, n_inputs, n_outputs
+        self.held = {id(eqn): held[i] for i, eqn in enumerate(jaxpr.eqns) if i in held}
+        self.is_known = bool(held)
+        self.returned = {atom for atom in jaxpr.outvars if not isinstance(atom, jex.Literal)}
         self.eqns = backward_slice(jaxpr, jaxpr.outvars)
         self.costs = list(map(cost.operations, self.eqns))
         self.roots: dict[Any, tuple[Any, ...]] = {}
@@ -231,13 +252,19 @@ class _Builder:
             self.is_backward.append(depends)
             if depends:
                 moving.update(eqn.outvars)
-            if cost.is_view(eqn) or (not eqn.effects and self._is_constant(eqn)):
+            if cost.is_view(eqn) or (not eqn.effects and self._is_made_where_used(eqn)):
                 self.roots[eqn.outvars[0]] = self._roots_of(eqn.invars)
                 self.views[eqn.outvars[0]] = eqn
             else:
                 self.roots.update({var: (var,) for var in eqn.outvars})
+        self.moved = collections.Counter[Any]()  # bytes of copies in another order or form, by what is copied
+        for eqn in self.eqns:
+            if (own := self.held.get(id(eqn))) and eqn.outvars and eqn.outvars[0] in self.views:
+                for root in self._roots_of(eqn.outvars):
+                    is_copy = own.size > nbytes(root.aval)
+                    self.moved[root] = max(self.moved[root], own.scratch + (own.size if is_copy else 0))
 
-    def _is_constant(self, eqn: Any) -> bool:
+    def _is_made_where_used(self, eqn: Any) -> bool:
         """Whether a scalar is computed of scalar constants: not worth a node."""
         return len(eqn.outvars) == 1 and not eqn.invars and eqn.primitive.name in cost.VIEWS
 
@@ -315,7 +342,7 @@ class _Builder:
             made = list(self.eqns[group[-1]].outvars)
             for var in made:
                 number[var] = len(sizes)
-                sizes.append(0 if var in outputs or var in gradients else nbytes(var.aval))
+                sizes.append(0 if var in outputs or var in gradients else self._size(self.eqns[group[-1]], var))
                 variables.append(var)
             drafts.append((group, dict.fromkeys(outer), made))
         nodes = tuple(
@@ -356,6 +383,18 @@ class _Builder:
                 found |= as_made - flattened
         return found
 
+    def _size(self, eqn: Any, var: Any) -> int:
+        """Bytes of a value: as compiled, with tiles and with copies in another layout that are read as long."""
+        own = None if len(eqn.outvars) > 1 or inner_jaxprs(eqn) else self.held.get(id(eqn))
+        return max(nbytes(var.aval), own.size if own else 0)
+
+    def _scratch(self, eqn: Any) -> int:
+        """Bytes that an equation needs inside: as compiled, where that is known; what is within loops has no scope."""
+        if not self.is_known or inner_jaxprs(eqn):
+            return cost.scratch(eqn, self.views)
+        own = self.held.get(id(eqn))
+        return (own.scratch if own else 0) + max((self.moved[var] for var in eqn.outvars), default=0)
+
     def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
         eqns = tuple(self.eqns[t] for t in group)
         atoms = cost.overwritten(eqns)
@@ -365,13 +404,37 @@ class _Builder:
             tuple(inputs),
             tuple(outputs),
             cost=sum(self.costs[t] for t in group),
-            scratch=max(cost.scratch(eqn, self.views) for eqn in eqns),
+            scratch=max(map(self._scratch, eqns)),
             is_backward=self.is_backward[group[-1]],
             is_product=eqns[-1].primitive.name in cost.PRODUCTS,
             is_batched=cost.is_batched(eqns[-1]),
             inplace=tuple(inplace),
             eqns=eqns,
         )
+
+
+class _OfExisting(_Builder):
+    """Nodes are the values that exist as compiled. What does not is computed where it is read, as views are."""
+
+    def _is_made_where_used(self, eqn: Any) -> bool:
+        is_work = eqn.primitive.name in cost.PRODUCTS | cost.LOOPS
+        if super()._is_made_where_used(eqn) or len(eqn.outvars) != 1 or is_work:
+            return super()._is_made_where_used(eqn)
+        return id(eqn) not in self.held and eqn.outvars[0] not in self.returned
+
+    def _homes(self, worked: list[int], users: dict[Any, list[int]], kept: set[Any]) -> dict[int, int]:
+        return {t: t for t in worked}
+
+    def _node(self, group: list[int], inputs: list[int], outputs: list[int]) -> Node:
+        """With what is computed inside of it."""
+        node, inside, stack = super()._node(group, inputs, outputs), dict[Any, Any](), list(self.eqns[group[0]].invars)
+        while stack:
+            atom = stack.pop()
+            if not isinstance(atom, jex.Literal) and atom in self.views and atom not in inside:
+                inside[atom] = view = self.views[atom]
+                stack += view.invars
+        more = sum(cost.operations(view) for view in inside.values() if not cost.is_view(view))
+        return dataclasses.replace(node, cost=node.cost + more)
 
 
 def _is_as(one: Any, other: Any) -> bool:

@@ -29,12 +29,12 @@ import jax.extend.core as jex
 from ... import _jax
 from ..targets import Target, target_of
 from .checkpoints import Checkpoints
+from .existing import Held
 
 logger = logging.getLogger("statetransform")
 
 _MOST = 64  # steps that are known at a time
-_TRIED = 16  # plans that are kept for each
-_TIMES_THE_WORK = 3.0  # of the plain step; loops with next to no room for carries were seen to take 40 times
+_TRIED = 64  # plans that are kept for each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +64,6 @@ class MeasuredPlan:
         """What tells it from other plans of the same function."""
         return self.recipe, self.sequence, self.checkpoints
 
-    def fits(self, budget: int) -> bool:
-        """Whether it keeps a budget, as compiled."""
-        return (self.planned if self.compiled is None else self.compiled) <= budget
-
-    def rank(self, budget: int) -> tuple[bool, bool, float, float]:
-        """The cheapest first of those that fit, then those with the fewest bytes; last, what multiplies the work.
-
-        A budget that can be kept is kept, whatever the work. One that is exceeded in any case is not worth much of it.
-        """
-        size = self.planned if self.compiled is None else self.compiled
-        if size <= budget:
-            return False, False, self.cost, size
-        return True, self.cost > _TIMES_THE_WORK, size, self.cost
-
 
 class Known:
     """What is known about one gradient step.
@@ -87,22 +73,29 @@ class Known:
 
     Attributes:
       plain, plain_alone: temporary bytes of the compiled plain step, with the value of the function and without.
+      flat: those of the plain step without calls and checkpoints, of which `held` is read.
+      held: what each equation of the plain step holds as compiled, by number; None if it was not read.
       answers: the plan for each budget.
-      tried: the last plans that were compiled.
+      tried: the last plans that were compiled, by their keys.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self.plain: int | None = None
         self.plain_alone: int | None = None
+        self.flat: int | None = None
         self.answers: dict[int, MeasuredPlan] = {}
-        self.tried: list[MeasuredPlan] = []
+        self.held: dict[int, Held] | None = None
+        self.tried: dict[Any, MeasuredPlan] = {}
         if file is not None:
             self._read(file)
 
-    def add(self, tried: Sequence[MeasuredPlan]) -> None:
-        """What was compiled; this is written down with all answers."""
-        self.tried = list(dict.fromkeys([*tried, *self.tried]))[:_TRIED]
+    def add(self, record: MeasuredPlan) -> None:
+        """A plan that was compiled; this is written down with all answers."""
+        self.tried.pop(record.key, None)
+        self.tried[record.key] = record
+        while len(self.tried) > _TRIED:
+            del self.tried[next(iter(self.tried))]
         self.write()
 
     def _read(self, file: Path) -> None:
@@ -110,9 +103,10 @@ class Known:
             found = json.loads(file.read_text())
             by_hand = lambda row: row and Checkpoints(tuple(map(tuple, row[0])), row[1])
             record = lambda row: MeasuredPlan(tuple(row[0]), tuple(row[1]), by_hand(row[2]), *row[3:])
-            self.plain, self.plain_alone = found["plain"], found["plain_alone"]
+            self.plain, self.plain_alone, self.flat = found["plain"], found["plain_alone"], found["flat"]
             self.answers = {int(budget): record(row) for budget, row in found["answers"].items()}
-            self.tried = list(map(record, found["tried"]))
+            self.tried = {some.key: some for some in map(record, found["tried"])}
+            self.held = None if found["held"] is None else {int(i): Held(*row) for i, row in found["held"].items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -124,8 +118,9 @@ class Known:
             return
         row = lambda some: list(dataclasses.astuple(some))
         answers = {budget: row(some) for budget, some in self.answers.items()}
-        found = {"plain": self.plain, "plain_alone": self.plain_alone, "answers": answers}
-        found["tried"] = list(map(row, self.tried))
+        found = {"plain": self.plain, "plain_alone": self.plain_alone, "flat": self.flat, "answers": answers}
+        found["tried"] = list(map(row, self.tried.values()))
+        found["held"] = None if self.held is None else {i: row(some) for i, some in self.held.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False) as file:

@@ -1,10 +1,15 @@
-"""Plans for one graph: those that people write by hand, brought into a budget and improved; one judge for all."""
+"""Plans for one graph, as a curve: from plain differentiation down to the fewest bytes, each with more work.
+
+The plain plan, and those that people write by hand, are brought within fewer and fewer bytes, step by step: what was
+dropped for one step stays dropped for the next. At each step the room that is left is filled. The curve is the best of
+what was found, whatever budget is asked for.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .blocks import Row, backward_part
 from .checkpoints import Checkpoints, Form, by_size, kept_by, plan_of
@@ -12,9 +17,10 @@ from .graph import Graph
 from .rematerialize import filled, lowered
 from .simulate import peak, pruned
 
-_HALVINGS = 6  # of the search for the least bytes
-_STARTS = 3  # plans by hand that are brought into a budget
-_ALIKE = 1.0005  # times the work of another one: plans that differ by less lead to the same
+_STEP = 0.95  # bytes of one step of the curve over those of the step before
+_FEWEST = 1 / 64  # of the bytes of the plain plan, where the curve ends
+_LOSING = 6  # steps after which a way down that is never the best one rests, until the others end
+_HALVINGS = 3  # between the last step that was reached and the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Plan:
 
 
 class Solver:
-    """Plans for one graph and any budget; what does not depend on the budget is computed once.
+    """Plans for one graph.
 
     Args:
       graph: the graph.
@@ -45,7 +51,6 @@ class Solver:
     def __init__(self, graph: Graph, forms: Sequence[Form] = ()) -> None:
         self.graph, self._forms = graph, forms
         self._rated: dict[tuple[int, ...], Plan] = {}
-        self._plans: dict[int, Plan | None] = {}
         # Without recomputation; what only the backward pass needs is computed when that needs it.
         forward, made = sorted(graph.primal), {v for i in graph.primal for v in graph.nodes[i].outputs}
         behind = [i for i, node in enumerate(graph.nodes) if node.is_backward]
@@ -70,41 +75,87 @@ class Solver:
                 plans.setdefault(plan, dataclasses.replace(plan, checkpoints=Checkpoints(blocks, policy)))
         return sorted(plans.values(), key=lambda plan: (plan.bytes, plan.cost))
 
-    def plan(self, budget: int) -> Plan | None:
-        """The cheapest plan found within a budget, None if there is none."""
-        if self.plain.bytes <= budget:
-            return self.plain
-        if budget not in self._plans:
-            within = _cheapest(self.by_hand, budget) or self.least
-            starts = [within.sequence, *[lowered(self.graph, plan.sequence, budget) for plan in self._above(budget)]]
-            graph, found = self.graph, [self.rated(sequence) for sequence in starts if sequence is not None]
-            plans = [self.rated(filled(graph, plan.sequence, budget)) for plan in found]  # with less work
-            self._plans[budget] = _cheapest([within, *plans], budget)
-        return self._plans[budget]
-
-    def _above(self, budget: int) -> list[Plan]:
-        """Plans that do not fit: without recomputation, and by hand those with the least work, and the fewest bytes."""
-        found: list[Plan] = []
-        for plan in sorted(self.by_hand, key=lambda plan: (plan.cost, plan.bytes)):
-            if plan.bytes > budget and not (found and plan.cost <= _ALIKE * found[-1].cost):
-                found.append(plan)
-        thrifty = [plan for plan in self.by_hand[:1] if plan.bytes > budget]
-        return [self.plain, *found[:_STARTS], *thrifty]
-
     @functools.cached_property
-    def least(self) -> Plan:
-        """The plan with the fewest bytes that is found."""
-        best = min([self.plain, *self.by_hand], key=lambda plan: (plan.bytes, plan.cost))
-        low = 0
-        for _ in range(_HALVINGS):
-            if best.bytes - low <= 0.02 * best.bytes:
+    def curve(self) -> list[Plan]:
+        """The plans, those with the most bytes and the least work first."""
+        found = [self.plain]
+        starts = [self.plain, *_front(self.by_hand)]
+        self._ways = ways = [_Way(self, start) for start in starts]
+        resting: list[_Way] = []
+        size = self.plain.bytes
+        while size > _FEWEST * self.plain.bytes:
+            size = int(_STEP * size)
+            plans = [(way, plan) for way in ways if (plan := way.within(size))]
+            if not plans and resting:  # one that was never the best may lead farther
+                ways, resting = resting, []
+                plans = [(way, plan) for way in ways if (plan := way.within(size))]
+            if not plans:
+                found += self._last(self._ways, size)
                 break
-            middle = (low + best.bytes) // 2
-            sequence = lowered(self.graph, best.sequence, middle)
-            low, best = (middle, best) if sequence is None else (low, self.rated(sequence))
-        return best
+            best = min((plan for _, plan in plans), key=lambda plan: (plan.cost, plan.bytes))
+            found.append(best)
+            for way, plan in plans:
+                way.lost = 0 if plan.cost <= best.cost else way.lost + (way.start.bytes > size)
+            resting += [way for way in ways if not way.is_over and way.lost >= _LOSING]
+            ways = [way for way in ways if not way.is_over and way not in resting]
+        return _front([dataclasses.replace(plan, checkpoints=None) for plan in found])[::-1]
+
+    @property
+    def least(self) -> list[Plan]:
+        """The plans with the fewest bytes, the least work first: what leaves room free may need less as compiled."""
+        fewest, bare = self.curve[-1], [self.rated(way.now) for way in self._ways]
+        size = min(plan.bytes for plan in bare)
+        bare = sorted((plan for plan in bare if plan.bytes == size), key=lambda plan: plan.cost)
+        return [fewest, *[dataclasses.replace(plan, checkpoints=None) for plan in (bare[0], bare[-1])]]
+
+    def _last(self, ways: Sequence[_Way], low: int) -> Iterator[Plan]:
+        """Plans between the fewest bytes that were reached and those that were not."""
+        high = int(low / _STEP)
+        for _ in range(_HALVINGS):
+            middle = (low + high) // 2
+            plans = [plan for way in ways if (plan := way.within(middle))]
+            if plans:
+                yield min(plans, key=lambda plan: (plan.cost, plan.bytes))
+                high = middle
+            else:
+                low = middle
 
 
-def _cheapest(plans: list[Plan], budget: int) -> Plan | None:
-    fitting = [plan for plan in plans if plan.bytes <= budget]
-    return min(fitting, key=lambda plan: (plan.cost, plan.bytes), default=None)
+class _Way:
+    """One way down: a plan that is brought within fewer and fewer bytes.
+
+    Args:
+      solver: rates plans.
+      start: the plan to begin with.
+
+    Attributes:
+      now: its nodes, before the room that is left is filled.
+      lost: steps since it was the best one.
+      is_over: whether it ends here.
+    """
+
+    def __init__(self, solver: Solver, start: Plan) -> None:
+        self._solver, self.start = solver, start
+        self.now: Sequence[int] = start.sequence
+        self._bytes = start.bytes
+        self.lost, self.is_over = 0, False
+
+    def within(self, size: int) -> Plan | None:
+        """The plan within some bytes; None if there is none on this way."""
+        graph = self._solver.graph
+        if self._bytes > size:
+            found = lowered(graph, self.now, size)
+            if found is None:
+                self.is_over = True
+                return None
+            self.now, self._bytes = found, peak(graph, found)
+        return self._solver.rated(filled(graph, self.now, size))
+
+
+def _front(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans that no other one beats in both figures, those with the fewest bytes first."""
+    found: list[Plan] = []
+    for plan in sorted(plans, key=lambda plan: (plan.bytes, plan.cost)):
+        if not found or plan.cost < found[-1].cost:
+            found.append(plan)
+    return found

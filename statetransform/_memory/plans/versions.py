@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,14 +18,14 @@ from .barriers import keeps_barriers
 from .blocks import Row
 from .checkpoints import Checkpoints, Form, by_size, by_source, with_checkpoints
 from .devices import partitioned
+from .existing import Held, scoped
 from .joint import Joint, Pattern, build, flattened, joint_step, seen_in, without_equal, without_seen
 from .loops import Opened, has_batches, scans_in, with_budget, with_inputs_in_place, with_least, with_steps
-from .solve import Solver
+from .solve import Plan, Solver
 
 _ENDLESS = 1 << 62  # bytes with which a loop is not opened
-_OPENED = 6  # versions with loops opened for one budget
+_LESS = 0.8  # of the bytes of loops: the next way to open them
 _STEPS = ("dots", "products", "step")  # what the steps of loops may keep, as people write it
-_FULL = 0.97  # of a budget: a version that needs so much is not made larger
 
 
 class Version:
@@ -52,13 +52,26 @@ class Version:
         self.closed, self.pattern, self.recipe = closed, pattern, recipe
         self.target = target_of(target, *shardings, *closed.in_avals)
         self._written, self._shardings = written, shardings
+        self._held: Mapping[int, Held] = {}
+        self._has_all = True
+
+    def read(self, held: Mapping[int, Held], has_all: bool) -> Version:
+        """The same, planned by what its plain step holds as compiled: with all values, or those that exist."""
+        recipe = "all" if has_all else "existing"
+        found = Version(self.closed, self.pattern, (recipe,), self._written, self._shardings, self.target)
+        traced = {name: self.__dict__[name] for name in ("_seen", "_step", "step", "_flat") if name in self.__dict__}
+        found.__dict__.update(traced)
+        found._held, found._has_all = held, has_all
+        return found
 
     @property
-    def kind(self) -> str:
-        """What compilers treat alike: straight programs, loops by a schedule, or those keeping products or nothing."""
-        if self.recipe[0] != "loops":
-            return "straight"
-        return self.recipe[1] if self.is_by_steps else "opened"
+    def has_checkpoints(self) -> bool:
+        """Whether the function has checkpoints as it was written, which the plans do not follow."""
+        return self._written is not None
+
+    def scoped_step(self, *xs: Any) -> list[Any]:
+        """The gradient step without checkpoints, each equation under a scope with its number."""
+        return scoped(self.flat)(*xs)
 
     @property
     def is_by_steps(self) -> bool:
@@ -98,7 +111,7 @@ class Version:
     def joint(self) -> Joint:
         """Both passes."""
         flat, seen = self._flat
-        return build(flat, self.pattern, seen=seen)
+        return build(flat, self.pattern, seen=seen, held=self._held, has_all=self._has_all)
 
     @functools.cached_property
     def solver(self) -> Solver:
@@ -114,13 +127,26 @@ class Version:
         origin = [max((origins.get(v, -1) for v in graph.nodes[i].outputs), default=-1) for i in sorted(graph.primal)]
         done = np.maximum.accumulate(np.array(origin) + 1)  # equations, by forward nodes
         found = dict[tuple[int, ...], Any]()
-        for blocks in by_source(self.closed):
+        for blocks in self._layers:
             places = {int(np.searchsorted(done, t, "right")) for block in blocks for t in block}
             found[tuple(sorted(places - {0, len(done)}))] = blocks
+        found[()] = self._whole
         for ends in by_size(Row(graph)):
             equations = sorted({0, *[int(done[end - 1]) for end in ends]})
             found.setdefault(ends, tuple(itertools.pairwise(equations)))
-        return [(ends, blocks) for ends, blocks in found.items() if ends and blocks]
+        return [(ends, blocks) for ends, blocks in found.items() if blocks]
+
+    def is_by_source(self, plan: Plan) -> bool:
+        """Whether a plan is one that people would write by hand: around layers of the source, or the whole function."""
+        return plan.checkpoints is not None and plan.checkpoints.blocks in [*self._layers, self._whole]
+
+    @functools.cached_property
+    def _layers(self) -> list[tuple[tuple[int, int], ...]]:
+        return by_source(self.closed)
+
+    @property
+    def _whole(self) -> tuple[tuple[int, int], ...]:
+        return ((0, len(_jax.opened(self.closed).eqns)),)
 
     @property
     def takes_checkpoints(self) -> bool:
@@ -215,44 +241,57 @@ class Versions:
     ) -> None:
         self._closed, self._pattern, self._shardings = closed, pattern, shardings
         self.first = Version(closed, pattern, written=written, shardings=shardings, target=target)
+        self._straight: list[Version] = []
         self._opened: dict[int | str, tuple[Opened, Version] | None] = {}
 
-    def thriftiest(self) -> list[Version]:
-        """Those among which the one is that can do with the fewest bytes."""
-        found = [self._with_loops("least"), self._with_loops("step")] if scans_in(self._closed) else []
-        return [self.first, *filter(None, found)]
-
-    def made_by(self, recipe: tuple[Any, ...]) -> Version:
+    def made_by(self, recipe: tuple[Any, ...], held: Mapping[int, Held] | None = None) -> Version:
         """The one with this recipe."""
+        for version in self.straight(held or {}):
+            if version.recipe == recipe:
+                return version
         return (self._with_loops(recipe[1]) if recipe[0] == "loops" else None) or self.first
 
-    def opened(self, budget: int) -> list[Version]:
-        """With the loops opened such that they have what the rest leaves of a budget."""
-        n = len(scans_in(self._closed))
-        if not n or self.first.solver.plain.bytes <= budget:
+    def straight(self, held: Mapping[int, Held]) -> list[Version]:
+        """As it is, planned by the values that exist as compiled, and by all; by all where nothing is known."""
+        if not self._straight:
+            self._straight = [self.first.read(held, has_all) for has_all in (False, True)] if held else [self.first]
+        return self._straight
+
+    @functools.cached_property
+    def by_steps(self) -> list[Version]:
+        """With the loops as people checkpoint them: each step from its carry, or from that and its products."""
+        if not scans_in(self._closed):
             return []
         found = [self._with_loops(keeps) for keeps in _STEPS if keeps != "dots" or has_batches(self._closed)]
-        for _ in range(_OPENED):
-            opened = self._opened_with(_for_loops(self._known, budget) // n)
-            if opened is None or opened[1] in found:
-                break
-            found.append(opened[1])
-            self._known.append((opened[0].bytes, size := opened[1].solver.plain.bytes))
-            if _FULL * budget <= size <= budget:
-                break
         # If no product is needed, steps that keep products and steps that keep nothing are the same form.
         figures = lambda version: (version.solver.plain.bytes, version.joint.graph.cost)
         return list({figures(version): version for version in filter(None, reversed(found))}.values())[::-1]
 
+    def opened(self, budget: int) -> Iterator[Version]:
+        """With the loops opened with fewer and fewer bytes, from those with which all of it may take a budget.
+
+        The bytes of the loops are the same for each budget: fixed shares of what the plain loops keep.
+        """
+        n = len(scans_in(self._closed))
+        if not n:
+            return
+        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
+        top, size, last = self.first.solver.plain.bytes, float(plain.bytes), None
+        while size >= 1:
+            size *= _LESS
+            if min(top - plain.bytes + size, top * size / max(plain.bytes, 1)) > budget:
+                continue
+            version = self._with_loops(int(size) // n)
+            if version is None:
+                break
+            if version is not last:
+                yield (last := version)
+        if (version := self._with_loops("least")) is not None and version is not last:
+            yield version
+
     @functools.cached_property
     def _to_open(self) -> Any:
         return with_inputs_in_place(self._closed, self._pattern.inputs)
-
-    @functools.cached_property
-    def _known(self) -> list[tuple[int, int]]:
-        """Bytes for the loops, and bytes of all, as far as known; those of the plain function to begin with."""
-        plain = with_budget(self._closed, _ENDLESS, self._pattern.inputs)
-        return [(plain.bytes, self.first.solver.plain.bytes)]
 
     def _with_loops(self, how: int | str) -> Version | None:
         """With so many bytes for each loop, the fewest, or what its steps keep; None if one cannot do with that."""
@@ -286,19 +325,3 @@ class Versions:
 
 def _one(aval: Any) -> Any:
     return jax.lax.full_like(_jax.zeros(aval), 1)
-
-
-def _for_loops(tried: Sequence[tuple[int, int]], budget: int) -> int:
-    """How many bytes loops may have for all to have a budget, by what was tried: on a line through the nearest two."""
-    ordered = sorted(tried, key=lambda sizes: abs(sizes[1] - budget))
-    loops, all_of_it = ordered[0]
-    slope = 1.0
-    if len(ordered) > 1 and ordered[1][1] != all_of_it:
-        slope = (ordered[1][0] - loops) / (ordered[1][1] - all_of_it)
-    size = int(loops + slope * (budget - all_of_it))
-    if len(tried) == 2 and min(size, slope) <= 0:  # the plain loops may be far from the line of the others
-        loops, all_of_it = min(tried)
-        size = loops * budget // all_of_it
-    too_large = [some for some, most in tried if most > budget]
-    size = min(size, min(too_large, default=size + 1) - 1)
-    return size if size > 0 or len(tried) > 1 else budget // 2  # bytes that are counted twice lead to less than none

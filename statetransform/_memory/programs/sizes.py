@@ -60,13 +60,23 @@ def byte_unit(largest: float) -> tuple[int, str]:
     return 1024**power, _UNITS[power]
 
 
-def format_bytes(count: float) -> str:
-    """Bytes for a reader: three significant digits and a binary unit.
+def format_bytes(count: float, like: Any = None) -> str:
+    """Bytes for a reader: three significant digits and a binary unit, or a decimal one if a size was written so.
+
+    Args:
+      count: the bytes.
+      like: a size as its user wrote it.
 
     >>> [format_bytes(n) for n in (0, 64, 1536, 2**20, 54.4e6)]
     ['0 B', '64 B', '1.5 KiB', '1 MiB', '51.9 MiB']
+    >>> [format_bytes(n, "1.2MB") for n in (64, 1536, 54.4e6)]
+    ['64 B', '1.54 kB', '54.4 MB']
     """
-    scale, unit = byte_unit(abs(count))
+    if isinstance(like, str) and re.search(r"[kmgt]b?\s*$", like, re.IGNORECASE):
+        power = next((k for k in (4, 3, 2, 1) if abs(count) >= 1000**k), 0)
+        scale, unit = 1000**power, ("B", "kB", "MB", "GB", "TB")[power]
+    else:
+        scale, unit = byte_unit(abs(count))
     count /= scale
     return f"{count:.{4 if abs(count) >= 100 else 3}g} {unit}"
 

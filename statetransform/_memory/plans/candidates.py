@@ -1,0 +1,150 @@
+"""The programs among which a budget chooses, for one function, what is differentiated, and one target.
+
+They are the same for every budget, and what is expected of each does not depend on what was asked before. A budget
+looks at those that are expected within it, the least work first, and takes the first that is within it as compiled. A
+smaller budget looks at fewer of them. So a larger budget is never worse than a smaller one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterator
+from typing import Any
+
+from .emit import Emitted, whole
+from .simulate import profile, split_of
+from .solve import Plan
+from .versions import Version
+
+# Nodes of all values, up to which plans are made of these as well, not of those alone that exist. A stencil that is
+# unrolled needs it, as each of its steps is one fusion: without, it takes 1.10 of the work in place of 1.005. ViT-B has
+# 1,650, which take 20 seconds more, and no plan was better.
+_MANY = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A program, with what is expected of it.
+
+    Attributes:
+      version: the form of the function.
+      plan: the plan.
+      cost: operations over those of the plain step.
+      at_best: the bytes that a form by hand may compile to, as compilers fuse what a block computes again. N bodies on
+        the CPU take a third of what is planned. What is kept between the passes is there in any case.
+    """
+
+    version: Version
+    plan: Plan
+    cost: float
+    at_best: int = 0
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others of the same function."""
+        return self.version.recipe, self.plan.sequence, self.plan.checkpoints
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The least work first; of equal work what compiles faster, and then the fewest bytes."""
+        return self.cost, self.plan.checkpoints is None, self.plan.bytes, self.plan.sequence
+
+    @property
+    def program(self) -> Emitted | Version:
+        """It as programs: both passes, or a function that JAX differentiates."""
+        version = self.version
+        if self.plan.checkpoints is not None:
+            return version.checkpointed(self.plan.checkpoints)
+        if version.is_by_steps and self.plan.sequence == version.solver.plain.sequence:
+            return version  # nothing is recomputed besides: the program that people write
+        return Emitted(version.joint, self.plan.sequence)
+
+    @property
+    def step(self) -> tuple[Any, Version]:
+        """The gradient step, and the form whose inputs it has."""
+        program = self.program
+        if isinstance(program, Version):
+            return program.plain_step, program
+        return whole(program, self.version.joint.n_inputs), self.version
+
+
+class Candidates:
+    """The programs for one gradient step.
+
+    Args:
+      straight: the forms of the function without loops opened, with a curve of plans each.
+      work: operations of the plain step.
+    """
+
+    def __init__(self, straight: list[Version], by_steps: list[Version], opened: Any, work: float) -> None:
+        self._rated, self._by_steps, self._opened = straight[-1], by_steps, opened
+        self._straight = [straight[0], *[some for some in straight[1:] if len(some.joint.graph.nodes) <= _MANY]]
+        self._work = max(work, 1e-9)
+        self._curves: dict[Any, list[Candidate]] = {}
+
+    def curve(self, version: Version) -> list[Candidate]:
+        """The plans of one form, those with the least work first."""
+        if version.recipe not in self._curves:
+            # With loops opened, the plain plan is a plan as well.
+            plain = version.solver.plain.sequence if version.recipe[0] != "loops" else None
+            found = [self._candidate(version, plan) for plan in version.solver.curve if plan.sequence != plain]
+            self._curves[version.recipe] = sorted(found, key=lambda some: some.order)
+        return self._curves[version.recipe]
+
+    def _candidate(self, version: Version, plan: Plan) -> Candidate:
+        return Candidate(version, plan, Emitted(version.joint, plan.sequence).cost / self._work)
+
+    def by_hand(self) -> list[Candidate]:
+        """The forms that people write by hand, the least work first."""
+        version = self._straight[0]
+        if "by hand" not in self._curves:
+            plans = version.solver.by_hand if version.takes_checkpoints else []
+            # With all values as nodes nothing is counted that JAX does not write down.
+            rated = {plan.checkpoints: plan for plan in self._rated.solver.by_hand}
+            found = []
+            for plan in filter(version.is_by_source, plans):
+                same = rated.get(plan.checkpoints, plan)
+                at_best = min(_kept(version, plan), _kept(self._rated if same is not plan else version, same))
+                found.append(Candidate(version, plan, same.cost / self._work, at_best))
+            self._curves["by hand"] = sorted(found, key=lambda some: some.order)
+        return self._curves["by hand"]
+
+    def within(self, budget: int) -> Iterator[Candidate]:
+        """Those that are expected within a budget, the least work first."""
+        ways = [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._straight]
+        ways += [[some for some in self.curve(version) if some.plan.bytes <= budget] for version in self._by_steps]
+        ways.append([some for some in self.by_hand() if some.at_best <= budget])
+        iterators = [iter(way) for way in ways]
+        if self._by_steps:
+            iterators.append(self._within_opened(budget))
+        return heapq.merge(*iterators, key=lambda some: some.order)
+
+    def _within_opened(self, budget: int) -> Iterator[Candidate]:
+        """Of loops by a schedule: fewer bytes take more work, so that the next form is made when it is asked for."""
+        above: list[Candidate] = []
+        for version in self._opened(budget):
+            found = [some for some in self.curve(version) if some.plan.bytes <= budget]
+            if version.solver.plain.bytes > budget:
+                above += found
+                continue
+            yield from sorted([*above, *found], key=lambda some: some.order)
+            above = []
+        yield from sorted(above, key=lambda some: some.order)
+
+    def least(self) -> Iterator[Candidate]:
+        """Those with the fewest bytes, of each kind."""
+        versions = [*self._straight, *self._by_steps]
+        if self._by_steps:
+            *_, last = self._opened(0)
+            versions.append(last)
+        for version in versions:
+            yield from (self._candidate(version, plan) for plan in version.solver.least)
+        yield from sorted(self.by_hand(), key=lambda some: some.plan.bytes)[:1]
+
+
+def _kept(version: Version, plan: Plan) -> int:
+    """The bytes that are alive between the passes."""
+    graph, sequence = version.joint.graph, plan.sequence
+    split, alive = split_of(graph, sequence), profile(graph, sequence)
+    return int(alive[max(split - 1, 0) : split + 1].min(initial=plan.bytes))

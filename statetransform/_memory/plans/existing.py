@@ -1,0 +1,162 @@
+"""Which values of a gradient step exist: read from the compiled program.
+
+Compilers fuse. What is computed inside of a fusion has no bytes, and no equation of a jaxpr says so. The compiled text
+does: it is the program as scheduled, partitioned and laid out. Each equation runs under a name scope of its own, which
+the text keeps as metadata. A value exists if its scope is on an instruction of the entry computation: on one that is no
+fusion, on the root of a fusion, or on what that returns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from ... import _jax
+
+_SCOPE = re.compile(r'op_name="[^"]*?\bvalue(\d+)_\b')
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(")
+_ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([\d,]*)((?::|)[^}]*)\})?")
+_TILE = re.compile(r"T\(([\d,]+)\)")
+_NAME = re.compile(r"%([\w.\-]+)")
+# These hold nothing of their own.
+_VIEWS = frozenset(("bitcast", "tuple", "get-tuple-element", "parameter", "constant", "opt-barrier"))
+# What a fusion's root may do with its value on the way out.
+_MOVES = frozenset(("bitcast", "copy", "transpose", "convert", "reshape"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What an equation holds in a compiled program.
+
+    Attributes:
+      size: bytes of its value on one device.
+      scratch: bytes of what is there besides while it is computed: parts of sums, copies of operands, workspaces.
+    """
+
+    size: int
+    scratch: int
+
+
+def scoped(flat: Any) -> Callable[..., list[Any]]:
+    """A flat closed jaxpr as a function that runs each equation under a scope with its number."""
+    body, consts = _jax.opened(flat), _jax.consts_of(flat)
+
+    def run(*inputs: Any) -> list[Any]:
+        env = dict(zip([*body.constvars, *body.invars], [*consts, *inputs], strict=True))
+        read = lambda atom: atom.val if isinstance(atom, jex.Literal) else env[atom]
+        for i, eqn in enumerate(body.eqns):
+            with jax.named_scope(f"value{i}_"), _jax.in_place_of(eqn):
+                outputs = _jax.bind(eqn.primitive, list(map(read, eqn.invars)), eqn.params)
+            env.update(zip(eqn.outvars, outputs, strict=True))
+        return list(map(read, body.outvars))
+
+    return run
+
+
+def existing(text: str) -> dict[int, Held]:
+    """The equations whose values exist, by number, from a compiled program's text."""
+    computations = dict(_computations(text))
+    entry = computations.get("ENTRY", {})
+    made: dict[str, list[tuple[int, int]]] = {}
+    for name, line in entry.items():
+        match = _INSTRUCTION.match(line)
+        if match is not None and match[4] not in _VIEWS:
+            made[name] = list(_made(line, match[4], list(map(_bytes, _ARRAY.finditer(match[3]))), computations))
+    readers = _readers(entry)
+    kept, passing = dict[int, list[int]](), dict[int, list[int]]()
+    for name, buffers in made.items():
+        for k, (number, size) in enumerate(buffers):
+            using = readers.get((name, k if len(buffers) > 1 else 0), ())
+            lasts = any(number not in [n for n, _ in made.get(reader, ())] for reader in using)
+            (kept if lasts else passing).setdefault(number, []).append(size)
+    found = dict[int, Held]()
+    for number in {**kept, **passing}:
+        own, rest = kept.get(number, []), passing.get(number, [])
+        own, rest = (own, rest) if own else (rest[-1:], rest[:-1])
+        found[number] = Held(sum(own), sum(rest))
+    return found
+
+
+def _readers(entry: dict[str, str]) -> dict[tuple[str, int], list[str]]:
+    """The instructions that read each buffer, by the instruction that makes it and the place in what that returns."""
+    origin, found = dict[str, tuple[str, int]](), dict[tuple[str, int], list[str]]()
+    for name, line in entry.items():
+        match = _INSTRUCTION.match(line)
+        assert match is not None
+        operands = _NAME.findall(line[match.end() :].split("), ")[0])
+        if match[4] == "get-tuple-element":
+            at = int(line.rpartition("index=")[2].split(",")[0].split()[0])
+            origin[name] = (operands[0], at)
+        elif match[4] in ("bitcast", "opt-barrier") and operands:
+            origin[name] = origin.get(operands[0], (operands[0], 0))
+        else:
+            for operand in operands:
+                found.setdefault(origin.get(operand, (operand, 0)), []).append(name)
+    return found
+
+
+def _made(line: str, name: str, sizes: list[int], computations: dict[str, dict[str, str]]) -> Iterator[tuple[int, int]]:
+    """The equations whose values an instruction makes, with their bytes."""
+    own = _SCOPE.search(line)
+    called = re.search(r"calls=%?([\w.\-]+)", line) if name == "fusion" else None
+    body = computations.get(called[1], {}) if called else {}
+    root = next((inner for inner in body.values() if inner.lstrip().startswith("ROOT")), "")
+    if " tuple(" not in root:
+        scope = _scope(root, body) or own
+        if scope is not None:
+            # Of a kernel with a workspace the value is first.
+            yield from ((int(scope[1]), size) for size in (*sizes[1:], *sizes[:1]))
+        return
+    parts = [part for part in _NAME.findall(root.split(" tuple(", 1)[1].split("), ")[0]) if part in body]
+    for part, size in zip(parts, sizes, strict=False):
+        if (scope := _scope(body[part], body)) is not None:
+            yield int(scope[1]), size
+
+
+def _scope(line: str, body: dict[str, str]) -> Any:
+    """The scope of an instruction in a fusion, or of what it moves."""
+    while line:
+        if (found := _SCOPE.search(line)) is not None:
+            return found
+        match = _INSTRUCTION.match(line)
+        if match is None or match[4] not in _MOVES:
+            return None
+        operand = _NAME.search(line, match.end())
+        line = body.get(operand[1], "") if operand else ""
+    return None
+
+
+def _computations(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The computations by name, each with its instructions by name."""
+    name, lines = None, dict[str, str]()
+    for line in text.splitlines():
+        if name is None:
+            head = None if line.startswith(" ") else _COMPUTATION.match(line)
+            name = head and ("ENTRY" if head[1] else head[2])
+        elif line.startswith("}"):
+            yield name, lines
+            name, lines = None, {}
+        elif (found := _INSTRUCTION.match(line)) is not None:
+            lines[found[2]] = line
+
+
+def _bytes(array: Any) -> int:
+    """The bytes of an array of some layout, with what its tiles are filled up with; 0 in the host's memory."""
+    kind, dims, order, layout = array[1], array[2], array[3], array[4] or ""
+    if "S(5)" in layout:
+        return 0
+    shape = [int(n) for n in dims.split(",") if n]
+    if (tile := _TILE.search(layout)) is not None and order:
+        sizes = list(map(int, tile[1].split(",")))
+        minor = list(map(int, order.split(",")))[: len(sizes)]
+        for axis, size in zip(minor, reversed(sizes), strict=False):
+            shape[axis] = -(-shape[axis] // size) * size
+    bits = re.search(r"\d+", kind)
+    return math.prod(shape) * (1 if bits is None else max(int(bits[0]), 8) // 8)
