@@ -168,3 +168,11 @@ def test_what_is_set_on_a_function_is_there_on_the_compiled_one() -> None:
     for transformed in (transform.jit(f), transform.checkpoint(f), transform.grad(f)):
         assert transformed.unit == "mV"
     assert callable(transform.jit(f).trace)
+
+
+def test_a_call_has_its_own_states_whatever_other_programs_of_the_function_have_read() -> None:
+    states = [State(1.0), State(2.0), State(3.0)]
+    f = transform.jit(lambda x: x * states[x.ndim].value)
+    for _ in range(2):
+        for ndim, state in enumerate(states):
+            assert f(jnp.ones((1,) * ndim)).item() == state.value
