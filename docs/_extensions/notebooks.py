@@ -21,7 +21,7 @@ from typing import Any
 DOCS = pathlib.Path(__file__).parent.parent
 EXAMPLES = DOCS.parent / "examples"
 MEASURING = EXAMPLES / "measuring.py"  # what several of them use
-PAGES = ("getting-started", "loops", "cards")
+PAGES = ("getting-started", "loops", "budget", "cards")
 FENCE = re.compile(r"^(```+|::::?)([^\n]*)\n(.*?)^\1$\n?", re.MULTILINE | re.DOTALL)
 INSTALL = "# %pip install statetransform matplotlib  # in Colab"
 Cell = tuple[str, str]  # type and text
