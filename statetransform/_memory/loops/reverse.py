@@ -20,7 +20,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, without_unused, zeros
+from ..._jax import barrier, eval_jaxpr, is_differentiable, part_of, slice_type, typeof, without_unused
 from ..programs.step_counts import counted
 from ..programs.walk import backward_slice
 from .arrays import Index, Leaves, merge, pick, put, read_row, select, take, write_row
@@ -46,12 +46,13 @@ class Tape:
                 out, y = fun(*some)
                 return (pick(out, selected.carry), [leaf for leaf in y if is_differentiable(leaf)]), (out, y)
 
-            _, pull, (out, y) = jax.vjp(differentiable, *arguments, has_aux=True)
-            return out, y, pull  # a pytree of residuals
+            _, push, (out, y) = jax.linearize(differentiable, *arguments, has_aux=True)
+            return out, y, push  # a pytree of residuals
 
+        self._arguments = step.of_selected(selected, consts, carry, x)[1]
         traced: Any = jax.make_jaxpr(linearized, return_shape=True)(consts, carry, x)
-        self._jaxpr, (_, _, pull) = traced
-        self._tree = jax.tree.structure(pull)
+        self._jaxpr, (_, _, push) = traced
+        self._tree = jax.tree.structure(push)
         self._n = len(carry), len(carry) + len(step.y_avals)
         jaxpr = self._jaxpr.jaxpr
         self._x = jaxpr.invars[len(consts) + len(carry) :]
@@ -95,12 +96,19 @@ class Tape:
         """The residuals that are the same in every step."""
         return eval_jaxpr(self._fixed_jaxpr, self._jaxpr.consts, *consts)
 
-    def pull(self, fixed: Leaves, recorded: Leaves, x: Leaves, cts: Any) -> Cotangents:
-        """The cotangents of the selected constants, of the carry, and of the selected inputs."""
+    def pull(self, fixed: Leaves, recorded: Leaves, x: Leaves, ct: Sequence[Any], ct_y: Sequence[Any]) -> Cotangents:
+        """The cotangents of the selected constants, of the carry, and of the selected inputs. None is a zero."""
         pairs = zip((*self._fixed, *self._x, *self._recorded), (*fixed, *x, *recorded), strict=True)
         values = dict(pairs)
         residuals = [values[v] if isinstance(v, jex.Var) else v.val for v in self._residuals]
-        return self._tree.unflatten(residuals)(cts)
+        push = self._tree.unflatten(residuals)
+        seen = [some is not None for some in (*ct, *ct_y)]
+
+        def of_seen(*tangents: Leaves) -> Leaves:
+            out, y = push(*tangents)
+            return pick([*out, *y], seen)
+
+        return jax.linear_transpose(of_seen, *self._arguments)(pick([*ct, *ct_y], seen))
 
 
 class ByVjp:
@@ -247,15 +255,17 @@ class ByTape(ByVjp):
     ) -> tuple[Leaves, Cotangents]:
         del carry
         step, fixed = self.step, self._fixed
-        ct_ys = [(ct, aval) for ct, aval in zip(self.ct_ys or [], step.y_avals, strict=True) if is_differentiable(aval)]
+        live = pick(self._live[1], self.selected.carry)
+        ct_ys = pick(self.ct_ys or [], [*map(is_differentiable, step.y_avals)])
 
         def one(j: Index, state: Any) -> Any:
             recorded, (ct_consts, ct, ct_xs) = state
             i = behind - 1 - j
             place = step.place(i)
-            ct_y = [zeros(aval) if ct is None else take([ct], place)[0] for ct, aval in ct_ys]
+            ct_y = [None if ct is None else take([ct], place)[0] for ct in ct_ys]
+            ct = [some if is_live else None for some, is_live in zip(ct, live, strict=True)]
             residuals = read_row(recorded, i - first + row, self.avals)
-            more, ct, ct_x = self._tape.pull(fixed, residuals, take(self.xs, place), (ct, ct_y))
+            more, ct, ct_x = self._tape.pull(fixed, residuals, take(self.xs, place), ct, ct_y)
             total = [total + new for total, new in zip(ct_consts, more, strict=True)]
             # The residuals take part in the loop. Were they seen not to change, all of them would be copied.
             return barrier((recorded, (total, ct, put(ct_xs, place, ct_x))))
