@@ -2,7 +2,7 @@
 
 Fifty equal layers in `jit(grad(...))`: how often the body runs, the time to trace and lower over that of the
 hand-threaded program, and the functions in the lowered program. Twenty simulators of one class stepped by one jitted
-method: compilations, and seconds until all have stepped.
+method: compilations, and seconds until each has made its first step.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def simulators(rounds: int = 5) -> None:
         name: {"compilations": str(counts[name]), "time": f"{statistics.median(ratios):.2f}"}
         for name, ratios in found.items()
     }
-    show(f"{N_SIMULATORS} simulators of one class, one jitted method: until all have stepped", rows)
+    show(f"Time to the first step of each of {N_SIMULATORS} simulators of one class, with one jitted method", rows)
 
 
 def _stepped_by_hand() -> Callable[[], Any]:
