@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import pathlib
 import time
@@ -96,11 +97,35 @@ def model(card: str, name: str) -> Rows:
         yield _row(card, name, f"{share:g} of plain", transform.checkpoint(f, policy=budget), args, argnums=0)
 
 
+def dense(card: str) -> Rows:
+    """Twelve dense layers whose gradient step is too large for a TPU v5e: plain, one checkpoint, within 10 GB."""
+    target = None if card == "cpu" else card
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return (x * x).sum()
+
+    weights = [jax.ShapeDtypeStruct((4096, 4096), jnp.float32)] * 12
+    args = weights, jax.ShapeDtypeStruct((1 << 17, 4096), jnp.float32)
+    yield _row(card, "dense", "plain", loss, args, argnums=0)
+    yield _row(card, "dense", "by hand", transform.checkpoint(loss), args, argnums=0)
+    planned = transform.checkpoint(loss, policy=policies.fit("10GB", target=target))
+    yield _row(card, "dense", "within 10GB", planned, args, argnums=0)
+
+
+PROGRAMS: dict[str, Callable[[str], Rows]] = {
+    "loops": loops,
+    "dense": dense,
+    **{name: functools.partial(model, name=name) for name in MODELS},
+}
+
+
 def measured(cards: list[str], programs: list[str]) -> Rows:
     """All rows; each is printed as it comes, as some take minutes."""
     for card in cards:
         for program in programs:
-            for row in loops(card) if program == "loops" else model(card, program):
+            for row in PROGRAMS[program](card):
                 print(json.dumps(row), flush=True)
                 yield row
 
@@ -156,7 +181,7 @@ def main() -> None:
     """Measures, and writes the rows with versions and date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cards", nargs="+", default=["cpu", "H100", "v5e:2x2"])
-    parser.add_argument("--programs", nargs="+", default=["loops", *MODELS])
+    parser.add_argument("--programs", nargs="+", default=[*PROGRAMS])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("targets.json"))
     parser.add_argument("--report", type=pathlib.Path)
     parser.add_argument("--rows", type=pathlib.Path, nargs="+", help="rows printed by earlier runs, to report alone")
