@@ -74,13 +74,14 @@ class Joint:
         return frozenset((*self.jaxpr.constvars, *self.jaxpr.invars))
 
     def roots(self, atoms: Sequence[Any]) -> list[Any]:
-        """The variables of values, and the given ones, that some atoms are or are views of."""
-        found, stack = [], list(atoms)
+        """The variables of values, and the given ones, that some atoms are or are views of; each view is read once."""
+        found, stack, seen = [], list(atoms), set[Any]()
         while stack:
             atom = stack.pop()
-            if isinstance(atom, jex.Literal):
+            if isinstance(atom, jex.Literal) or atom in seen:
                 continue
             if atom in self.views:
+                seen.add(atom)
                 stack.extend(self.views[atom].invars)
             else:
                 found.append(atom)
