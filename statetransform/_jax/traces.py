@@ -320,7 +320,9 @@ def belongs_to(value: Any, trace: Any) -> bool:
 def staging_trace() -> Any:
     """The innermost trace that stages, and None where functions run at once. Not to be kept."""
     with take_current_trace() as trace:
-        return next((each for each in _chain(trace) if type(each).__name__ not in _DIRECT), None)
+        while trace is not None and type(trace).__name__ in _DIRECT:
+            trace = getattr(trace, "parent_trace", None)
+        return trace
 
 
 def stages(trace: Any) -> bool:

@@ -13,6 +13,7 @@ any pytree. No frame may lift the cells in it meanwhile, so `detached` rebuilds 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -102,26 +103,28 @@ def install_for(obj: Any) -> None:
 
     Nothing is said of an adapter that cannot be installed: the program may use no cell.
     """
-    try:
-        if isinstance(obj, types.ModuleType):
-            _meet([obj.__name__])
-        else:
-            _meet(_names(obj) if isinstance(obj, type) else [f"{getattr(obj, '__module__', None)}"])
-    except StateTransformError:
-        pass
+    with contextlib.suppress(StateTransformError):
+        _meet(obj)
 
 
-def _names(cls: type) -> list[str]:
-    return [f"{getattr(base, '__module__', None)}.{base.__qualname__}" for base in cls.__mro__]
-
-
-def _meet(names: Iterable[str]) -> None:
+def _meet(obj: Any) -> None:
+    """As `install_for`, but an adapter that cannot be installed raises."""
     for framework in [*_offers]:
-        if any(f"{name}.".startswith(f"{framework}.") for name in names):
+        is_imported = framework.partition(".")[0] in sys.modules
+        if is_imported and any(f"{name}.".startswith(f"{framework}.") for name in _names(obj)):
             with _lock:
                 if framework in _offers:
                     importlib.import_module(_offers[framework]).install()
                     del _offers[framework]
+
+
+def _names(obj: Any) -> list[str]:
+    """The full names by which a module, class or function shows its framework; those of all bases of a class."""
+    if isinstance(obj, types.ModuleType):
+        return [obj.__name__]
+    if isinstance(obj, type):
+        return [f"{getattr(base, '__module__', None)}.{base.__qualname__}" for base in obj.__mro__]
+    return [f"{getattr(obj, '__module__', None)}"]
 
 
 def known_of(cls: type) -> KnownClass:
@@ -132,7 +135,7 @@ def known_of(cls: type) -> KnownClass:
     """
     known = _kinds.get(cls)
     if known is None:
-        _meet(_names(cls))
+        _meet(cls)
         cell = next((_cells[base] for base in cls.__mro__ if base in _cells), None)
         holder = next((_holders[base] for base in [*_holders] if issubclass(cls, base)), None)
         hidden = holder or frozenset() if cell is None else cell.hidden

@@ -88,7 +88,7 @@ class Frame:
         self.is_pure = False  # whether what is written goes to the caller as values, and into no state
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.notes: Any = None  # of an adapter, see `on_entering`
-        self.placed: dict[int, Any] = {}  # shardings of the inputs of its trace, by `id`, see `placed`
+        self.outside: dict[int, Any] = {}  # what the inputs of its trace stand for, by their `id`, see `placed`
         self.depends_on_places = False  # whether the trace depends on where its inputs are
         self.trace: Any = None  # JAX's, in which the frame was entered
         self.here: Any = None  # the state of JAX's traces in which the function runs
@@ -120,7 +120,7 @@ class Frame:
         # A frame that outlives its trace must not keep it.
         self._below = self.here = self._stage = self.outer = self.place = self.trace = None
         self.forget()
-        self.placed.clear()
+        self.outside.clear()
         if self._renewed is not None:
             self._renewed.close()
 

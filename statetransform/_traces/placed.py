@@ -1,12 +1,11 @@
 """Where the values of a trace are: the types of arrays do not say it on meshes with automatic axes.
 
-A staged frame notes the shardings of the arrays that its inputs stand for, as far as these are known. What asks for
-them, a plan for a budget, makes the traces around depend on them.
+A staged frame notes which arrays its inputs stand for. What asks for their shardings, a plan for a budget, makes the
+traces around depend on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from .. import _jax
@@ -18,8 +17,7 @@ def sharding_of(x: Any) -> Any:
     x = _jax.below_tangents(x)
     frame = stack.frame if isinstance(x, _jax.Tracer) else None
     while frame is not None:
-        if (found := frame.placed.get(id(x))) is not None:
-            return found
+        x = _jax.below_tangents(frame.outside.get(id(x), x))
         frame = frame.parent
     return _jax.sharding_of(x)
 
@@ -30,8 +28,3 @@ def depend_on_places() -> None:
     while frame is not None:
         frame.depends_on_places = True
         frame = frame.parent
-
-
-def noted(inputs: Iterable[Any], shardings: Iterable[Any]) -> dict[int, Any]:
-    """The shardings of inputs of a trace by their `id`, which is theirs while the trace is open."""
-    return {id(x): sharding for x, sharding in zip(inputs, shardings, strict=False) if sharding is not None}

@@ -32,7 +32,7 @@ from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .large_stack import thread, with_large_stack
 from .outcome import pack
-from .placed import noted, sharding_of
+from .placed import sharding_of
 from .trace import Trace
 
 read_p = jex.Primitive("read_state")
@@ -51,7 +51,7 @@ class StagedFrame(Frame):
         super().__init__()
         self.reads: dict[State, tuple[Any, tuple[Any, ...]]] = {}  # with tree definition and abstract values
         self.statics: dict[State, Any] = {}
-        self.places: list[Any] = []  # the shardings of the leaves read
+        self.leaves: list[Any] = []  # of the states read
         self.constants: dict[State, list[Any]] = {}  # states left out of the lift, with their leaves
         self._is_lifted = is_lifted
 
@@ -67,9 +67,8 @@ class StagedFrame(Frame):
             return value
         avals = tuple([self.type_of_input(leaf) for leaf in leaves])
         inputs = bind_in(self.trace, read_p, avals, position=len(self.reads)) if leaves else []
-        places = [*map(sharding_of, leaves)]
-        self.placed.update(noted(inputs, places))
-        self.places += places
+        self.outside.update(zip(map(id, inputs), leaves, strict=True))
+        self.leaves += leaves
         self.reads[state] = (treedef, avals)
         return treedef.unflatten(inputs)
 
@@ -117,7 +116,7 @@ def trace(
             tracing = _Tracing(fun, objects, around, is_lifted, is_pure, is_fresh)
             try:
                 # Nested transforms come through here once for each, so the run stands in no function of its own.
-                make = tracing.maker(args, kwargs)
+                make = jax.make_jaxpr(tracing.runner(args, kwargs))
                 try:
                     # States are no inputs yet, so JAX would take keys in them for used ones; it checks the trace later.
                     checks_keys = jax.config.jax_debug_key_reuse  # type: ignore[attr-defined]  # defined at import
@@ -140,7 +139,7 @@ class _Tracing:
     frame: StagedFrame
     outcome: Any
     tree: Any  # the structure of what the body gives
-    _shardings: list[Any]  # of the arguments
+    _leaves: list[Any]  # of the arguments
     _over: tuple[Any, ...]  # weak references to JAX's traces of the body
 
     def __init__(
@@ -150,11 +149,6 @@ class _Tracing:
         self._is_lifted, self._is_fresh, self._is_pure = is_lifted, is_fresh, is_pure
         self._outer, self._place = trace_around(), trace_state()
         self._culprit: Culprit | None = None
-
-    def maker(self, args: Any, kwargs: Any) -> Callable[..., Any]:
-        """The function that makes the jaxpr for these arguments."""
-        self._shardings = list(map(sharding_of, jax.tree.leaves((args, kwargs))))
-        return jax.make_jaxpr(self._runner())
 
     def refuse(self, error: Exception) -> None:
         """Raises what is to be said instead of an error, where the transform met no result of the body."""
@@ -171,7 +165,7 @@ class _Tracing:
         arguments = jax.tree.map(typeof, (args, kwargs))
         trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
         if self.frame.depends_on_places:
-            trace.places = *self._shardings, *self.frame.places
+            trace.places = tuple(map(sharding_of, [*self._leaves, *self.frame.leaves]))
         for state in map(adapters.as_state, consts):
             if any(state is other for other in trace.states):
                 raise StateTraceError(
@@ -182,8 +176,9 @@ class _Tracing:
                 )
         return trace
 
-    def _runner(self) -> Callable[..., Any]:
-        """What JAX traces: the transform around the body, in the frame."""
+    def runner(self, args: Any, kwargs: Any) -> Callable[..., Any]:
+        """What JAX traces for these arguments: the transform around the body, in the frame."""
+        self._leaves = jax.tree.leaves((args, kwargs))
 
         @named_like(self._fun)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -192,7 +187,7 @@ class _Tracing:
             frame.is_fresh, frame.is_pure = self._is_fresh, self._is_pure
             with frame:
                 frame.outer, frame.place = self._outer, self._place
-                frame.placed.update(noted(jax.tree.leaves((args, kwargs)), self._shardings))
+                frame.outside.update(zip(map(id, jax.tree.leaves((args, kwargs))), self._leaves, strict=True))
                 body = self._body()
                 results = (self._around(body) if self._around is not None else body)(*args, **kwargs)
                 leaves, self.tree = jax.tree.flatten(results)

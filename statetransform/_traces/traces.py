@@ -103,7 +103,7 @@ class TraceCache:
                 recorder.takes_pytrees((args, kwargs))
                 # Here, not in a function of its own: nested transforms come through here once for each.
                 trace = stage.trace(fun, args, kwargs, objects, **self._options)
-            self._check(trace, roots, root_names(fun, args, kwargs), recorder)
+            self._check(trace, roots, (fun, args, kwargs), recorder)
         except BaseException:
             take_back(recorder)
             raise
@@ -166,10 +166,10 @@ class TraceCache:
                     slot[key] = tuple(other for other in traces if other is not trace)
         self.family.discard(trace)
 
-    def _check(self, made: Trace, roots: Sequence[Any], names: Sequence[str], recorder: Recorder) -> None:
-        """Refuses what a function must not leave behind."""
+    def _check(self, made: Trace, roots: Sequence[Any], call: tuple[Any, Any, Any], recorder: Recorder) -> None:
+        """Refuses what a function must not leave behind; `call` is the function with its arguments, for messages."""
         for alive in filter(None, [over() for over in made.over]):
-            refuse_leaks(alive, roots, names, recorder)
+            refuse_leaks(alive, roots, root_names(*call), recorder)
         if self._within and made.created:
             raise StateTraceError(
                 f"{self._within}: {describe(made.created[0])} is created inside a function that may run any "

@@ -15,7 +15,7 @@ from .._jax import is_jit_disabled, is_top_level, staging_trace
 from .._memory import MemoryBudget, known_lanes, lanes_around, placed_at
 from .._traces.arguments import strict
 from .._traces.families import remember
-from .._traces.placed import noted, sharding_of
+from .._traces.placed import sharding_of
 from ._bodies import Bound
 
 _BOUND = 16  # programs of a trace, for different options
@@ -42,7 +42,8 @@ def in_one_program(
     lanes, shardings = tuple(known_lanes(leaves)), tuple(map(sharding_of, leaves))
 
     def program(*args: Any) -> Any:
-        with lanes_around(lanes), placed_at(noted(jax.tree.leaves(args), shardings)):
+        places = dict(zip(map(id, jax.tree.leaves(args)), shardings, strict=False))
+        with lanes_around(lanes), placed_at(places):
             return run(*args)
 
     program.__name__ = program.__qualname__ = where

@@ -60,9 +60,11 @@ class Jitted(Transformed):
         self._jax_options = options
         self._fun, self._instance = unbound(fun)
         self._static = StaticArguments(self._fun, static_argnums, static_argnames)
-        self._shardings = ByState("jit", "state_shardings", state_shardings, "sharding", _sharding)
+        self._shardings: ByState | None = None
+        if state_shardings is not None:
+            self._shardings = ByState("jit", "state_shardings", state_shardings, "sharding", _sharding)
         self._moves_inputs = any(given is not None for given in (state_shardings, options.get("in_shardings")))
-        own = () if self._options["state_shardings"] is None else (Unshared(),)
+        own = () if self._shardings is None else (Unshared(),)
         self._store = cache_of(self._fun, ("jit", self.donates, *own, *sorted(self._jax_options.items())), Store)
 
     def clear_cache(self) -> None:
@@ -192,7 +194,8 @@ class Jitted(Transformed):
         if program is None:
             if self._moves_inputs and call.trace.places is not None and not any(call.trace.places):
                 warn(f"jit: {_UNPLACED}", PolicyWarning)
-            self._shardings.warn_unmatched(self._fun, [*states, *call.created])
+            if self._shardings is not None:
+                self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)
         results = program.run(program.jitted_for(method), states, args, kwargs, call)
         if call.trace.structure is not None:

@@ -31,7 +31,7 @@ from .._traces.traces import TraceCache
 from .._uses.structure import Structure
 from ._entry import Entry, entry, is_dropped, no_entry
 from ._names import name_inputs
-from ._options import check_sharding
+from ._options import ByState, check_sharding
 
 Jitted: TypeAlias = Any  # the one of `_jit`, which imports this module
 
@@ -86,7 +86,7 @@ class Program:
         self._uses, self._due = 0, 0
         self.keeps_places = bool(jitted._jax_options)
         self._outputs: dict[int, Trace] = {}
-        self._sharding_of: Callable[[State], Any] = jitted._shardings.of
+        self._shardings: ByState | None = jitted._shardings
         pure = self._pure(jitted._fun, call)
         keywords = call.trace.arguments[1].keys()
         options_of = functools.partial(jitted.jax_options, args[has_self:], keywords, has_self, self.n_leading)
@@ -135,8 +135,7 @@ class Program:
         """A state's value with the sharding that the user wants for it; a copy where a cell is written in place."""
         if state._is_in_place:
             value = jax.numpy.copy(value)
-        sharding = self._sharding_of(state)
-        if sharding is None:
+        if self._shardings is None or (sharding := self._shardings.of(state)) is None:
             return value
         mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
         check_sharding("jit: `state_shardings`", state, value, sharding, mesh)
