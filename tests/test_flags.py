@@ -14,7 +14,7 @@ import pytest
 from statetransform import MemoryBudget, Param, State, StateTraceError, policies, transform
 
 from .cases import CASES, Case
-from .test_custom_rules import X, by_jvp, by_vjp
+from .rules.functions import X, by_jvp, by_vjp
 
 TRANSFORMS = {
     "jit": (transform.jit, jax.jit),

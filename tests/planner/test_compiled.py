@@ -12,6 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, _jax, policies, transform
+
+# To see what a jaxpr computes for its results: no public JAX removes what they do not need.
 from statetransform._memory.programs.rewrite import inlined
 from statetransform._memory.programs.walk import backward_slice
 

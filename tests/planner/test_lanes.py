@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from statetransform import State, policies, transform
-from statetransform._memory.plans.barriers import keeps_barriers
 
 from ..cases import spike
+from .compilers import KEEPS_BARRIERS
 
 WS = [jax.random.normal(jax.random.key(i), (32, 32)) / 6 for i in range(10)]
 XS = jax.random.normal(jax.random.key(10), (4, 256, 32))
@@ -56,7 +56,7 @@ def temporary(step: Any) -> int:
 
 
 @pytest.mark.optimized
-@pytest.mark.skipif(not keeps_barriers(), reason="the CPU compiler of JAX 0.10 removes barriers")
+@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the CPU compiler of JAX 0.10 removes barriers")
 @pytest.mark.parametrize("name", STEPS)
 def test_all_lanes_are_within_the_budget(name: str) -> None:
     step = STEPS[name]

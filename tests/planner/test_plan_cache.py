@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import policies, transform
+
+# What is known is forgotten as in another process, and compilations are counted: no user does either.
 from statetransform._memory.plans import choose, plan_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore::statetransform.policies.PolicyWarning")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+# Whether a plan computes an equation so depends on its bytes; here each one is.
 from statetransform._memory.plans.pools import is_unpooled, unpooled
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from statetransform import policies, transform
-from statetransform._memory.plans.barriers import keeps_barriers
+
+from .compilers import KEEPS_BARRIERS
 
 PROGRAMS: list[Any] = []
 
@@ -38,7 +39,7 @@ def program(
 
     def add(make: Callable[[], Any]) -> Callable[[], Any]:
         several = [getattr(pytest.mark, name) for name in marks]
-        if not with_any and not keeps_barriers():
+        if not with_any and not KEEPS_BARRIERS:
             several.append(pytest.mark.skip(reason="the CPU compiler of JAX 0.10 removes barriers"))
         for share in shares:
             name = f"{make.__name__.replace('_', ' ')}-{share:.2g}"
@@ -180,7 +181,7 @@ def a_weight_that_a_reduction_repeats() -> Any:
     return loss, (many(8, 32, 32), noise(128, 32))
 
 
-@program(0.35 if keeps_barriers() else 0.5, optimized=True)
+@program(0.35 if KEEPS_BARRIERS else 0.5, optimized=True)
 def parts_of_a_gradient_that_are_added_as_they_come() -> Any:
     """A weight that is used in each of eight layers: JAX's own step holds eight arrays as large as the weight."""
 
@@ -244,7 +245,7 @@ def convolutions_with_pooling() -> Any:
     return loss, (many(4, 3, 3, 16, 16), jnp.ones((4, 64, 64, 16)))
 
 
-@program(*(0.5, 0.35) if keeps_barriers() else (0.5,), cost=1.6)
+@program(*(0.5, 0.35) if KEEPS_BARRIERS else (0.5,), cost=1.6)
 def a_loop_that_reads_the_data_of_a_batch_from_where_it_is(reverse: bool = False) -> Any:
     """`vmap` moves the steps to the front."""
 
@@ -264,7 +265,7 @@ def such_a_loop_that_runs_backwards() -> Any:
     return a_loop_that_reads_the_data_of_a_batch_from_where_it_is(reverse=True)
 
 
-@program(*(0.65, 0.4) if keeps_barriers() else (0.65,), cost=2.0)
+@program(*(0.65, 0.4) if KEEPS_BARRIERS else (0.65,), cost=2.0)
 def recurrent_layers_after_each_other() -> Any:
     def loss(layers: Any, x: Any) -> Any:
         for w, u, dense in layers:
@@ -326,7 +327,7 @@ def test_a_budget_is_kept_as_compiled(make: Any, share: float, by: Any, cost: fl
     scale = lambda b: max(1.0, float(abs(b).max()))  # rounding errors of a sum are as large as its parts
     same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale(b))
     jax.tree.map(same, within(*args), plain(*args))
-    if keeps_barriers():
+    if KEEPS_BARRIERS:
         choice = budget.choices[-1]
         assert choice.flops_over_plain <= cost
         assert size(within) <= over * choice.planned_bytes

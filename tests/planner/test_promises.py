@@ -13,8 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 from statetransform import BudgetError, policies, transform
+
+# What is known is forgotten as in another process, and a compiler needs more than it does: no user can say so.
 from statetransform._memory.plans import choose, plan_cache
-from statetransform._memory.plans.barriers import keeps_barriers
+
+from .compilers import KEEPS_BARRIERS
 
 Figures = tuple[bool, bool, float]
 DEPTH = 6
@@ -106,7 +109,7 @@ def test_a_budget_gives_the_same_whatever_was_asked_before() -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.skipif(not keeps_barriers(), reason="the compiler removes what keeps a checkpoint apart")
+@pytest.mark.skipif(not KEEPS_BARRIERS, reason="the compiler removes what keeps a checkpoint apart")
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_checkpoint_that_is_written_by_hand_does_better(layer: Any) -> None:
     args, kept = LAYERS[layer], jax.checkpoint_policies.dots_saveable

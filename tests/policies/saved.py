@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from statetransform import policies
-from statetransform._memory.policies._apply import checkpointed
+from statetransform import policies, transform
 
 W = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
 X = jnp.linspace(-1.0, 1.0, 4)
@@ -58,19 +57,19 @@ TABLE: dict[str, Any] = {
 
 def saved_sets() -> dict[str, list[str]]:
     """For each policy, and for nested ones, what is kept."""
-    found = {name: kept(checkpointed(layers, policy=policy), W, X) for name, policy in TABLE.items()}
+    found = {name: kept(transform.checkpoint(layers, policy=policy), W, X) for name, policy in TABLE.items()}
     for outer, inner in (("everything", "nothing"), ("nothing", "everything"), ("only a", "dots")):
 
         def nested(w: jax.Array, x: jax.Array, inner: str = inner) -> jax.Array:
-            return checkpointed(layers, policy=TABLE[inner])(w, x) * jnp.sin(x[0])
+            return transform.checkpoint(layers, policy=TABLE[inner])(w, x) * jnp.sin(x[0])
 
-        found[f"{outer} around {inner}"] = kept(checkpointed(nested, policy=TABLE[outer]), W, X)
+        found[f"{outer} around {inner}"] = kept(transform.checkpoint(nested, policy=TABLE[outer]), W, X)
     return found
 
 
 def gradients() -> dict[str, float]:
     """For each policy, the sum of the gradient by the weights, compiled."""
     return {
-        name: float(jax.jit(jax.grad(checkpointed(layers, policy=policy)))(W, X).sum())
+        name: float(jax.jit(jax.grad(transform.checkpoint(layers, policy=policy)))(W, X).sum())
         for name, policy in TABLE.items()
     }

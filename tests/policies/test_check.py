@@ -12,8 +12,6 @@ from jax.ad_checkpoint import checkpoint_name
 
 import statetransform as st
 from statetransform import inspect, policies, transform
-from statetransform._memory.policies._apply import checkpointed
-from statetransform._memory.policies._refuse import check_policy
 
 from .saved import W, X, layers
 
@@ -37,9 +35,7 @@ from .saved import W, X, layers
 )
 def test_what_is_no_policy_is_an_error_that_shows_how_to_write_it(policy, spelling):
     with pytest.raises(TypeError, match=re.escape(spelling)):
-        check_policy(policy)
-    with pytest.raises(TypeError, match=re.escape(spelling)):
-        checkpointed(layers, policy=policy)
+        transform.checkpoint(layers, policy=policy)
 
 
 def test_none_inside_a_combination_is_an_error():
@@ -76,7 +72,7 @@ def test_a_policy_of_ones_own_says_its_class():
 
 def test_a_name_that_no_value_bears_is_a_warning_that_lists_the_names_seen():
     with pytest.warns(policies.PolicyWarning) as caught:
-        jax.grad(checkpointed(layers, policy=policies.save_only_these_names("A", "b")))(W, X)
+        jax.grad(transform.checkpoint(layers, policy=policies.save_only_these_names("A", "b")))(W, X)
     (text,) = [str(w.message) for w in caught]
     assert "save_only_these_names('A', 'b') has no effect for 'A'" in text
     assert "The names seen are 'a', 'b'. Did you mean 'a'?" in text
@@ -237,7 +233,7 @@ def test_policies_of_others_are_not_searched_for_texts():
 
 def test_a_name_where_no_value_has_one_says_how_to_give_one():
     with pytest.warns(policies.PolicyWarning, match=re.escape("give one with checkpoint_name(value, name)")):
-        jax.grad(checkpointed(lambda x: jnp.sum(jnp.sin(x)), policy=policies.save_only_these_names("a")))(X)
+        jax.grad(transform.checkpoint(lambda x: jnp.sum(jnp.sin(x)), policy=policies.save_only_these_names("a")))(X)
 
 
 def test_names_inside_loops_and_combinations_are_found():
@@ -247,6 +243,6 @@ def test_names_inside_loops_and_combinations_are_found():
     policy = policies.any_of(policies.dots_saveable, policies.save_only_these_names("inner"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        jax.grad(checkpointed(program, policy=policy))(X)
+        jax.grad(transform.checkpoint(program, policy=policy))(X)
     with pytest.warns(policies.PolicyWarning, match="'outer'"):
-        jax.grad(checkpointed(program, policy=policies.none_of(policies.save_only_these_names("outer"))))(X)
+        jax.grad(transform.checkpoint(program, policy=policies.none_of(policies.save_only_these_names("outer"))))(X)

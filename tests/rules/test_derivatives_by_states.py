@@ -11,18 +11,7 @@ import pytest
 
 from statetransform import MemoryBudget, Param, State, StateTraceError, inspect, policies, transform
 
-from .test_custom_rules import X, by_jvp, by_vjp
-
-
-@pytest.fixture
-def w() -> State:
-    return Param(jnp.float32(3), name="w")
-
-
-@pytest.fixture
-def n() -> State:
-    return State(jnp.int32(0), name="n")
-
+from .functions import X, by_jvp, by_vjp
 
 READERS: dict[str, Callable[[Any, Any], Any]] = {
     "vjp": lambda w, n: by_vjp(w, n),
