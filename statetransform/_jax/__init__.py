@@ -35,7 +35,7 @@ from .equations import bind_remat as bind_remat
 from .equations import bind_with_rules as bind_with_rules
 from .equations import define as define
 from .equations import in_place_of as in_place_of
-from .equations import placed as placed
+from .equations import relocated as relocated
 from .equations import run as run
 from .programs import NamedVariable as NamedVariable
 from .programs import UserFrame as UserFrame

@@ -164,7 +164,7 @@ def in_place_of(eqn: Any) -> Iterator[None]:
         yield
 
 
-def placed(eqn: Any, caller: Any = None, scopes: Any = None) -> Any:
+def relocated(eqn: Any, caller: Any = None, scopes: Any = None) -> Any:
     """An equation with another source, and behind the name scopes of one around it.
 
     Args:

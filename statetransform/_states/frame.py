@@ -88,8 +88,8 @@ class Frame:
         self.is_pure = False  # whether what is written goes to the caller as values, and into no state
         self.is_in_raw = False  # whether a raw JAX transform that stages stands between this frame and the one around
         self.notes: Any = None  # of an adapter, see `on_entering`
-        self.outside: dict[int, Any] = {}  # what the inputs of its trace stand for, by their `id`, see `placed`
-        self.depends_on_places = False  # whether the trace depends on where its inputs are
+        self.outside: dict[int, Any] = {}  # what the inputs of its trace stand for, by their `id`, see `shardings`
+        self.depends_on_shardings = False  # whether the trace depends on where its inputs are
         self.trace: Any = None  # JAX's, in which the frame was entered
         self.here: Any = None  # the state of JAX's traces in which the function runs
         self.is_eager: bool = False  # whether the function runs outside of all traces, as a host callback in it does

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from .._base.library import is_users_class
 from .._jax import ContextDict
 from .._objects.plain import identity
-from .log import Traced
+from .log import LogEntry
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Family:
 
     def __init__(self, anchor: Any = None) -> None:
         self._anchor = anchor
-        self.log: deque[Traced] = deque(maxlen=_LOGGED)
+        self.log: deque[LogEntry] = deque(maxlen=_LOGGED)
         self._found = ContextDict()
         self.forget()
 
@@ -66,9 +66,9 @@ class Family:
         self.repeats: tuple[str | None, Sequence[Callable[[], Any]], int] = NEVER
         self.said: set[str] = set()
 
-    def log_of(self, fun: Any) -> list[Traced]:
+    def log_of(self, fun: Any) -> list[LogEntry]:
         """The part of the log that is about a function itself."""
-        return [traced for traced in tuple(self.log) if traced.fun() is fun]
+        return [entry for entry in tuple(self.log) if entry.fun() is fun]
 
     def known(self, key: Any) -> list[Any]:
         """What members that live have for a key, the last made first."""

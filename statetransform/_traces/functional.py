@@ -14,7 +14,7 @@ from .._states.state import State
 from .._states.values import Values
 from .arguments import StaticArguments, hide, reveal
 from .families import Family
-from .lift import Lift, Staged, bind
+from .lift import Lift, Staged, method_of
 from .trace import Call
 from .tracebacks import boundary
 from .traces import TraceCache
@@ -44,7 +44,7 @@ class Functionalized:
         return Functionalized, (self.__wrapped__, *self._options)
 
     def __get__(self, obj: Any, owner: type | None = None) -> Functionalized:
-        return self if obj is None else Functionalized(bind(self.__wrapped__, obj), *self._options)
+        return self if obj is None else Functionalized(method_of(self.__wrapped__, obj), *self._options)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(

@@ -113,7 +113,7 @@ def at_once(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return lifted.leave(*lifted.call({}, args, kwargs))
 
 
-def bind(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
+def method_of(fun: Callable[..., Any], obj: Any) -> Callable[..., Any]:
     """The method of an instance, or the function itself."""
     if obj is NO_SELF:
         return fun
@@ -130,7 +130,7 @@ class Direct(Transformed):
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         (args, kwargs), objects = hide((args, kwargs))
-        return self._run(revealing(bind(self.__wrapped__, obj), objects), args, kwargs)
+        return self._run(revealing(method_of(self.__wrapped__, obj), objects), args, kwargs)
 
 
 class Staged(Transformed):

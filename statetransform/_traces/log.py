@@ -34,7 +34,7 @@ SETTINGS = (
 )
 
 
-class Traced(NamedTuple):
+class LogEntry(NamedTuple):
     """What one trace depended on.
 
     Attributes:
@@ -63,7 +63,7 @@ class Traced(NamedTuple):
     fun: Callable[[], Any]
 
 
-def traced(trace: Any, fun: Any, why: Any = None, own: Any = None) -> Traced:
+def log_entry(trace: Any, fun: Any, why: Any = None, own: Any = None) -> LogEntry:
     """What a trace that was just made depended on; called from within the call that made it."""
     called = [
         state._name if state._name is not None else f"{type(state).__name__} of {show_site(state._created)}"
@@ -71,8 +71,8 @@ def traced(trace: Any, fun: Any, why: Any = None, own: Any = None) -> Traced:
     ]
     flat = [jax.tree.flatten(value) for value in jax.tree.unflatten(trace.read_tree, trace.read_avals)]
     settings = {name: getattr(jax.config, name, None) for name in SETTINGS}
-    places = None if trace.places is None else str([place and place.spec for place in trace.places])
-    return Traced(
+    shardings = None if trace.shardings is None else str([place and place.spec for place in trace.shardings])
+    return LogEntry(
         trace.arguments,
         [(called[i], treedef, tuple(leaves)) for i, (leaves, treedef) in enumerate(flat)],
         [(called[i], value) for i, value in trace.statics],
@@ -80,7 +80,7 @@ def traced(trace: Any, fun: Any, why: Any = None, own: Any = None) -> Traced:
         trace.structure is not None,
         why,
         own,
-        {**settings, "mesh": str(jax.sharding.get_abstract_mesh()), "shardings": places},
+        {**settings, "mesh": str(jax.sharding.get_abstract_mesh()), "shardings": shardings},
         user_site(),
         reference(fun),
     )

@@ -32,7 +32,7 @@ from .arguments import name_of, reveal
 from .concretization import CONCRETIZATION_ERRORS, Culprit
 from .large_stack import thread, with_large_stack
 from .outcome import pack
-from .placed import sharding_of
+from .shardings import sharding_of
 from .trace import Trace
 
 read_p = jex.Primitive("read_state")
@@ -164,8 +164,8 @@ class _Tracing:
             raise self._culprit.explained(jaxpr, names)
         arguments = jax.tree.map(typeof, (args, kwargs))
         trace = Trace(self.frame, self.outcome, arguments, jaxpr, consts, self.tree, self._over)
-        if self.frame.depends_on_places:
-            trace.places = tuple(map(sharding_of, [*self._leaves, *self.frame.leaves]))
+        if self.frame.depends_on_shardings:
+            trace.shardings = tuple(map(sharding_of, [*self._leaves, *self.frame.leaves]))
         for state in map(adapters.as_state, consts):
             if any(state is other for other in trace.states):
                 raise StateTraceError(

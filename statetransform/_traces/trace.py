@@ -21,7 +21,7 @@ from .._uses.recorder import Recorder
 from .._uses.structure import Mismatch, Structure
 from .arguments import reveal
 from .outcome import Outcome, with_static
-from .placed import sharding_of
+from .shardings import sharding_of
 
 StagedFrame: TypeAlias = Any  # the one of `stage`, which imports this module
 
@@ -42,7 +42,7 @@ class Trace:
       out_tree: the tree definition of the results.
       born_at: which of the objects in the output are states that the call makes.
       structure: of the objects that it serves; None when it serves one call only.
-      places: the shardings of the leaves of its arguments and of the states read; None if it does not depend on them.
+      shardings: those of the leaves of its arguments and of the states read; None if it does not depend on them.
       fitting: names of the loops whose carry was checked against this trace.
       holds_arrays: whether it may keep an array alive.
       programs: compiled loops and branches whose first function has this trace, by their options.
@@ -84,7 +84,7 @@ class Trace:
         self.objects: list[Any] | None = outcome.objects  # of the call that traced, as `states`
         self._registers: list[int] = []  # of the objects in the output
         self.structure: Structure | None = None
-        self.places: tuple[Any, ...] | None = None
+        self.shardings: tuple[Any, ...] | None = None
         self.fitting: set[str] = set()
         self.programs: dict[Any, Any] = {}
         self.holds_arrays = True
@@ -134,7 +134,7 @@ class Trace:
 
     def is_for(self, leaves: Sequence[Any], values: Sequence[Any]) -> bool:
         """Whether the leaves of the arguments and of the states are where the trace takes them to be."""
-        return self.places is None or self.places == tuple(map(sharding_of, [*leaves, *values]))
+        return self.shardings is None or self.shardings == tuple(map(sharding_of, [*leaves, *values]))
 
     @property
     def consts(self) -> Any:

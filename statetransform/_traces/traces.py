@@ -47,8 +47,8 @@ from . import stage
 from .arguments import NO_SELF, hide_self, is_reference, named_arguments
 from .explain import refused
 from .families import NEVER, Family, cache_of, keep_recent
-from .log import traced
-from .placed import depend_on_places
+from .log import log_entry
+from .shardings import depend_on_shardings
 from .trace import Call, Trace
 from .wrapper import unbound
 
@@ -67,13 +67,13 @@ class TraceCache:
       **options: `around`, `is_lifted` and `is_pure` of each trace, as in `stage.trace`.
     """
 
-    __slots__ = ("__weakref__", "_options", "_records", "_within", "family")
+    __slots__ = ("__weakref__", "_options", "_slots", "_within", "family")
 
     _BOUND = 64  # traces in a slot
 
     def __init__(self, family: Family, forbids_new_states: str = "", **options: Any) -> None:
         self._within, self._options = forbids_new_states, options
-        self._records = ContextDict()
+        self._slots = ContextDict()
         self.family = family
 
     def find(
@@ -92,7 +92,7 @@ class TraceCache:
         except TypeError as error:
             raise refused(fun, args, kwargs) from error
         key, roots = (treedef, avals), (fun, *objects)
-        slot = self._records.current()
+        slot = self._slots.current()
         found, known = self._known(slot, key, roots, leaves)
         if found is not None:
             return found
@@ -110,7 +110,7 @@ class TraceCache:
         with not_recorded():
             reuse = Reuse(recorder, trace)
         own = reuse.own and (show_path(reuse.edges, reuse.own, root_names(fun, args, kwargs)), reuse.own.condition.said)
-        self.family.log.append(traced(trace, fun, why, own))
+        self.family.log.append(log_entry(trace, fun, why, own))
         self._warn(fun, args, kwargs, objects, reuse, why)
         states = trace.states
         values = trace.values(states, is_new=True)
@@ -139,8 +139,8 @@ class TraceCache:
         if found is None:
             return None, (*own, *others)
         trace, states, values = found
-        if trace.places is not None:
-            depend_on_places()
+        if trace.shardings is not None:
+            depend_on_shardings()
         self.family.repeats = NEVER
         self._keep(slot, key, trace)
         if trace not in own:
@@ -160,7 +160,7 @@ class TraceCache:
 
     def discard(self, trace: Trace) -> None:
         """Keeps a trace no longer."""
-        for slot in self._records.dicts():
+        for slot in self._slots.dicts():
             for key in [*slot]:
                 if trace in (traces := slot.get(key, ())):
                     slot[key] = tuple(other for other in traces if other is not trace)
@@ -242,7 +242,7 @@ class TraceCache:
 
     def clear(self) -> None:
         """Forgets every trace."""
-        self._records.clear()
+        self._slots.clear()
         self.family.forget()
 
 

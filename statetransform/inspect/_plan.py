@@ -14,7 +14,7 @@ from .._memory.plans.joint import Pattern
 from .._memory.programs.references import made_in, refuse_references
 from .._memory.programs.sizes import format_bytes
 from .._memory.targets import placed
-from .._traces.placed import sharding_of
+from .._traces.shardings import sharding_of
 from .._traces.tracebacks import boundary
 from ._view import differentiated, view_of
 

@@ -14,7 +14,7 @@ from .._jax import type_text
 from .._memory.programs.sources import Source
 from .._traces.arguments import Static, is_hidden, named_arguments
 from .._traces.functional import Functionalized
-from .._traces.log import Traced
+from .._traces.log import LogEntry
 from .._traces.wrapper import Bound, Transformed
 
 _ABSENT = "not there"
@@ -155,13 +155,13 @@ def explain_retrace(wrapped: Callable[..., Any]) -> Retraces:
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     fun = getattr(owner, "__wrapped__", owner)
     fun = getattr(fun, "__func__", fun)  # the instance is among the arguments
-    seen = [_seen(fun, traced) for traced in owner.history]
+    seen = [_seen(fun, entry) for entry in owner.history]
     found = []
     for n, new in enumerate(seen):
         options = [(_changes(old, new), i) for i, old in enumerate(seen[:n], start=1)]
         first = _changes(None, new), None
         changes, closest = min(options, key=lambda pair: (len(pair[0]), -pair[1]), default=first)
-        found.append(Retrace(n + 1, new.traced.site, closest, tuple(changes)))
+        found.append(Retrace(n + 1, new.entry.site, closest, tuple(changes)))
     return Retraces(name, found)
 
 
@@ -171,25 +171,25 @@ class _Seen(NamedTuple):
     The keys are kind, name and number; the number tells states of one name apart.
     """
 
-    traced: Traced
+    entry: LogEntry
     parts: dict[tuple[str, str, int], str]
     others: dict[tuple[str, str, int], str]
 
 
-def _seen(fun: Any, traced: Traced) -> _Seen:
-    args, kwargs = traced.arguments
+def _seen(fun: Any, entry: LogEntry) -> _Seen:
+    args, kwargs = entry.arguments
     given_leaves = [*named_arguments(fun, args, kwargs, is_leaf=is_hidden)]
     parts = [_shown(name, leaf) for name, leaf in given_leaves]
-    given = jax.tree.structure(jax.tree.map(lambda _: 0, traced.arguments, is_leaf=is_hidden))
+    given = jax.tree.structure(jax.tree.map(lambda _: 0, entry.arguments, is_leaf=is_hidden))
     others = [("argument", "containers", _containers(given))]
     others += [("argument", name, _mesh(leaf)) for name, leaf in given_leaves]
-    for name, treedef, avals in traced.reads:
+    for name, treedef, avals in entry.reads:
         leaves = jax.tree_util.tree_leaves_with_path(treedef.unflatten(avals))
         parts += [("state", name + jax.tree_util.keystr(path), _type(aval)) for path, aval in leaves]
         others += [("state", name, _mesh(aval)) for _, aval in leaves]
         others.append(("state", name, _containers(treedef)))
-    parts += [("static state", name, repr(value)) for name, value in traced.statics]
-    return _Seen(traced, _numbered(parts), _numbered(others))
+    parts += [("static state", name, repr(value)) for name, value in entry.statics]
+    return _Seen(entry, _numbered(parts), _numbered(others))
 
 
 def _numbered(rows: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, int], str]:
@@ -203,7 +203,7 @@ def _changes(old: _Seen | None, new: _Seen) -> list[Change]:
     """What is new in a trace."""
     if old is None:
         return _differences({}, new.parts) or [Change("trace", "first", "", "no arguments and no states")]
-    before, now = old.traced, new.traced
+    before, now = old.entry, new.entry
     constants, settings = dict(before.constants), before.settings
     another = "another value; list the state in `states=` to lift it"
     found = [

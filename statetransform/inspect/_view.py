@@ -29,7 +29,7 @@ from .._states.state import State
 from .._states.state_pytrees import differentiated_states
 from .._traces.arguments import ByReference, Static, hide, is_hidden, is_reference, named_arguments
 from .._traces.functional import functionalize
-from .._traces.placed import sharding_of
+from .._traces.shardings import sharding_of
 from .._traces.wrapper import Bound, Transformed
 
 

@@ -12,7 +12,7 @@ from .. import _jax
 from .._states.frame import only_births
 from .._traces.arguments import NO_SELF, ByReference, Static, hide, positional_parameters, reveal
 from .._traces.functional import Functionalized
-from .._traces.lift import bind
+from .._traces.lift import method_of
 from .._traces.tracebacks import boundary
 from .._traces.traces import difference
 from ._entry import is_dropped
@@ -107,7 +107,7 @@ class AheadOfTime:
         owner = self._owner
         obj = owner._instance if self._obj is NO_SELF else self._obj
         static = {name: owner._options.get(name) or () for name in ("static_argnums", "static_argnames")}
-        fun = Functionalized(bind(owner._fun, obj), **static)
+        fun = Functionalized(method_of(owner._fun, obj), **static)
         whole, keywords = reveal((self._args, self._kwargs))
         is_given = [not is_dropped(arg) for arg in hide(self._args)[0]]
 

@@ -17,11 +17,11 @@ from .._states.formatting import show_types, type_on_mesh
 from .._states.frame import Frame, leave, look_at, look_at_all
 from .._states.state import State
 from .._traces.arguments import is_reference, reveal
-from .._traces.placed import depend_on_places, sharding_of
+from .._traces.shardings import depend_on_shardings, sharding_of
 from .._traces.trace import Call, Trace
 from .._traces.traces import find_for_once
 
-AROUND = Context(sharding_of=sharding_of, depend=depend_on_places)  # what a loop within a budget asks
+AROUND = Context(sharding_of=sharding_of, depend=depend_on_shardings)  # what a loop within a budget asks
 
 Checkpoint = None | int | str | MemoryBudget | Reversible
 

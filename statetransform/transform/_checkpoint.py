@@ -14,7 +14,7 @@ from .. import _memory
 from .._memory import ONE, Context, Lanes, MemoryBudget, check_policy
 from .._objects.hooks import not_recorded
 from .._traces.lift import Staged
-from .._traces.placed import depend_on_places, sharding_of
+from .._traces.shardings import depend_on_shardings, sharding_of
 from .._traces.tracebacks import boundary
 from .._traces.wrapper import decorate
 from ._options import as_in, entries
@@ -195,7 +195,7 @@ class Around:
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         # Of the results, what is written to states rarely has a cotangent.
-        context = Context(self.lanes, sharding_of, depend_on_places, active=(True, False, False))
+        context = Context(self.lanes, sharding_of, depend_on_shardings, active=(True, False, False))
         return _memory.checkpoint(body, self.policy, self.prevent_cse, context, **dict(self._others))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from .._base.errors import check_function
 from .._jax import has_tracer, runs_rule_directly, zero_tangent
 from .._traces.arguments import NO_SELF, integers, name_of
-from .._traces.lift import bind
+from .._traces.lift import method_of
 from .._traces.wrapper import Transformed
 from ._rules import RuleCall, as_function
 
@@ -59,7 +59,7 @@ class CustomRule(Transformed):
         if not self._rules:
             name = name_of(self.__wrapped__)
             raise AttributeError(f"{name}: no rule was set; {self._how_to_set.format(name.rpartition('.')[2])}")
-        fun = bind(self.__wrapped__, obj)
+        fun = method_of(self.__wrapped__, obj)
         args = self._positional(fun, args, kwargs)
         nondiff = self._kind(fun, **self._nondiff).nondiff_argnums
         free = [arg for i, arg in enumerate(args) if i not in nondiff]
@@ -132,7 +132,7 @@ class CustomVjp(CustomRule):
 
     def _rules_of(self, call: RuleCall, obj: Any, *rules: Callable[..., Any]) -> list[Callable[..., Any]]:
         fwd, *rem, bwd = rules
-        fwd, bwd = bind(fwd, obj), _with_self(bwd, obj, call)
+        fwd, bwd = method_of(fwd, obj), _with_self(bwd, obj, call)
         if not rem:
             return call.vjp(fwd, bwd)
         again = rem[0] if obj is NO_SELF else lambda residuals, *args: rem[0](residuals, obj, *args)
@@ -178,7 +178,7 @@ def _with_self(rule: Callable[..., Any], obj: Any, call: RuleCall) -> Callable[.
     try:
         inspect.signature(rule).bind(*[None] * call.n_given)
     except (TypeError, ValueError):
-        return bind(rule, obj)
+        return method_of(rule, obj)
     return rule
 
 

@@ -9,7 +9,7 @@ import jax
 from jax.experimental import checkify as jax_checkify
 
 from .._traces.arguments import name_of
-from .._traces.lift import Direct, Lift, at_once, bind
+from .._traces.lift import Direct, Lift, at_once, method_of
 from .._traces.wrapper import Transformed, decorate
 from ._options import as_in, bound_as_in
 
@@ -53,7 +53,7 @@ class NamedCall(Transformed):
     where = "named_call"
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = lambda: bind(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
+        run = lambda: method_of(self.__wrapped__, obj)(*args, **kwargs)  # the arguments stay the same objects
         name = self._options["name"]
         options = {**self._options, "name": name_of(self.__wrapped__) if name is None else name}
         return at_once(jax.named_call(run, **options))
@@ -102,7 +102,7 @@ class WritesDiscarded(Transformed):
     where = "discard_writes"
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lift = Lift(bind(self.__wrapped__, obj))
+        lift = Lift(method_of(self.__wrapped__, obj))
         out, _, born = lift.call({}, args, kwargs)  # the arguments stay the same objects
         return lift.leave(out, None, born)
 

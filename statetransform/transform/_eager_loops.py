@@ -15,7 +15,7 @@ from .._jax import is_jit_disabled, is_top_level, staging_trace
 from .._memory import MemoryBudget, known_lanes, lanes_around, placed_at
 from .._traces.arguments import strict
 from .._traces.families import remember
-from .._traces.placed import sharding_of
+from .._traces.shardings import sharding_of
 from ._bodies import Bound
 
 _BOUND = 16  # programs of a trace, for different options

@@ -18,11 +18,12 @@ import jax
 from .._base.errors import BudgetError, PolicyWarning
 from .._base.sites import warn
 from .._jax import forget_failed_calls, is_jit_disabled
+from .._memory import unplaced
 from .._states.frame import active, look_at, stack
 from .._states.state import State
 from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, integers, positional_parameters
 from .._traces.families import NEVER, Unshared, cache_of
-from .._traces.lift import at_once, bind
+from .._traces.lift import at_once, method_of
 from .._traces.trace import Call
 from .._traces.tracebacks import boundary, hide_frames
 from .._traces.wrapper import Bound, Transformed, decorate, unbound
@@ -31,11 +32,7 @@ from ._entry import OTHER
 from ._options import ByState, bound_as_in, check_arguments, entries
 from ._programs import Program, Store, Untraced
 
-_UNPLACED = (
-    "A plan for a memory budget inside does not know `in_shardings` and `state_shardings`: it counts the bytes of all "
-    "devices together, unless the arguments and the states' values are placed before the call. Write "
-    "`x = jax.device_put(x, sharding)`."
-)
+_UNPLACED = f"jit: {unplaced('`in_shardings` and `state_shardings`')}"
 
 
 class Jitted(Transformed):
@@ -143,7 +140,7 @@ class Jitted(Transformed):
                     self._store.use(program)
                     return out
         if is_jit_disabled():
-            return at_once(bind(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
+            return at_once(method_of(self._fun, self._instance if obj is NO_SELF else obj), *args, **kwargs)
         program, *found = self.run("__call__", obj, args, kwargs)
         return program.finish(*found)
 
@@ -192,8 +189,8 @@ class Jitted(Transformed):
         known = (program for program, _ in itertools.chain(first, fitting) if program.takes(call.trace))
         program = next(known, None)
         if program is None:
-            if self._moves_inputs and call.trace.places is not None and not any(call.trace.places):
-                warn(f"jit: {_UNPLACED}", PolicyWarning)
+            if self._moves_inputs and call.trace.shardings is not None and not any(call.trace.shardings):
+                warn(_UNPLACED, PolicyWarning)
             if self._shardings is not None:
                 self._shardings.warn_unmatched(self._fun, [*states, *call.created])
             program = Program(self, call, treedef, args, has_self)
@@ -221,7 +218,7 @@ class Jitted(Transformed):
             return self._store.find(self._fun, args, kwargs, roots[1:])
         except BudgetError as error:
             if self._moves_inputs:
-                error.add_note(f"jit: {_UNPLACED}")
+                error.add_note(_UNPLACED)
             raise
 
     @boundary

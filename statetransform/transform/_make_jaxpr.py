@@ -12,7 +12,7 @@ from .._jax import typeof
 from .._states.frame import kept_by_nobody, only_births, read
 from .._states.values import Values
 from .._traces.arguments import NO_SELF, StaticArguments, abstract, hide, positional_parameters, reveal
-from .._traces.lift import bind
+from .._traces.lift import method_of
 from .._traces.trace import Call
 from .._traces.tracebacks import boundary
 from .._traces.traces import find_for_once
@@ -100,7 +100,7 @@ class Shown(Transformed):
         self._returns_shape, self._make_options = return_shape, options
 
     def _call(self, obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        fun = bind(self.__wrapped__, obj)
+        fun = method_of(self.__wrapped__, obj)
         args, kwargs = self._static.hide(args, kwargs, has_self=obj is not NO_SELF)
         (args, kwargs), objects = hide((args, kwargs))
         args, kwargs = jax.tree.map(typeof, abstract((args, kwargs)))

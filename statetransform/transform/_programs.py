@@ -25,7 +25,7 @@ from .._states.state import State
 from .._traces.arguments import is_reference, positional_parameters
 from .._traces.families import Family
 from .._traces.large_stack import with_large_stack
-from .._traces.placed import depend_on_places, sharding_of
+from .._traces.shardings import depend_on_shardings, sharding_of
 from .._traces.trace import Call, Trace
 from .._traces.traces import TraceCache
 from .._uses.structure import Structure
@@ -65,7 +65,7 @@ class Program:
       donated, passed: positions of the states whose values go in; `inputs` are all of them, in order.
       n_leading: how many arguments there are before those of the user.
       jitted, within: the `jax.jit` function, and the one for calls within a transform, which donates no states.
-      places: the shardings that its trace depends on, as of a `Trace`.
+      shardings: those that its trace depends on, as of a `Trace`.
       way_in: the generated function that calls it, see `entry`; None before there is one.
     """
 
@@ -73,7 +73,7 @@ class Program:
         trace = call.trace
         self.treedef = treedef
         self.structure: Structure | None = trace.structure
-        self.places: tuple[Any, ...] | None = trace.places
+        self.shardings: tuple[Any, ...] | None = trace.shardings
         self.donates: bool = jitted.donates
         self.written: tuple[int, ...] = trace.written
         reads, given_away = range(trace.n_reads), trace.written if self.donates else ()
@@ -86,7 +86,7 @@ class Program:
         self._uses, self._due = 0, 0
         self.keeps_places = bool(jitted._jax_options)
         self._outputs: dict[int, Trace] = {}
-        self._shardings: ByState | None = jitted._shardings
+        self._wanted: ByState | None = jitted._shardings
         pure = self._pure(jitted._fun, call)
         keywords = call.trace.arguments[1].keys()
         options_of = functools.partial(jitted.jax_options, args[has_self:], keywords, has_self, self.n_leading)
@@ -120,22 +120,22 @@ class Program:
     def bind(self, trace: Trace, states: Sequence[State], args: Any, kwargs: Any) -> Any:
         """Called by JAX for types that it has not seen: re-binds the trace into JAX's own trace."""
         n = len(self.inputs)
-        given = {i: self._placed(value, states[i]) for i, value in zip(self.inputs, args[:n], strict=True)}
+        given = {i: self._with_sharding(value, states[i]) for i, value in zip(self.inputs, args[:n], strict=True)}
         inputs = jax.tree.leaves([given[i] for i in range(n)])
         out, written, born = trace.bind(jax.tree.leaves((args[n:], kwargs)), inputs, splice)
-        written = [self._placed(value, states[i]) for i, value in zip(self.written, written, strict=True)]
+        written = [self._with_sharding(value, states[i]) for i, value in zip(self.written, written, strict=True)]
         if not (created := trace.created) and not trace.static_written and not trace.has_nodes:
             return out, written
-        born = [self._placed(value, state) for state, value in zip(created, born, strict=True)]
+        born = [self._with_sharding(value, state) for state, value in zip(created, born, strict=True)]
         number = next(_numbers)
         self._outputs[number] = trace
         return out, {number: (written, born)}
 
-    def _placed(self, value: Any, state: State) -> Any:
+    def _with_sharding(self, value: Any, state: State) -> Any:
         """A state's value with the sharding that the user wants for it; a copy where a cell is written in place."""
         if state._is_in_place:
             value = jax.numpy.copy(value)
-        if self._shardings is None or (sharding := self._shardings.of(state)) is None:
+        if self._wanted is None or (sharding := self._wanted.of(state)) is None:
             return value
         mesh = jax.sharding.get_abstract_mesh() if isinstance(sharding, jax.P) else getattr(sharding, "mesh", None)
         check_sharding("jit: `state_shardings`", state, value, sharding, mesh)
@@ -149,16 +149,16 @@ class Program:
 
     def is_for(self, states: Sequence[State], arguments: Any) -> bool:
         """Whether the arguments and the states are where the trace takes them to be; those around depend on that."""
-        if self.places is None:
+        if self.shardings is None:
             return True
-        depend_on_places()
+        depend_on_shardings()
         leaves = jax.tree.leaves((arguments, look_at_all(states[: len(self.inputs)])))
-        return self.places == tuple(map(sharding_of, leaves))
+        return self.shardings == tuple(map(sharding_of, leaves))
 
     def takes(self, trace: Trace) -> bool:
         """Whether a trace for other types, that fits the same objects, says the same of them and of the states."""
-        own = len(self.inputs), self.written, self.places
-        if self.structure is None or own != (trace.n_reads, trace.written, trace.places):
+        own = len(self.inputs), self.written, self.shardings
+        if self.structure is None or own != (trace.n_reads, trace.written, trace.shardings):
             return False
         return trace.structure is not None and self.structure.is_equal(trace.structure)
 
@@ -196,7 +196,7 @@ class Program:
     def generate_entry(self, args: Any, kwargs: Any) -> None:
         """After a call that went the slow way once more: writes down the way in when that begins to pay."""
         uses = self._uses = self._uses + 1
-        if self.structure is None or self._has_instance or any(self.places or ()):
+        if self.structure is None or self._has_instance or any(self.shardings or ()):
             return
         if uses == 2:  # a large structure pays later, and one that is too large never does
             n = len(self.structure.edges)

@@ -58,12 +58,12 @@ def as_row(x: Any) -> Any:
 
 
 def pick(leaves: Sequence[Any], mask: Sequence[bool]) -> Leaves:
-    """Those with a mark."""
+    """The leaves for which the mask is true."""
     return [x for x, marked in zip(leaves, mask, strict=True) if marked]
 
 
 def merge(leaves: Sequence[Any], mask: Sequence[bool], picked: Sequence[Any]) -> Leaves:
-    """With those with a mark replaced."""
+    """The reverse of `pick`: the leaves, with the picked ones, in order, where the mask is true."""
     rest = iter(picked)
     return [next(rest) if marked else x for x, marked in zip(leaves, mask, strict=True)]
 

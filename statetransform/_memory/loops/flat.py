@@ -24,7 +24,7 @@ from .arrays import Leaves
 from .budget import MemoryBudget
 from .choice import FEW, SLOT, WORKING, Choice, Sizes
 from .lanes import known_lanes, lanes_first, noticed
-from .measured import held, sharding_in, working
+from .measured import row_bytes, sharding_in, working
 from .reverse import Tape
 from .stack import Sharing
 from .step import Selected, Step
@@ -47,7 +47,14 @@ def as_function(closed: Any, n_carry: int) -> tuple[Callable[[Leaves, Leaves, Le
 
 
 def moved(jaxpr: Any, selected: Selected) -> Selected:
-    """With the leaves of the carry that get a tangent in the course of the loop, `jaxpr` being that of a step."""
+    """A selection with the leaves of the carry that get a tangent from others in the course of the loop.
+
+    For example, of `c -> (c[0], c[0] * c[1])` with a tangent of the first leaf, the second leaf gets one after a step.
+
+    Args:
+      jaxpr: that of a step.
+      selected: what has a tangent before the first step.
+    """
     carry = selected.carry
     n_consts = len(jaxpr.invars) - len(carry) - len(selected.xs)
     while True:
@@ -127,7 +134,18 @@ class Flat:
         sharing: tuple[int, int],
         context: Context,
     ) -> tuple[Choice, Any]:
-        """What a budget chooses, and the inputs; these and all else say when they get lanes after that."""
+        """What a budget chooses, and the inputs of the loop.
+
+        The budget counts the lanes of `vmap` that are known now. So the inputs are returned, and the initial carry and
+        the constants replaced, as identities of themselves that warn when a `vmap` around adds lanes later.
+
+        Args:
+          budget: the budget.
+          where: the loop, for messages.
+          n: the number of steps; None if it is not known.
+          xs: the inputs.
+          is_still, sharing, context: as for `loops.scan`.
+        """
         leaves = [*self.consts, *self.init, *jax.tree.leaves(xs)]
         lanes = known_lanes(leaves)
         context.depend()
@@ -157,11 +175,11 @@ class Flat:
         selected, tape = self._taped([consts, [*map(can, self.init)], [*map(can, inputs)]], types)
         n = len(self.consts), len(self.consts) + len(self.init)
         places = [*places[: n[1]], *[None] * len(inputs)]
-        carry = held(target, self.avals, places[n[0] : n[1]])
-        share = carry / max(held(target, self.avals), 1)  # residuals are divided over devices as the carry is
-        residual = math.ceil(share * held(target, tape.avals))
+        carry = row_bytes(target, self.avals, places[n[0] : n[1]])
+        share = carry / max(row_bytes(target, self.avals), 1)  # residuals are divided over devices as the carry is
+        residual = math.ceil(share * row_bytes(target, tape.avals))
         own = Sharing.of(self.avals, tape.avals).own(tape.avals)
-        unit = carry + math.ceil(share * held(target, own))
+        unit = carry + math.ceil(share * row_bytes(target, own))
         whole = Step(self.call, self.y_avals, False, 0, needed=self.needed)
         least = working(target, whole, str(self._jaxpr), selected, types, places)
         few = FEW * (1 + sum(site.primitive in ("scan", "while") for site in walk(self._jaxpr)))  # of each loop

@@ -91,15 +91,14 @@ def scan(
     else:
         plain = functools.partial(sweep.plain, step)
     again = lambda consts, init, xs, _: sweep.nested(step, consts, init, xs, n)
-    forward, backward, consts = (
-        functools.partial(sweep.forward, step),
-        functools.partial(sweep.backward, step),
-        flat.consts,
-    )
     if isinstance(checkpoint, Reversible):
         undo, consts = flat.inverse(where, checkpoint.inverse)
         forward = functools.partial(reversible.forward, step, checkpoint.every)
         backward = functools.partial(reversible.backward, step, undo, checkpoint.every)
+    else:
+        consts = flat.consts
+        forward = functools.partial(sweep.forward, step)
+        backward = functools.partial(sweep.backward, step)
     loop = CheckpointedLoop(plain, forward, flat.moves, backward, again)
     return flat.unflatten(*loop(consts, flat.init, [jnp.asarray(x) for x in jax.tree.leaves(xs)]))
 

@@ -48,7 +48,7 @@ def sharding_in(context: Callable[[Any], Any], x: Any) -> Any:
     return _places.get().get(id(x)) or context(x)
 
 
-def held(target: Target, avals: Sequence[Any], shardings: Sequence[Any] = ()) -> int:
+def row_bytes(target: Target, avals: Sequence[Any], shardings: Sequence[Any] = ()) -> int:
     """The bytes that rows of arrays of some types take on one device, each."""
     local = [*map(_local, avals, [*shardings, *[None] * (len(avals) - len(shardings))])]
     if target.platform != "tpu" or not local:
@@ -114,5 +114,5 @@ def _compiled(target: Target, step: Step, selected: Selected, inputs: Sequence[L
         logger.info("a loop of a few steps cannot be compiled alone: %s", error)
         return None
     needed, where = step.needed(selected), places[groups[0] : groups[1]]
-    stored = _STORED * held(target, pick(carry, needed), pick(where, needed))
+    stored = _STORED * row_bytes(target, pick(carry, needed), pick(where, needed))
     return None if found.temporary is None else found.temporary - stored

@@ -54,11 +54,21 @@ def _rounded(units: int) -> int:
 
 @functools.lru_cache(8)
 def legs(n: int, units: int) -> tuple[list[int], list[int], list[int]]:
-    """Where recording and carries begin.
+    """Where the blocks of a loop of `n` steps begin, and where the legs end that lead there.
 
-    The first step of each block that is recorded at once; before which step each leg ends, the last one of a block at
-    its first step, the others at a carry that is stored; for each block, the number of its first leg minus the number
-    of carries that are stored then, without the initial one.
+    A block is what is recorded at once. Each leg to it but the last ends at a carry that is stored on the way. With two
+    units, the forward pass over ten steps stores the carry before step 4 and records steps 8 and 9, one in the other
+    unit and one at work. The backward pass goes from 4 to 6 and records two, then two from 4 on. When the unit of that
+    carry is free, it records three from step 1 on, and last step 0.
+
+    >>> legs(10, 2)
+    ([0, 1, 4, 6, 8], [4, 8, 6, 4, 1, 0], [5, 4, 2, 1, 0])
+
+    Returns:
+      starts: the first step of each block.
+      ends: before which step each leg ends, those of the last block first.
+      offsets: for each block, the number of its first leg, minus the number of carries stored then, without the initial
+        one. So the leg that starts with so many stored carries is found by a sum.
     """
     far = _table(n, _rounded(units))[1]
     starts, ends, offsets, stored, end = [], [], [], [0], n

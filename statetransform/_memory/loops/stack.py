@@ -38,14 +38,14 @@ class Blocks:
 
     Attributes:
       count, last: the number of blocks, and of the steps in the last one.
-      room: of how many steps residuals are kept at a time.
+      rows: of how many steps residuals are kept at a time.
     """
 
     def __init__(
         self, n: Any, k: int, size: int = 1, first: Any = 0, *, known: int | None = None, again: int | None = None
     ) -> None:
         self.n, self.k, self.known, self.again, self._first = n, k, known, again, first
-        self.last = self.room = size
+        self.last = self.rows = size
         self.count = n if size == 1 else -(-n // size)
         is_simple = k == 0 or (known is not None and k >= known - 2)
         self._beta = None if is_simple else jnp.asarray(plan.table(k + 1, plan.LIMIT if known is None else known))
@@ -88,7 +88,7 @@ class Units(Blocks):
         starts, legs, offsets = mixed.legs(n, units)
         again = mixed.evaluations(n, units) - n - starts[-1]
         super().__init__(n, units, n - starts[-1], known=len(starts), again=again)
-        self.count, self.room = len(starts), units + 2
+        self.count, self.rows = len(starts), units + 2
         self._positions = jnp.asarray((*starts, n), jnp.int32)
         self._legs = jnp.asarray(np.searchsorted(starts, legs), jnp.int32)
         self._offsets = jnp.asarray(offsets, jnp.int32)

@@ -54,7 +54,7 @@ def forward(step: Step, selected: Selected, consts: Leaves, init: Leaves, xs: Le
     stack, last, steps = Stack.of(pick(carry, needed), step.k), blocks.count - 1, blocks.n - blocks.last
     stack, (carry, ys) = climb(blocks, needed, advance, last, stack, (carry, ys), step.watch, steps)
     first, sharing = blocks.position(stack.at[stack.top]), reverse.sharing
-    recorded, row = sharing.read(stack, empty_rows(blocks.room, sharing.own(reverse.avals)))
+    recorded, row = sharing.read(stack, empty_rows(blocks.rows, sharing.own(reverse.avals)))
     carry, ys, recorded = reverse.record(first, carry, ys, recorded, row)
     return carry, ys, Saved(None, *sharing.write(stack, recorded), far)
 

@@ -206,19 +206,19 @@ class _Lines:
         read = lambda atom: atom if isinstance(atom, jex.Literal) else env[atom]
         for eqn in body.eqns:
             atoms, inner = list(map(read, eqn.invars)), self._called(eqn)
-            placed = _jax.placed(eqn, call, scopes)
+            relocated = _jax.relocated(eqn, call, scopes)
             if inner is None:
                 outputs = [jex.Var(var.aval) for var in eqn.outvars]
                 # Bodies of loops that stay what they are stay shared.
                 flat = lambda inner: _flat(inner, self._called, call)
                 params = changed_params(eqn, flat) if _has_calls(eqn, self._called) else eqn.params
-                self.eqns.append(placed.replace(invars=atoms, outvars=outputs, params=params))
+                self.eqns.append(relocated.replace(invars=atoms, outvars=outputs, params=params))
             elif inner is _PASSED:
                 outputs = atoms
             else:
                 # The inside of a library function has the stack of its first call, wherever that was.
                 outer = call or (eqn if is_library_code(_jax.opened(inner)) else None)
-                outputs = self.add(_jax.opened(inner), _jax.consts_of(inner), atoms, outer, placed)
+                outputs = self.add(_jax.opened(inner), _jax.consts_of(inner), atoms, outer, relocated)
             env.update(zip(eqn.outvars, outputs, strict=True))
         return list(map(read, body.outvars))
 

@@ -155,7 +155,10 @@ class Far:
         return dataclasses.replace(self, number=number), self.form.carry(loaded)
 
     def after(self, values: Any) -> tuple[Far, Any]:
-        """These, and the values: the file is next read once they are computed. Host memory may be read meanwhile."""
+        """The same carries and values, but the file is not read again before the values are computed.
+
+        Otherwise the program could ask for a row before the one that it is to follow. Host memory may be read at once.
+        """
         if self.number is None:
             return self, values
         number, values = barrier((self.number, values))

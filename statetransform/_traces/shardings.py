@@ -22,9 +22,9 @@ def sharding_of(x: Any) -> Any:
     return _jax.sharding_of(x)
 
 
-def depend_on_places() -> None:
+def depend_on_shardings() -> None:
     """Says that the traces that are being made depend on where their inputs are."""
     frame = stack.frame
     while frame is not None:
-        frame.depends_on_places = True
+        frame.depends_on_shardings = True
         frame = frame.parent
