@@ -24,14 +24,18 @@ def first_sentence(app: Any, page: str) -> str:
     return ""
 
 
+def pages_from(app: Any, page: str) -> list[str]:
+    """A page and those below it, in the order of the navigation."""
+    return [page, *(found for child in app.env.toctree_includes.get(page, []) for found in pages_from(app, child))]
+
+
 def write(app: Any, error: Exception | None) -> None:
     if error is not None or app.builder.format != "html":
         return
     site = app.config.html_baseurl.rstrip("/")
-    pages = [page for page in sorted(app.env.found_docs) if not page.startswith("notebooks/")]
     lines = [
         f"- [{app.env.titles[page].astext()}]({site + '/' if site else ''}{page}.html): {first_sentence(app, page)}"
-        for page in pages
+        for page in pages_from(app, app.config.root_doc)
     ]
     text = "\n".join([HEAD, "## Pages", "", *lines]) + "\n"
     (pathlib.Path(app.outdir) / "llms.txt").write_text(text)

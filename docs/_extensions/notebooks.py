@@ -132,7 +132,7 @@ def write(app: Any) -> None:
 
 
 def offer(app: Any, name: str, source: list[str]) -> None:
-    """A line below the title of a page that has a notebook."""
+    """A line below the first paragraph of a page that has a notebook, which says what the page is for."""
     if name not in PAGES:
         return
     line = f"{{download}}`This page as a notebook <notebooks/{name}.ipynb>`"
@@ -140,8 +140,8 @@ def offer(app: Any, name: str, source: list[str]) -> None:
     if repository:
         place = f"{repository.strip('/')}/blob/main/docs/notebooks/{name}.ipynb"
         line += f" · [Open in Colab](https://colab.research.google.com/github/{place})"
-    title, rest = source[0].split("\n", 1)
-    source[0] = f"{title}\n\n{line}\n{rest}"
+    title, purpose, rest = source[0].split("\n\n", 2)
+    source[0] = "\n\n".join([title, purpose, line, rest])
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import tomllib
+import types
 from typing import Any
 
 import pytest
@@ -19,11 +21,11 @@ def kept(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", notebooks.PAGES)
-def test_a_notebook_has_the_code_of_its_page(name: str) -> None:
+def test_a_notebook_has_the_text_and_the_code_of_its_page(name: str) -> None:
     """If not: `make notebooks`."""
-    page = notebooks.cells_of_page((ROOT / "docs" / f"{name}.md").read_text())
-    found = [cell["source"] for cell in kept(name)["cells"] if cell["cell_type"] == "code"]
-    assert ["".join(source) for source in found] == [text for kind, text in page if kind != "markdown"]
+    site = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Documentation", "")
+    page = notebooks.cells_of_page((ROOT / "docs" / f"{name}.md").read_text(), site)
+    assert ["".join(cell["source"]) for cell in kept(name)["cells"]] == [text for _, text in page]
 
 
 @pytest.mark.parametrize("name", notebooks.PAGES)
@@ -45,6 +47,14 @@ def test_a_link_leads_to_the_site_if_it_has_an_address_or_else_nowhere() -> None
     assert text.endswith("See policies, here and [JAX](https://jax.dev).")
     (_, text), *_ = notebooks.cells_of_page(page, "https://docs.example.org")
     assert "[policies](https://docs.example.org/en/latest/policies.html#which-policy)" in text
+
+
+def test_a_page_says_what_it_is_for_before_it_offers_its_notebook() -> None:
+    app = types.SimpleNamespace(config=types.SimpleNamespace(html_theme_options={}))
+    text = ["# Loops\n\nWhich one,\nand how.\n\nMore.\n"]
+    notebooks.offer(app, "loops", text)
+    offered = "{download}`This page as a notebook <notebooks/loops.ipynb>`"
+    assert text[0] == f"# Loops\n\nWhich one,\nand how.\n\n{offered}\n\nMore.\n"
 
 
 def test_code_without_prompts_is_a_cell_and_what_it_printed_is_none() -> None:
