@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 
-def cell_of(file: str) -> str | None:
+def notebook_cell(file: str) -> str | None:
     """What a notebook calls the cell that a file stands for, such as ``Cell In[3]``; None for any other file."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
@@ -25,7 +25,7 @@ def cell_of(file: str) -> str | None:
 def show_site(site: tuple[str, int]) -> str:
     """`("/a/heat.py", 12)` as `heat.py:12`, or `Cell In[3]:12` for the cell of a notebook."""
     file, line = site
-    return f"{cell_of(file) or os.path.basename(file)}:{line}"
+    return f"{notebook_cell(file) or os.path.basename(file)}:{line}"
 
 
 _ROOMS = ("transform", "policies", "inspect")

@@ -32,7 +32,7 @@ from .._base.errors import StateTransformError
 from .._objects.hooks import listening, settings
 from .._objects.plain import MISSING, NOT_SET
 from .._states.adapters import register, register_owner
-from .._states.cell import InDict
+from .._states.cell import DictEntry
 from .._states.frame import UNSET, Frame, innermost, on_entering, stack
 from .descriptor import CellDescriptor
 from .handles import Foreign, instance_dict
@@ -105,8 +105,8 @@ class BrainStates(CellDescriptor):
     def name_of(self, cell: Any) -> str | None:
         return instance_dict(cell).get("_name")
 
-    def in_dict(self, kind: type) -> InDict:
-        return InDict("_value", "_been_writen", self._is_busy)
+    def in_dict(self, kind: type) -> DictEntry:
+        return DictEntry("_value", "_been_writen", self._is_busy)
 
     def way_to(self, state: Any) -> Any:
         return self._default if state._ref() is brainstate.random.DEFAULT else None

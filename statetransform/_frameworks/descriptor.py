@@ -15,7 +15,7 @@ from .._base.errors import StateTraceError, describe
 from .._jax import has_tracer, is_top_level
 from .._objects.hooks import listening
 from .._objects.plain import MISSING, identity
-from .._states.cell import Cell, InDict
+from .._states.cell import Cell, DictEntry
 from .._states.frame import UNSET, Frame, committed, innermost, stack
 from .._states.state import is_array
 from .handles import Adopted, Foreign, Native, Proxy, instance_dict
@@ -140,9 +140,9 @@ class CellDescriptor(Cell):
         if innermost() is None:
             self.refuse_raw(state, value)
 
-    def in_dict(self, kind: type) -> InDict | None:
+    def in_dict(self, kind: type) -> DictEntry | None:
         is_own = type(self) is CellDescriptor and self.is_each and self.below is MISSING
-        return InDict(self.name) if is_own and not issubclass(kind, Adopted) else None
+        return DictEntry(self.name) if is_own and not issubclass(kind, Adopted) else None
 
     def can_lift(self, value: Any) -> bool:
         """Whether a value is one that JAX can hold, or stands for one as `jax.ShapeDtypeStruct` does."""

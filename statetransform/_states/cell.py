@@ -20,7 +20,7 @@ from .raw_reads import ReadInRawTransform, note_read, warn_of_stale
 State: TypeAlias = Any  # the one of `state`, which imports this module
 
 
-class InDict(NamedTuple):
+class DictEntry(NamedTuple):
     """Says that a cell keeps its value in its `__dict__`, so that compiled functions read and write it there.
 
     Attributes:
@@ -87,7 +87,7 @@ class Cell:
         """Whether another framework's state is a random key, so that `vmap` gives each batch element its own."""
         return False
 
-    def in_dict(self, kind: type) -> InDict | None:
+    def in_dict(self, kind: type) -> DictEntry | None:
         """Where compiled functions read and write the value without the handle, which is of class `kind`."""
         return None
 

@@ -40,7 +40,7 @@ from .classes import Classes
 from .conditions import NOT_IN_DICT, NOWHERE, UNSET, Absence, Is, Plain, Same, StateOf
 from .edges import Edge
 from .steps import Attr, ClassOf, Closed, Global, InDict, Inherited, Item, Method, Reader, Root, Step
-from .visits import Visit, visit_of, with_cells
+from .visits import Visit, visit_of
 
 if TYPE_CHECKING:
     from .structure import Structure
@@ -303,7 +303,7 @@ class Recorder:
                 kind: Any = type(value)
                 visit = self._visits.get(kind)
                 if visit is None:
-                    visit = self._visits[kind] = with_cells(kind, visit_of(kind))
+                    visit = self._visits[kind] = visit_of(kind)
                 condition = visit(self, register, value)
                 place = self._places[register]
                 self.edges[place] = self.edges[place]._replace(condition=condition)

@@ -46,7 +46,7 @@ class Root(Step):
         return str(writer.roots[self.index])
 
 
-class Named(Step):
+class NamedStep(Step):
     """A step by a name."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class Named(Step):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attr(Named):
+class Attr(NamedStep):
     """An attribute, as Python looks it up."""
 
     name: str
@@ -76,7 +76,7 @@ class Attr(Named):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Method(Named):
+class Method(NamedStep):
     """The function behind a bound method."""
 
     name: str
@@ -89,7 +89,7 @@ class Method(Named):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class InDict(Named):
+class InDict(NamedStep):
     """An entry of `__dict__`: of a module, a function, or an object."""
 
     name: str
@@ -121,7 +121,7 @@ class Item(Step):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Closed(Named):
+class Closed(NamedStep):
     """A variable that a function closes over."""
 
     index: int
@@ -142,7 +142,7 @@ class Closed(Named):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Global(Named):
+class Global(NamedStep):
     """A global name of a function."""
 
     name: str
@@ -171,7 +171,7 @@ class ClassOf(Step):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Inherited(Named):
+class Inherited(NamedStep):
     """What a class has under a name, looked up along its bases from one of them on."""
 
     name: str

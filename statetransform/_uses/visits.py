@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from .._base.library import HOLDERS, is_ours, is_users_class, is_users_function, is_users_module
+from .._base.library import HOLDERS, is_framework_file, is_library_file, is_ours, is_users_class, is_users_module
 from .._objects.lookup import DESCRIPTORS, PARTS
 from .._objects.names import names_of
 from .._objects.plain import MISSING, NOT_SET, Content, is_plain, reference
@@ -172,7 +172,6 @@ def _set(recorder: Recorder, register: int, value: Any) -> Condition:
 
 
 def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> Condition:
-    adapters.install_for(fun)
     for i, cell in enumerate(fun.__closure__ or ()):
         step = Closed(i, fun.__code__.co_freevars[i])
         try:
@@ -186,7 +185,9 @@ def _function(recorder: Recorder, register: int, fun: types.FunctionType) -> Con
             recorder.reach(register, Attr(name), getattr(fun, name))
     if fun.__dict__:
         recorder.classes.take_named(register, fun)
-    if is_users_function(fun):
+    if is_framework_file(fun.__code__.co_filename):
+        adapters.install_for(fun)
+    elif not is_library_file(fun.__code__.co_filename):
         recorder.when_it_runs(fun.__code__, _names, recorder, register, fun, fun.__code__)
     return Code(weakref.ref(fun.__code__))
 
@@ -246,10 +247,17 @@ def _object(recorder: Recorder, register: int, value: Any) -> Condition:
 
 
 def visit_of(kind: type) -> Visit:
-    """How the recorder looks into the instances of a class, past what is special of cells of other frameworks."""
+    """How the recorder looks into the instances of a class."""
     for kinds, visit in _EXACT:
         if kind in kinds:
             return visit
+    own = _by_base(kind)
+    known = None if issubclass(kind, State | type) else adapters.known_of(kind)
+    return functools.partial(_cell, known, own) if known and (known.is_node or known.cell is not None) else own
+
+
+def _by_base(kind: type) -> Visit:
+    """The same, past what is special of the cells of other frameworks and of the objects that hold them."""
     for base, visit in _BASES:
         if issubclass(kind, base):
             return visit
@@ -258,12 +266,6 @@ def visit_of(kind: type) -> Visit:
     if is_users_class(kind) or issubclass(kind, HOLDERS):
         return _object
     return _by_class if issubclass(kind, _BY_CLASS) else _other
-
-
-def with_cells(kind: type, own: Visit) -> Visit:
-    """A visit, after what is special of the cells of other frameworks and of the objects that hold them."""
-    known = None if issubclass(kind, State | type) else adapters.known_of(kind)
-    return functools.partial(_cell, known, own) if known and (known.is_node or known.cell is not None) else own
 
 
 def _cell(known: adapters.KnownClass, own: Visit, recorder: Recorder, register: int, obj: Any) -> Condition:
@@ -284,6 +286,7 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
     (_SEQUENCES, _sequence),
     (_MAPPINGS, _mapping),
     (_SETS, _set),
+    ((types.FunctionType,), _function),
     ((types.MethodType,), _of_parts("__func__", "__self__")),
     ((contextvars.ContextVar,), _context_variable),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _of_parts("__self__", "__name__")),
@@ -291,7 +294,6 @@ _EXACT: tuple[tuple[Any, Any], ...] = (
 _BASES: tuple[tuple[type, Any], ...] = (
     (State, _state),
     (np.ndarray, _array),
-    (types.FunctionType, _function),
     (functools.partial, _of_parts("func", "args", "keywords")),
     (threading.local, _by_class),
     *((kind, _of_parts(*PARTS)) for kind in DESCRIPTORS),

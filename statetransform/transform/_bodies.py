@@ -58,7 +58,7 @@ def traced_once(
     return call
 
 
-class Bound(NamedTuple):
+class TracedFunction(NamedTuple):
     """A traced function over the values of some states.
 
     Attributes:
@@ -75,7 +75,7 @@ class Bound(NamedTuple):
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, found: Call, states: Sequence[State], constants: Sequence[State] = ()) -> Bound:
+    def of(cls, found: Call, states: Sequence[State], constants: Sequence[State] = ()) -> TracedFunction:
         """Over the values of `states`; those of the `constants` are held."""
         place = {state: i for i, state in enumerate((*states, *constants))}
         order = tuple(place[state] for state in found.reads)
@@ -142,11 +142,13 @@ class Body:
         if objects:
             check_objects(where, carry, objects, found.objects)
 
-    def over_states(self, found: Call) -> Bound:
+    def over_states(self, found: Call) -> TracedFunction:
         """A function over the values of the written states; those that it only reads are constants of the loop."""
-        return Bound.of(found, self.written, [state for state in found.reads if state not in self.entry])
+        return TracedFunction.of(found, self.written, [state for state in found.reads if state not in self.entry])
 
-    def backwards(self, fun: Callable[..., Any], args: tuple[Any, ...], carry_of: Callable[[Any], Any]) -> Bound:
+    def backwards(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], carry_of: Callable[[Any], Any]
+    ) -> TracedFunction:
         """A step backwards over the values of the written states: its carry, and the values before.
 
         Args:
@@ -177,7 +179,7 @@ class Body:
             out, before = call(held, values, *args)
             return carry_of(out), [before[i] for i in places]
 
-        return Bound(back, held, trace, (*order, *places))
+        return TracedFunction(back, held, trace, (*order, *places))
 
     def finish(self, out: Any, values: Sequence[Any]) -> Any:
         """Hands on the states' values after the loop; gives the output with the objects in their places."""

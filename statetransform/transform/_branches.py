@@ -18,7 +18,7 @@ from .._traces.arguments import hide, reveal
 from .._traces.lift import at_once
 from .._traces.trace import Call
 from .._traces.tracebacks import boundary
-from ._bodies import Bound, cure_on_mesh, traced_once
+from ._bodies import TracedFunction, cure_on_mesh, traced_once
 from ._eager_loops import in_one_program
 
 _NO_OPERAND: Any = object()
@@ -118,7 +118,7 @@ def _branch(where: str, index: Any, named: _Named, operands: tuple[Any, ...], se
     values = look_at_all(used)
     for state in written:
         _check_types(where, state, values[place[state]], dict(zip(named, found, strict=True)))
-    functions = [Bound.of(call, used) for call in found]
+    functions = [TracedFunction.of(call, used) for call in found]
     calls = [fun.call for fun in functions]
     targets = tuple(tuple(place[state] for state in call.written) for call in found)
     n_written = len(written)

@@ -16,13 +16,17 @@ from .._memory import MemoryBudget, known_lanes, lanes_around, placed_at
 from .._traces.arguments import strict
 from .._traces.families import remember
 from .._traces.shardings import sharding_of
-from ._bodies import Bound
+from ._bodies import TracedFunction
 
 _BOUND = 16  # programs of a trace, for different options
 
 
 def in_one_program(
-    where: str, functions: Sequence[Bound], options: tuple[Hashable, ...], run: Callable[..., Any], *operands: Any
+    where: str,
+    functions: Sequence[TracedFunction],
+    options: tuple[Hashable, ...],
+    run: Callable[..., Any],
+    *operands: Any,
 ) -> Any:
     """A loop or branch as a compiled program, where no transform around stages; there it is run as it is.
 

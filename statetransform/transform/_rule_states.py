@@ -42,7 +42,9 @@ class RuleFrame(Frame):
         return value
 
 
-def refused(values: Mapping[State, Any], args: Any, refusal: Callable[[State], Exception]) -> tuple[list[Any], Any]:
+def undifferentiated(
+    values: Mapping[State, Any], args: Any, refusal: Callable[[State], Exception]
+) -> tuple[list[Any], Any]:
     """The values of states and the arguments of a function with a rule; an error if such a state is differentiated.
 
     They go through one identity with a rule of its own, which so is differentiated by the trace that differentiates the

@@ -32,7 +32,7 @@ from .._traces.lift import Lift
 from .._traces.stage import trace
 from .._traces.trace import Call
 from .._traces.tracebacks import hide_frames
-from ._rule_states import RuleFrame, refused
+from ._rule_states import RuleFrame, undifferentiated
 
 Function = Callable[..., Any]
 
@@ -105,7 +105,7 @@ class RuleCall:
         values = dict(zip(self._inputs, look_at_all(self._inputs), strict=True))
         if self._found is not None:
             read = {state: values[state] for state in self._found.reads}
-            seen, free = refused(read, free, self._refusal)
+            seen, free = undifferentiated(read, free, self._refusal)
             values.update(zip(read, seen, strict=True))
         return (*values.values(), *free)
 

@@ -3,6 +3,11 @@
 Which states a function uses is seen when it first reads or writes them. A value with a batch axis enters at that moment
 as a mapped argument would: `lane_p`, applied to something that is mapped and to a whole value, is batched by giving the
 value its axis, so nothing is gathered.
+
+A write stays in the `LaneFrame` until the function ends. Then what was written to states with a batch axis comes out
+along that axis. A state that all lanes share must have one value for all of them: if it differs, `LaneFrame.written`
+raises a `StateAxisError`, and nothing is changed. A random state is split over the lanes when it is first read, and has
+advanced once in the end. A state that is made inside has the lanes on axis 0.
 """
 
 from __future__ import annotations

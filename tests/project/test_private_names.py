@@ -23,7 +23,6 @@ NAMES = re.compile(r"\b(flax|nnx|linen|brainstate|equinox|eqx|haiku|keras|optax|
 #: Primitives that are bound by hand.
 BOUND = {"convert_element_type_p", "name_p", "remat_p"}
 #: An adapter says for which release of its framework it was written.
-#: The planner asks types for the axes over which they vary.
 ALLOWED = {"_frameworks": {"__version__"}}
 
 

@@ -1,4 +1,4 @@
-"""A memory budget as a policy."""
+"""A memory budget as a policy. `checkpointing` hands the function to `plans`, where `choose` decides what is kept."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import jax
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable
 
-from ..._base.errors import cell_of
+from ..._base.errors import notebook_cell
 from ..._base.functions import code_of
 from ..programs.sizes import format_bytes, nbytes, parse_bytes
 from ..programs.sources import Source
@@ -85,7 +85,7 @@ class _FromSource(Policy):
         if source is None:
             return False
         file = source.file.replace(os.sep, "/")
-        same_file = file == self.file or file.endswith("/" + self.file) or cell_of(source.file) == self.file
+        same_file = file == self.file or file.endswith("/" + self.file) or notebook_cell(source.file) == self.file
         return same_file and self.first <= source.line and (self.last is None or source.line <= self.last)
 
     def __repr__(self) -> str:

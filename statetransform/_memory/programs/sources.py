@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ..._base.errors import cell_of, show_site
+from ..._base.errors import notebook_cell, show_site
 from ..._base.library import is_library_file, is_own_file
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -41,7 +41,7 @@ class Source(NamedTuple):
     def full(self) -> str:
         """As JAX writes a place: the whole path, line, column and function."""
         column = "" if self.column is None else f":{self.column}"
-        return f"{cell_of(self.file) or self.file}:{self.line}{column} ({self.function})"
+        return f"{notebook_cell(self.file) or self.file}:{self.line}{column} ({self.function})"
 
     def __str__(self) -> str:
         return f"{self.short} ({self.function})"

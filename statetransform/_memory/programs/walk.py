@@ -10,10 +10,10 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ... import _jax
+from .primitives import Kind, kind_of
 from .sources import Place, Source
 
 MARK = "kept from "  # how the names begin that `policies.save_from` gives
-_CALLS = ("jit", "pjit", "closed_call", "core_call")  # with an input of the jaxpr for each of their own
 
 
 class Inner(NamedTuple):
@@ -135,7 +135,7 @@ def moving(jaxpr: Any, inputs: Sequence[bool]) -> set[Any]:
         if not any(given) or _jax.is_without_tangent(eqn):
             continue
         outputs = [True] * len(eqn.outvars)
-        if eqn.primitive.name in _CALLS or _jax.is_remat(eqn):
+        if kind_of(eqn) is Kind.CALL or _jax.is_remat(eqn):
             inner = _jax.opened(inner_jaxprs(eqn)[0].jaxpr)
             within = moving(inner, given)
             outputs = [not isinstance(atom, jex.Literal) and atom in within for atom in inner.outvars]
