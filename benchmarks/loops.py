@@ -185,18 +185,21 @@ def replaced(n: int = 1000, k: int = 20) -> None:
         f"`transform.while_loop`, `checkpoint={k}`": ours["unknown length"],
         f"`transform.scan`, `checkpoint={k}`": ours[f"checkpoint={k}"],
     }
-    for size in ("1MB", "4MB"):
-        budget = st.MemoryBudget(size)
-        ways[f'`transform.scan`, `checkpoint=MemoryBudget("{size}")`'] = lambda f, init, xs, n, budget=budget: (
-            transform.scan(f, init, xs, n, checkpoint=budget)
-        )
+    budgets = {
+        f'`transform.scan`, `checkpoint=MemoryBudget("{size}")`': st.MemoryBudget(size) for size in ("1MB", "4MB")
+    }
+    for name, budget in budgets.items():
+        ways[name] = lambda f, init, xs, n, budget=budget: transform.scan(f, init, xs, n, checkpoint=budget)
     table = Table(title=f"matmul, {n} steps: what takes the place of other loops")
     for column in ("the loop", "evaluations per step", "temporary MB"):
         table.add_column(column, justify="left" if column == "the loop" else "right")
     for name, scan in ways.items():
         compiled = jax.jit(jax.grad(lambda w, scan=scan: matmul(scan, w, n))).lower(scaled(128)).compile()
         held = temporary_bytes(compiled) / 1e6
-        table.add_row(name, f"{evaluations(scan, n, (128, 128)) / n:.3f}", f"{held:.2f}")
+        # What a budget recomputes depends on the step; what a number of carries does, does not.
+        choices = budgets[name].choices if name in budgets else []
+        count = getattr(choices[-1], "evaluations", 0) if choices else evaluations(scan, n, (128, 128))
+        table.add_row(name, f"{count / n:.3f}", f"{held:.2f}")
     report.show(table)
 
 

@@ -39,6 +39,7 @@ STEP = 0.5e-3  # s; the waves go less than half a cell in it
 FREQUENCY = 12.0  # Hz
 BACKGROUND = 2.0  # km/s
 BORDER = 8  # cells of absorbing sponge
+COLUMNS = ["a gradient of a section", "memory, MB", "evaluations", "processor time, s"]
 
 
 class Rock:
@@ -138,8 +139,8 @@ class Inversion:
 def through_a_section(
     ways: dict, shape: tuple[int, int], n_steps: int, rounds: int
 ) -> list[tuple]:
-    """Memory in MB and processor times in s of one gradient, for one shot, in each way."""
-    runs, megabytes = {}, {}
+    """Memory in MB, work, and processor times in s of a gradient, in each way."""
+    runs, megabytes, evaluations = {}, {}, dict.fromkeys(ways, 1.0)
     for label, checkpoint in ways.items():
         rock = Rock(true_speed(*shape), 4)
 
@@ -152,12 +153,13 @@ def through_a_section(
         runs[label] = partial(gradient, rock.sources[0])
         if checkpoint is not None:
             print(checkpoint.choices[-1], flush=True)
+            evaluations[label] = checkpoint.choices[-1].evaluations / n_steps
     seconds = {label: [seconds_of(label, run)] for label, run in runs.items()}  # warms up
     for _ in range(rounds):
         for label, run in runs.items():
             if not math.isnan(seconds[label][-1]):
                 seconds[label].append(seconds_of(label, run))
-    return [(label, megabytes[label], seconds[label][1:]) for label in ways]
+    return [(x, megabytes[x], evaluations[x], seconds[x][1:]) for x in ways]
 
 
 def seconds_of(label: str, run: Callable) -> float:
@@ -204,7 +206,7 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
     megabytes = [row[1] for row in rows]
     bars = axes[3].bar(labels, megabytes, color=colors, width=0.6)
     text = lambda megabytes: f"{float(f'{megabytes:.3g}'):,.4g}"
-    texts = [text(row[1]) if row[2] else "out of\nmemory" for row in rows]
+    texts = [text(row[1]) if row[3] else "out of\nmemory" for row in rows]
     axes[3].bar_label(bars, labels=texts, padding=2)
     axes[3].margins(y=0.15)
 
@@ -212,13 +214,13 @@ def plot(true: np.ndarray, rock: Rock, history: list[float], rows: list) -> None
 def show(columns: list[str], rows: list[tuple]) -> None:
     """Prints a table in Markdown."""
     lines = [columns, [":---", *["---:"] * (len(columns) - 1)]]
-    for label, megabytes, found in rows:
+    for label, megabytes, evaluations, found in rows:
         spread = (
             f"{np.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
             if found
             else "-"
         )
-        lines.append([label, f"{megabytes:.1f}", spread])
+        lines.append([label, f"{megabytes:.1f}", f"{evaluations:.2f}", spread])
     print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n", flush=True)
 
 
@@ -240,7 +242,7 @@ def main(
     if disk:
         ways[f"{memory} and disk"] = st.MemoryBudget(memory, disk=disk, folder=folder)
     rows = through_a_section(ways, section, section_steps, rounds)
-    show(["a gradient of a section", "memory, MB", "processor time, s"], rows)
+    show(COLUMNS, rows)
     print(f"times: medians of {rounds} runs in turns (the least to the most)\n")
 
     true = true_speed(size, size)
