@@ -10,9 +10,11 @@ import argparse
 import contextlib
 import gc
 import importlib.util
+import os
 import pathlib
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -260,6 +262,19 @@ def cold() -> None:
     show("Cold: trace and lowering of jit(grad(scan(checkpoint(step)))), 120 states", rows, "by hand")
     worst = {name: max(found.values()) / min(found.values()) for name, found in times.items()}
     print("Worst depth over best:", ", ".join(f"{name} {ratio:.2f}" for name, ratio in worst.items()))
+    print("First call of jit(grad(f)), where f reads a state: {} functions of the package, {} calls".format(*_walked()))
+
+
+def _walked() -> tuple[int, int]:
+    """How many functions of the package a first call runs, and in how many calls."""
+    u, x, folder = State(jnp.float32(1)), jnp.float32(2), os.path.dirname(st.__file__)
+    first = transform.jit(transform.grad(lambda x: u.value * x))
+    found: list[types.CodeType] = []
+    sys.setprofile(lambda frame, event, _: found.append(frame.f_code) if event == "call" else None)
+    first(x)
+    sys.setprofile(None)
+    own = [code for code in found if code.co_filename.startswith(folder)]
+    return len(set(own)), len(own)
 
 
 def _deep(depth: int, run: Callable[[], Any]) -> Any:

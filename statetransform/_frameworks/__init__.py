@@ -7,6 +7,9 @@ with the descriptor as `fget.cell`, as for nnx; or of methods, as for `jax.Ref`)
 `register_by_value` for pytrees of cells that go by value. `adapt` says that the framework's own functions are not
 followed, `frame.on_entering` and `hooks.settings` that it has contexts or settings of its own.
 
+A new framework is a module here, its `register_lazily` and `adapt` below, a row for each kind of its cells in
+`tests/adapters/cells.py`, and a line among those that pyproject.toml leaves out of the doctests.
+
 The list is what a cell implements. `CellDescriptor` has all of it: required are its arguments, `name` and `below`, and
 an adapter overrides what its framework does in another way. Marked with * is what the rest of the package asks of a
 cell; `handles` and the descriptor itself ask the rest.

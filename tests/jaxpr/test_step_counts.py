@@ -10,6 +10,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, inspect, transform
+
+# Only a budget sets the size of blocks; here some are counted.
 from statetransform._memory.loops import loops
 from statetransform._memory.programs.flops import jaxpr_flops
 from statetransform.inspect._gradient import GradientStep

@@ -16,6 +16,8 @@ import pytest
 import statetransform as st
 from benchmarks.loop_steps import start, temporary
 from statetransform import transform
+
+# What a budget chooses for loops of any size, without loops of that size.
 from statetransform._memory.loops import choice as budgets
 from statetransform._memory.loops import loops, measured
 

@@ -12,6 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform import Param, RandomState, State, policies, transform
+
+# Only a budget sets the size of blocks; here each size is run.
 from statetransform._memory.loops import loops
 
 from ..cases import spike

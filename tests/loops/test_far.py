@@ -12,6 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
+
+# Files have no name, so nobody else can see that they are gone.
 from statetransform._memory.loops.far import files
 
 from .test_unknown_length import loop, reference

@@ -17,6 +17,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
+
+# Files have no name, so nobody else can see that they are gone.
 from statetransform._memory.loops.far import files
 from statetransform._memory.loops.far.files import Folder
 

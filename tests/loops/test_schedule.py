@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as hs
 
 import statetransform as st
+
+# `st.schedule` counts whole gradients; the formula under it is compared with dynamic programming.
 from statetransform._memory.loops import plan
 
 

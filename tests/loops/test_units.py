@@ -12,6 +12,8 @@ import pytest
 
 import statetransform as st
 from statetransform import State, transform
+
+# Budgets choose units in few cases; here each number of them is run.
 from statetransform._memory.loops import loops, mixed, plan
 from statetransform._memory.loops.choice import Sizes
 

@@ -11,6 +11,8 @@ import pytest
 
 import statetransform as st
 from statetransform import transform
+
+# Which carry gives way is decided on the device and shows in no report: it is compared with the optimum.
 from statetransform._memory.loops import plan, unknown_length
 from statetransform._memory.loops.stack import Stack
 
